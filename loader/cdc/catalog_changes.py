@@ -42,7 +42,7 @@ def catalog(connection: Connection, relation: str) -> dict[str, str]:
             from pg_catalog.pg_partition_tree({relation}::regclass) as tree
         ),
 
-        told as (
+        fingerprints as (
             select
                 '{_COLUMN} ' || a.attnum as name,
                 a.xmin::text as written,
@@ -93,7 +93,7 @@ def catalog(connection: Connection, relation: str) -> dict[str, str]:
         )
 
         select name, written, substr(md5(harmless), 1, 8)
-        from told
+        from fingerprints
         order by name
         """
     )

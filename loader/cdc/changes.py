@@ -144,8 +144,8 @@ class Changes:
                 "REPLICA IDENTITY did not hold it then. Read the table again (--full-refresh)"
             )
         )
-        told = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))
-        gone = self._struct(before, True, f.lit(False)).withField(DELETED, told)
+        has_key = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))
+        gone = self._struct(before, True, f.lit(False)).withField(DELETED, has_key)
         there = self._struct(after, False, op == "c")
         parts = (
             f.when(op.isin("d", "t"), f.array(gone))

@@ -38,7 +38,7 @@ from loader.cdc.table_definition import (
     describe_misnaming,
     list_by_number,
 )
-from loader.cdc.wal_reader import LogRead, read_log
+from loader.cdc.wal_reader import LogRead, LogReader
 from loader.errors import TableError
 from loader.rows.delta import DELETED
 from loader.rows.window import Bounds, Logged, Window
@@ -360,9 +360,10 @@ class LogSnapshot(Snapshot):
         """The log up to its end, read once."""
         logged = [name_in_log(table) for table in self.tables.values()]
         assert self._ready is not None
-        return read_log(
+        reader = LogReader(
             self.slot, self._ready.slot, logged, self._folder, self._placeholder, self.where
         )
+        return reader.read()
 
 
 @contextmanager

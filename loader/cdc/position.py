@@ -196,9 +196,9 @@ class Mark:
         return replace(self, loaded=loaded, seen=seen, earlier=earlier)
 
 
-def _parse_seen(told: Mapping[str, Any]) -> VisibleTransactions:
+def _parse_seen(stored: Mapping[str, Any]) -> VisibleTransactions:
     return VisibleTransactions.parse(
-        str(told["snapshot"]), parse_position(str(told["snapshot_until"]))
+        str(stored["snapshot"]), parse_position(str(stored["snapshot_until"]))
     )
 
 

@@ -148,7 +148,7 @@ def table_lacks(
         """
     )
     lacks = []
-    for leaf, persistence, identity, inherited, secured, role, told, deferrable in rows:
+    for leaf, persistence, identity, inherited, secured, role, identity_columns, deferrable in rows:
         if persistence != "p":
             lacks.append(Lack(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`"))
         if inherited == "true":
@@ -163,7 +163,7 @@ def table_lacks(
                     f"Run `alter role {dialect.quote(role or '')} bypassrls`",
                 )
             )
-        known = {column.lower() for column in (told or "").split("\x1f")}
+        known = {column.lower() for column in (identity_columns or "").split("\x1f")}
         if deferrable and key:
             lacks.append(
                 Lack(

@@ -177,7 +177,11 @@ class SourceSlot:
         )
         if not rows:
             return None
-        return {(schema, table): told or "" for schema, table, told in rows if schema and table}
+        return {
+            (schema, table): published or ""
+            for schema, table, published in rows
+            if schema and table
+        }
 
     def end(self, connection: Connection) -> int:
         """Returns the end of the log: every transaction that has committed lies below it."""

@@ -246,7 +246,7 @@ def describe_misnaming(
     """
     now = {column.name for column in columns}
     for name in sorted(set(names) - now):
-        if not any(told.startswith(f"{name} ") for told in before.values()):
+        if not any(known.startswith(f"{name} ") for known in before.values()):
             return f"the column {name} came and was renamed or dropped"
     # A number that is neither here nor there: a column that came and went, perhaps by a name that
     # a later one has now.
@@ -341,13 +341,13 @@ class Definitions:
     def parts(self, table: SourceTable, mark: Mark | None) -> tuple[Mapping[str, Partition], str]:
         """Returns a table's partitions, and why the log lacks some of their changes."""
         with self.database.connect(self.where(table)) as connection:
-            told = catalog(connection, self._relation(table))
-            self.catalogs[table.ref.name] = told
+            fingerprints = catalog(connection, self._relation(table))
+            self.catalogs[table.ref.name] = fingerprints
             found = partitions(connection, self._relation(table))
             if mark is None:
                 return found, ""
             return found, describe_moves(connection, mark.partitions, found) or undone(
-                mark.catalog, told
+                mark.catalog, fingerprints
             )
 
     def _relation(self, table: SourceTable) -> str:

@@ -58,16 +58,16 @@ def value(
         data_type: the type that the JDBC reader has for it.
         doubted: whether Debezium has replaced elements of some array in this column by null.
     """
-    told = row.getField(column.name)
+    raw = row.getField(column.name)
     if not column.array:
-        return _scalar(told, column, data_type)
+        return _scalar(raw, column, data_type)
     assert isinstance(data_type, t.ArrayType)
     of = data_type.elementType
     nested = f.lit(False)
     if _json_type(column) == t.ArrayType(t.StringType()):
-        nested = f.exists(told, lambda element: element.rlike(_OBJECT))
+        nested = f.exists(raw, lambda element: element.rlike(_OBJECT))
     if doubted:
-        nested = nested | ((f.size(told) > 0) & f.forall(told, lambda element: element.isNull()))
+        nested = nested | ((f.size(raw) > 0) & f.forall(raw, lambda element: element.isNull()))
     refusal = f.raise_error(
         f.lit(
             f"{column.name} holds an array of arrays, whose values the log does not have: read the "
@@ -75,7 +75,7 @@ def value(
             "again (--full-refresh)"
         )
     )
-    made = f.transform(told, lambda element: _scalar(element, column, of))
+    made = f.transform(raw, lambda element: _scalar(element, column, of))
     return f.when(nested, refusal.cast(data_type)).otherwise(made)
 
 
@@ -85,22 +85,22 @@ def text(row: Column, column: LoggedColumn) -> Column:
     Args:
         row: a change's `before` or `after`.
     """
-    told = row.getField(column.name)
+    raw = row.getField(column.name)
     if column.kind == "bytea":
-        return f.concat(f.lit(r"\x"), f.lower(f.hex(f.unbase64(told))))
+        return f.concat(f.lit(r"\x"), f.lower(f.hex(f.unbase64(raw))))
     if column.kind in ("date", "timestamp", "timestamptz"):
-        return _time_text(told, column)
+        return _time_text(raw, column)
     make = _MAKERS.get(column.kind)
-    return (make(told) if make else told).cast("string")
+    return (make(raw) if make else raw).cast("string")
 
 
-def _time_text(told: Column, column: LoggedColumn) -> Column:
+def _time_text(raw: Column, column: LoggedColumn) -> Column:
     infinite: dict[str, Mapping[Any, str]] = {
         "date": dict(zip(_DAYS, _ENDS_OF_TIME, strict=True)),
         "timestamp": dict(zip(_MICROSECONDS, _ENDS_OF_TIME, strict=True)),
         "timestamptz": {sign: sign for sign in _ENDS_OF_TIME},
     }
-    value = _scalar(told, column, _TIME_TYPES[column.kind])
+    value = _scalar(raw, column, _TIME_TYPES[column.kind])
     is_date = column.kind == "date"
     pattern = "yyyy-MM-dd G" if is_date else "yyyy-MM-dd HH:mm:ss.SSSSSS G"
     written = f.date_format(value, pattern)
@@ -111,7 +111,7 @@ def _time_text(told: Column, column: LoggedColumn) -> Column:
         f.when(written.endswith("BC"), " BC").otherwise(""),
     )
     for sign, meant in infinite[column.kind].items():
-        made = f.when(told == sign, f.lit(meant)).otherwise(made)
+        made = f.when(raw == sign, f.lit(meant)).otherwise(made)
     return made
 
 
@@ -122,14 +122,14 @@ def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
     """
     if not column.toastable or (column.array and column.kind not in FILLED):
         return f.lit(False)
-    told, forms = row.getField(column.name), Placeholder(placeholder)
+    raw, forms = row.getField(column.name), Placeholder(placeholder)
     if not column.array:
         form = forms.binary if column.kind == "bytea" else forms.text
-        return f.coalesce(told == form, f.lit(False))
+        return f.coalesce(raw == form, f.lit(False))
     if column.kind in INTEGERS or column.kind == "date":
-        return f.coalesce(told == f.array(*map(f.lit, forms.codes)), f.lit(False))
+        return f.coalesce(raw == f.array(*map(f.lit, forms.codes)), f.lit(False))
     form = {"uuid": forms.uuid, "bytea": forms.binary}.get(column.kind, forms.text)
-    return f.coalesce(told == f.array(f.lit(form)), f.lit(False))
+    return f.coalesce(raw == f.array(f.lit(form)), f.lit(False))
 
 
 def _json_type(column: LoggedColumn) -> t.DataType:
@@ -143,25 +143,25 @@ def _json_type(column: LoggedColumn) -> t.DataType:
     return t.ArrayType(scalar) if column.array else scalar
 
 
-def _scalar(told: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
+def _scalar(raw: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
     make = _MAKERS.get(column.kind)
-    made = make(told) if make else told
+    made = make(raw) if make else raw
     if column.kind == "numeric" and isinstance(data_type, t.DecimalType):
-        made = _exact(told, column.name, data_type)
+        made = _exact(raw, column.name, data_type)
     if column.kind in ("timestamp", "timestamptz"):
-        made = _within_time(told, made, column)
+        made = _within_time(raw, made, column)
     return made.cast(data_type)
 
 
-def _exact(told: Column, name: str, data_type: t.DecimalType) -> Column:
+def _exact(raw: Column, name: str, data_type: t.DecimalType) -> Column:
     """Returns a decimal; an error if it would be rounded (NaN and infinity have no decimal)."""
-    whole = told.cast(data_type)
-    digits = f.length(f.regexp_replace(f.substring_index(told, ".", -1), "0+$", ""))
-    rounded = told.contains(".") & (digits > data_type.scale)
+    whole = raw.cast(data_type)
+    digits = f.length(f.regexp_replace(f.substring_index(raw, ".", -1), "0+$", ""))
+    rounded = raw.contains(".") & (digits > data_type.scale)
     refusal = f.raise_error(
         f.concat(
             f.lit(f"{name} has the value "),
-            told,
+            raw,
             f.lit(
                 f", which does not fit {data_type.simpleString()}: correct the row or set the "
                 f"column's type in the source's column_types ({name}: string), then read the table "
@@ -169,56 +169,56 @@ def _exact(told: Column, name: str, data_type: t.DecimalType) -> Column:
             ),
         )
     )
-    return f.when(told.isNotNull() & (whole.isNull() | rounded), refusal.cast(data_type)).otherwise(
+    return f.when(raw.isNotNull() & (whole.isNull() | rounded), refusal.cast(data_type)).otherwise(
         whole
     )
 
 
-def _within_time(told: Column, made: Column, column: LoggedColumn) -> Column:
+def _within_time(raw: Column, made: Column, column: LoggedColumn) -> Column:
     """Returns a timestamp; an error if 64 bits of microseconds do not hold it, as for a query."""
     kind = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
     if column.kind == "timestamptz":
         beyond = made.isNull()
     else:  # what Debezium counts has overflowed
-        beyond = (told < _EARLIEST) & ~told.isin(*_MICROSECONDS)
+        beyond = (raw < _EARLIEST) & ~raw.isin(*_MICROSECONDS)
     refusal = f.raise_error(
         f.lit(
             f"{column.name} has a time after the year 294246, which a timestamp cannot hold: "
             "correct the row, then read the table again (--full-refresh)"
         )
     )
-    return f.when(told.isNotNull() & beyond, refusal.cast(kind)).otherwise(made)
+    return f.when(raw.isNotNull() & beyond, refusal.cast(kind)).otherwise(made)
 
 
-def _numeric(told: Column) -> Column:
-    return _else(told, _NUMBERS, "string", told)
+def _numeric(raw: Column) -> Column:
+    return _else(raw, _NUMBERS, "string", raw)
 
 
-def _date(told: Column) -> Column:
-    days = f.date_add(f.lit("1970-01-01").cast("date"), told.cast("int"))
-    return _else(told, _DAYS, "date", days)
+def _date(raw: Column) -> Column:
+    days = f.date_add(f.lit("1970-01-01").cast("date"), raw.cast("int"))
+    return _else(raw, _DAYS, "date", days)
 
 
-def _timestamp(told: Column) -> Column:
-    micros = f.timestamp_micros(told).cast("timestamp_ntz")
-    return _else(told, _MICROSECONDS, "timestamp_ntz", micros)
+def _timestamp(raw: Column) -> Column:
+    micros = f.timestamp_micros(raw).cast("timestamp_ntz")
+    return _else(raw, _MICROSECONDS, "timestamp_ntz", micros)
 
 
-def _time(told: Column) -> Column:
-    second = f.floor(told / _SECOND)
-    parts = (f.floor(second / 3600), f.floor(second / 60) % 60, second % 60, told % _SECOND)
+def _time(raw: Column) -> Column:
+    second = f.floor(raw / _SECOND)
+    parts = (f.floor(second / 3600), f.floor(second / 60) % 60, second % 60, raw % _SECOND)
     text = f.format_string("%02d:%02d:%02d.%06d", *parts)
-    return f.when(told.isNotNull(), text)
+    return f.when(raw.isNotNull(), text)
 
 
-def _instant(told: Column) -> Column:
-    return _else(told, _ENDS_OF_TIME, "timestamp", told.cast("timestamp"))
+def _instant(raw: Column) -> Column:
+    return _else(raw, _ENDS_OF_TIME, "timestamp", raw.cast("timestamp"))
 
 
-def _else(told: Column, special: Mapping[Any, str], data_type: str, made: Column) -> Column:
+def _else(raw: Column, special: Mapping[Any, str], data_type: str, made: Column) -> Column:
     """Returns special values in a type, and the converted value for all others."""
     for sign, meant in special.items():
-        made = f.when(told == sign, f.lit(meant).cast(data_type)).otherwise(made)
+        made = f.when(raw == sign, f.lit(meant).cast(data_type)).otherwise(made)
     return made
 
 
@@ -228,7 +228,7 @@ _TIME_TYPES: dict[str, t.DataType] = {
     "timestamptz": t.TimestampType(),
 }
 _MAKERS: dict[str, Callable[[Column], Column]] = {
-    "bpchar": lambda told: f.rtrim(told),  # as a query loads it
+    "bpchar": lambda raw: f.rtrim(raw),  # as a query loads it
     "bytea": f.unbase64,
     "numeric": _numeric,
     "date": _date,

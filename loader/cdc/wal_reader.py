@@ -37,109 +37,111 @@ class LogRead:
     begun: int
 
 
-def read_log(
-    slot: SourceSlot,
-    before: Slot,
-    logged: Sequence[str],
-    folder: Path,
-    placeholder: str,
-    where: str,
-) -> LogRead:
+@dataclass(frozen=True)
+class LogReader:
     """Reads the log, into a spool. If there is nothing new, starts nothing.
 
-    Args:
+    Attributes:
         before: the slot as it is.
         logged: the tables' names in the log.
         folder: for the spool.
         placeholder: the text for values that the log leaves out.
         where: the source, for messages.
-
-    Raises:
-        TableError: if the log cannot be read, or Spark runs elsewhere, where the spool is not.
     """
-    database = slot.database
-    master = str(database.spark.sparkContext.master)
-    if not master.startswith("local"):
-        raise TableError(
-            f"the changes are spooled on this machine, and Spark runs on {master}",
-            where=where,
-            remedy="Run tables with sync_mode: cdc on a target whose spark.master is local[*]",
-        )
-    try:
-        return _read(slot, before, logged, folder, placeholder, where)
-    except TableError as error:
-        if not older_than_publication(error):
-            raise
+
+    slot: SourceSlot
+    before: Slot
+    logged: Sequence[str]
+    folder: Path
+    placeholder: str
+    where: str
+
+    def read(self) -> LogRead:
+        """Reads the log up to the position that is its end now.
+
+        Raises:
+            TableError: if the log cannot be read, or Spark runs elsewhere, where the spool is not.
+        """
+        slot, database = self.slot, self.slot.database
+        master = str(database.spark.sparkContext.master)
+        if not master.startswith("local"):
+            raise TableError(
+                f"the changes are spooled on this machine, and Spark runs on {master}",
+                where=self.where,
+                remedy="Run tables with sync_mode: cdc on a target whose spark.master is local[*]",
+            )
+        try:
+            return self._read_up_to_end()
+        except TableError as error:
+            if not is_older_than_publication(error):
+                raise
+            with database.connect() as connection:
+                slot.await_free(connection, database.lock_timeout)
+                slot.drop(connection)
+            raise TableError(
+                f"the replication slot {slot.name} is older than its publication, so PostgreSQL "
+                "cannot read it; it was dropped",
+                where=self.where,
+                remedy="Run again: that creates the slot, and all rows are read again",
+            ) from error
+
+    def _read_up_to_end(self) -> LogRead:
+        slot, database = self.slot, self.slot.database
         with database.connect() as connection:
             slot.await_free(connection, database.lock_timeout)
-            slot.drop(connection)
-        raise TableError(
-            f"the replication slot {slot.name} is older than its publication, so PostgreSQL "
-            "cannot read it; it was dropped",
-            where=where,
-            remedy="Run again: that creates the slot, and all rows are read again",
-        ) from error
-
-
-def older_than_publication(error: Exception) -> bool:
-    """Returns whether PostgreSQL 14 to 17 read changes from before the publication was made."""
-    return re.search('publication ".*" does not exist', str(error)) is not None
-
-
-def _read(
-    slot: SourceSlot,
-    before: Slot,
-    logged: Sequence[str],
-    folder: Path,
-    placeholder: str,
-    where: str,
-) -> LogRead:
-    database = slot.database
-    with database.connect() as connection:
-        slot.await_free(connection, database.lock_timeout)
-        end = slot.read_flushed(connection)
-        if slot.silent(connection, before, end):
-            return LogRead(None, end, _stood(slot, connection))
-        marker = secrets.token_urlsafe(24)
-        marked = slot.mark(connection, MARKER, marker)
-        upto = slot.end(connection)
-    order = Order(
-        folder=str(folder),
-        tables=logged,
-        marker=marker,
-        upto=upto,
-        properties=settings(
-            database.options, slot.name, logged, placeholder, where, database.lock_timeout
-        ),
-        placeholder=placeholder,
-        java=_java(database.spark._jvm),
-        by_source=by_source(logged),
-    )
-    spool = read_into_spool(order, where, lambda: _has_passed(slot, marked))
-    with database.connect() as connection:
+            end = slot.read_flushed(connection)
+            if slot.silent(connection, self.before, end):
+                return LogRead(None, end, self._read_slot_position(connection))
+            marker = secrets.token_urlsafe(24)
+            marked = slot.mark(connection, MARKER, marker)
+            upto = slot.end(connection)
+        order = Order(
+            folder=str(self.folder),
+            tables=self.logged,
+            marker=marker,
+            upto=upto,
+            properties=settings(
+                database.options,
+                slot.name,
+                self.logged,
+                self.placeholder,
+                self.where,
+                database.lock_timeout,
+            ),
+            placeholder=self.placeholder,
+            java=_java(database.spark._jvm),
+            by_source=by_source(self.logged),
+        )
+        spool = read_into_spool(order, self.where, lambda: self._has_passed(marked))
+        with database.connect() as connection:
+            position = self._read_slot_position(connection)
         if spool is None:
             # Changes before it are lost for the tables that need them, wherever the slot is now.
-            return LogRead(None, end, max(_stood(slot, connection), upto))
-        return LogRead(spool, max(end, spool.end or 0), _stood(slot, connection))
+            return LogRead(None, end, max(position, upto))
+        return LogRead(spool, max(end, spool.end or 0), position)
+
+    def _has_passed(self, marked: int) -> bool:
+        """Returns whether the marker can no longer be read: the slot is gone, or is behind it.
+
+        If the database cannot be asked now, Debezium's connection ends, too, or the next check
+        decides.
+        """
+        try:
+            with self.slot.database.connect() as connection:
+                found = self.slot.read_slot(connection)
+        except (TableError, Py4JError, OSError):  # Java may have ended, too: the reader reports it
+            return False
+        return found is None or bool(found.lost) or found.confirmed >= marked
+
+    def _read_slot_position(self, connection: Connection) -> int:
+        """Returns where the slot stands: another run may have moved it during the read."""
+        found = self.slot.read_slot(connection)
+        return found.confirmed if found is not None and not found.lost else sys.maxsize
 
 
-def _has_passed(slot: SourceSlot, marked: int) -> bool:
-    """Returns whether the marker can no longer be read: the slot is gone, or is behind it.
-
-    If the database cannot be asked now, Debezium's connection ends, too, or the next check decides.
-    """
-    try:
-        with slot.database.connect() as connection:
-            found = slot.read_slot(connection)
-    except (TableError, Py4JError, OSError):  # Java may have ended, too: the reader reports it
-        return False
-    return found is None or bool(found.lost) or found.confirmed >= marked
-
-
-def _stood(slot: SourceSlot, connection: Connection) -> int:
-    """Returns where the slot stands after the read: another run may have moved it meanwhile."""
-    after = slot.read_slot(connection)
-    return after.confirmed if after is not None and not after.lost else sys.maxsize
+def is_older_than_publication(error: Exception) -> bool:
+    """Returns whether PostgreSQL 14 to 17 read changes from before the publication was made."""
+    return re.search('publication ".*" does not exist', str(error)) is not None
 
 
 def _java(jvm: Any) -> str:

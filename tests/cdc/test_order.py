@@ -8,6 +8,14 @@ from tests.sync.project import Project
 
 LARGE = ("note", "raw", "list", "doc", "numbers", "days", "ids", "parts", "number")
 
+KEYS = {
+    "padded": ("char(5)", "'k{n}'"),  # filled up with blanks, which are not part of the value
+    "amounts": ("numeric", "{n}.10"),
+    "prices": ("numeric(12, 2)", "{n}.10"),
+}
+"""Tables whose keys have several texts, by type and value."""
+
+LIVE = range(1, 6)
 LOADS = range(1, 201)
 
 
@@ -32,8 +40,29 @@ def test_a_large_value_that_an_update_did_not_change_is_filled(
             for number in (1, 2, 3)
         ),
     )
-    follow(project, postgres_database, "notes", notes={"column_types": {"number": "string"}})
+    for table, (kind, key) in KEYS.items():
+        postgres_database.execute(
+            f"create table {table} (id {kind} primary key, state int, note text)",
+            f"alter table {table} alter note set storage external",
+            *(
+                f"insert into {table} values ({key.format(n=n)}, 0, repeat('{n}', 5000))"
+                for n in LIVE
+            ),
+        )
+    wanted = {"column_types": {"number": "string"}}
+    follow(project, postgres_database, "notes", *KEYS, notes=wanted)
     project.run()
+    for table, (kind, key) in KEYS.items():
+        one, two, three, four, five, six, seven = (key.format(n=n) for n in range(1, 8))
+        more_digits = f"{five}::numeric(20, 5)" if kind == "numeric" else f"{five}::{kind}"
+        postgres_database.execute(
+            f"update {table} set state = 1 where id = {one}",
+            f"update {table} set id = {six} where id = {two}",
+            f"delete from {table} where id = {three}",
+            f"update {table} set id = {seven}, state = 2 where id = {four}",
+            f"insert into {table} values ({four}, 3, 'another')",
+            f"update {table} set id = {more_digits}, state = 4 where id = {five}",
+        )
     postgres_database.execute(
         "update notes set state = 1 where id = 1",
         "update notes set state = 2, note = null where id = 1",
@@ -52,10 +81,11 @@ def test_a_large_value_that_an_update_did_not_change_is_filled(
     )
     project.jdbc(
         postgres_database,
-        ["notes", "twin"],
+        ["notes", "twin", *KEYS],
         table_options={
-            "notes": {"sync_mode": "cdc", "column_types": {"number": "string"}},
-            "twin": {"sync_mode": "full_refresh", "column_types": {"number": "string"}},
+            "notes": {"sync_mode": "cdc", **wanted},
+            "twin": {"sync_mode": "full_refresh", **wanted},
+            **{table: {"sync_mode": "cdc"} for table in KEYS},
         },
     )
     postgres_database.execute("create table twin as select * from notes")
@@ -72,6 +102,12 @@ def test_a_large_value_that_an_update_did_not_change_is_filled(
         "select state, note is null from raw.notes where id = 1 order by _cq_generation"
     )
     assert versions == [(0, False), (1, False), (2, True), (3, True)]
+    for table in KEYS:
+        theirs = postgres_database.query(f"select id, state, note from {table} order by id")
+        ours = newest(project, table, "id", "state", "note")
+        stripped = [(getattr(id_, "rstrip", lambda id_=id_: id_)(), *rest) for id_, *rest in theirs]
+        assert [tuple(row) for row in ours] == stripped, table
+        assert [row[1] for row in ours] == [1, 3, 4, 0, 2], table
 
 
 def test_transactions_are_whole_and_in_the_order_of_their_commits(

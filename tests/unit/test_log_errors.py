@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.cdc.wal_reader import older_than_publication
+from loader.cdc.wal_reader import is_older_than_publication
 from loader.errors import TableError
 from loader.spark.database_errors import DatabaseError
 
@@ -25,4 +25,4 @@ from loader.spark.database_errors import DatabaseError
     ],
 )
 def test_a_slot_that_is_older_than_its_publication(error: TableError, older: bool) -> None:
-    assert older_than_publication(error) is older
+    assert is_older_than_publication(error) is older

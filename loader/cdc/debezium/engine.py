@@ -97,10 +97,10 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
             assert process.stdout is not None
             process.stdin.write(order.to_line().encode())
             process.stdin.flush()
-            said = process.stdout.read().decode().strip().splitlines()
+            output = process.stdout.read().decode().strip().splitlines()
             process.wait()
     except BrokenPipeError:
-        said = []
+        output = []
     finally:
         process.kill()
         process.communicate()
@@ -110,10 +110,10 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
             where=where,
             remedy="Nothing of it is visible; run again",
         )
-    told = json.loads(said[-1]) if said and said[-1].startswith("{") else {}
-    if behind.is_set() or told.get("passed"):
+    result = json.loads(output[-1]) if output and output[-1].startswith("{") else {}
+    if behind.is_set() or result.get("passed"):
         return None
-    error = excerpt(str(told.get("error") or ""), 1000)
+    error = excerpt(str(result.get("error") or ""), 1000)
     if process.returncode == 0 and not error:
         return ChangeSpool(folder, order.tables, ConversionWarnings.parse(folder / LOG))
     if process.returncode == -signal.SIGKILL:

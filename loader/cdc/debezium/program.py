@@ -112,10 +112,10 @@ class Reader:
             return
         kind = topic.removeprefix(f"{TOPICS}.")
         if kind == "transaction":
-            said = json.loads(text)
-            number, _, position = str(said["id"]).partition(":")
+            record = json.loads(text)
+            number, _, position = str(record["id"]).partition(":")
             self._transaction = int(number)
-            if said["status"] == "END":
+            if record["status"] == "END":
                 self.passed = not self._marked and int(position) > self._upto
                 if self.passed:
                     self.finished.set()
@@ -127,8 +127,8 @@ class Reader:
             self._marked = self._marked or json.loads(text)["message"]["content"] == self._marker
         else:
             if self._by_source:
-                said = json.loads(text)["source"]
-                kind = f"{said['schema']}.{said['table']}"
+                record = json.loads(text)["source"]
+                kind = f"{record['schema']}.{record['table']}"
             self.spool.change(kind, self._transaction, text)
 
     def fail(self, error: str) -> None:
@@ -259,8 +259,8 @@ class _End:
         cause = error
         while cause is not None and cause.getCause() is not None:
             cause = cause.getCause()
-        told = str(cause.getMessage() or cause.toString()) if cause is not None else str(message)
-        self.reader.fail(" ".join(told.split()))
+        text = str(cause.getMessage() or cause.toString()) if cause is not None else str(message)
+        self.reader.fail(" ".join(text.split()))
 
 
 if __name__ == "__main__":

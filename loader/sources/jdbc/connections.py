@@ -66,7 +66,7 @@ class Connection:
         self._in_transaction = False
         self._asking = False
         self._jvm: Any = spark._jvm
-        self._told_at_once = url.startswith(_WRITABLE)
+        self._reads_at_once = url.startswith(_WRITABLE)
         self._places: dict[str, dict[str, int]] = {}  # columns of the driver's answers, by call
 
     @classmethod
@@ -164,7 +164,7 @@ class Connection:
         As :meth:`rows` does, but where the driver is known all at once: there, each value is a call
         to the JVM.
         """
-        if not self._told_at_once:
+        if not self._reads_at_once:
             return self.rows(sql)
         return self._ask(lambda: self._at_once(self._statement.executeQuery(sql)))
 
@@ -207,7 +207,7 @@ class Connection:
         self, call: str, arguments: Sequence[Any], labels: Sequence[str]
     ) -> list[dict[str, str | None]]:
         result = getattr(self.java.getMetaData(), call)(*arguments)
-        if self._told_at_once:
+        if self._reads_at_once:
             rows = self._at_once(result, names=call not in self._places)
             if call not in self._places:
                 names = rows.pop(0)
@@ -315,13 +315,13 @@ class Connection:
             closed = True
             with suppress(Py4JJavaError):
                 closed = self.java.isClosed()  # drivers close what the other end has left
-            told = explain(error, self.where, answered=not closed)
+            explained = explain(error, self.where, answered=not closed)
             if self.is_overdue:
                 what, remedy = "the database has not answered in time", OVERDUE
-                told = DatabaseError(what, where=self.where, remedy=remedy)
-            self.lost = self.lost or not isinstance(told, ConnectionRefusedByServer)
+                explained = DatabaseError(what, where=self.where, remedy=remedy)
+            self.lost = self.lost or not isinstance(explained, ConnectionRefusedByServer)
             check_interruption(self.where)
-            raise told from error
+            raise explained from error
         finally:
             self._asking = False
 

@@ -279,13 +279,13 @@ class Database(Source):
 
     def list_cdc_tables(self) -> set[str]:
         """Returns the names of all tables that the spec wants to follow by the log."""
-        told = self.options.table_options
-        wanted = {name for name, options in told.items() if options.sync_mode == "cdc"}
-        names = [name for name in told if not is_wildcard(name)]
+        by_name = self.options.table_options
+        wanted = {name for name, options in by_name.items() if options.sync_mode == "cdc"}
+        names = [name for name in by_name if not is_wildcard(name)]
         if any(map(is_wildcard, wanted)):
             names += [ref.name for ref in self.tables()]
         default = JdbcTableOptions()
-        return {n for n in names if options_for(told, n, default).sync_mode == "cdc"}
+        return {n for n in names if options_for(by_name, n, default).sync_mode == "cdc"}
 
     def partition_column(self, table: SourceTable) -> str | None:
         """Returns the column that the spec says to read the table by, in ranges; None if none.

@@ -58,7 +58,7 @@ class LossyValue:
     Attributes:
         index: the column's position.
         wrong: SQL that is true for such values; ``{}`` stands for the column.
-        told: the text of a message about them, after "3 values of c".
+        message: the text of a message about them, after "3 values of c".
         remedy: the remedy if there are any, as they are refused. Empty if they only warn.
         loaded: SQL for the column as it is loaded; empty if as it is.
         cursors: whether a cursor is asked for them, too.
@@ -69,7 +69,7 @@ class LossyValue:
 
     index: int
     wrong: str
-    told: str
+    message: str
     remedy: str = ""
     loaded: str = ""
     cursors: bool = True
@@ -86,19 +86,19 @@ class LossyValue:
         Raises:
             TableError: if they are refused.
         """
-        what = f"{count} values of {column} {self.told}"
+        what = f"{count} values of {column} {self.message}"
         if self.remedy:
             remedy = self.remedy.replace("{name}", column)
             raise TableError(what, where=f"{where}, column {column}", remedy=remedy)
         return what
 
 
-def decimals(schema: t.StructType, told: Mapping[str, Column], table: str) -> list[LossyValue]:
+def decimals(schema: t.StructType, described: Mapping[str, Column], table: str) -> list[LossyValue]:
     """Returns the columns with numbers that may be rounded.
 
     Args:
         schema: the columns, with the types that they are read as.
-        told: the database's description of each column.
+        described: the database's description of each column.
         table: the table's name in the spec.
     """
     found = []
@@ -108,7 +108,7 @@ def decimals(schema: t.StructType, told: Mapping[str, Column], table: str) -> li
             f"Load them as text, table_options.{table}.column_types: {{{column.name}: string}}"
         )
         if isinstance(kind, t.DecimalType):
-            if not _fits(kind, told.get(column.name, {})):
+            if not _fits(kind, described.get(column.name, {})):
                 choice = f"{as_text}, or as a decimal that holds them; or declare"
                 found.append(_doubt_rounding(index, kind, "{}", choice))
         elif isinstance(kind, t.ArrayType) and isinstance(kind.elementType, t.DecimalType):
@@ -124,14 +124,14 @@ def _doubt_rounding(index: int, holds: t.DecimalType, value: str, remedy: str) -
     whole = holds.precision - holds.scale
     # NaN equals itself, but is above every number: the second comparison finds it.
     wrong = f"({value} <> round({value}, {holds.scale}) or abs({value}) >= 1{'0' * whole})"
-    told = f"do not fit {holds.simpleString()}: they would be rounded"
-    return LossyValue(index, wrong, told, f"{remedy} precision and scale in the source")
+    message = f"do not fit {holds.simpleString()}: they would be rounded"
+    return LossyValue(index, wrong, message, f"{remedy} precision and scale in the source")
 
 
 def within(doubt: LossyValue) -> LossyValue:
     """Returns the same doubt about the elements of an array, which its SQL calls `value`."""
     wrong = f"exists (select from unnest({{}}) as value where {doubt.wrong})"
-    return LossyValue(doubt.index, wrong, doubt.told, doubt.remedy)
+    return LossyValue(doubt.index, wrong, doubt.message, doubt.remedy)
 
 
 def of_key(doubt: LossyValue, relation: str) -> list[LossyValue]:
@@ -141,20 +141,23 @@ def of_key(doubt: LossyValue, relation: str) -> list[LossyValue]:
         relation: the table in SQL. The database looks through it only if it finds a value that
             another one would be loaded as, or the other.
     """
-    told = doubt.told.partition(":")[0]
+    message = doubt.message.partition(":")[0]
     remedy = doubt.remedy or "Give the table another key, or leave them out by a view of it"
     if not doubt.alike:
-        told += ", and keys that differ would become one"
-        return [replace(doubt, told=told, remedy=remedy, loaded="", cursors=True)]
+        message += ", and keys that differ would become one"
+        return [replace(doubt, message=message, remedy=remedy, loaded="", cursors=True)]
     both = [
         f"({{}} = '{value}' and exists (select from {relation} where {{}} = '{other}'))"
         for pair in doubt.alike
         for value, other in (pair, pair[::-1])
     ]
-    told += " or what these are loaded as, and keys that differ would become one"
+    message += " or what these are loaded as, and keys that differ would become one"
     rare = ", ".join(f"'{value}'" for pair in doubt.alike for value in pair)
     usual = f"({{}} not in ({rare}))"
-    return [doubt, LossyValue(doubt.index, f"({' or '.join(both)})", told, remedy, ordinary=usual)]
+    return [
+        doubt,
+        LossyValue(doubt.index, f"({' or '.join(both)})", message, remedy, ordinary=usual),
+    ]
 
 
 def finite(column: str) -> str:
@@ -230,8 +233,8 @@ def _misread(index: int) -> LossyValue:
 
 def _too_late(index: int, value: str) -> LossyValue:
     wrong = f"({value} >= '{BEYOND}' and {value} <> 'infinity')"
-    told = "lie after the year 294246, which a timestamp cannot hold"
-    return LossyValue(index, wrong, told, THROUGH)
+    message = "lie after the year 294246, which a timestamp cannot hold"
+    return LossyValue(index, wrong, message, THROUGH)
 
 
 def mysql_values(index: int, row: Column) -> list[LossyValue]:
@@ -248,11 +251,11 @@ def mysql_values(index: int, row: Column) -> list[LossyValue]:
     if kind == DATE:
         return [none]
     old = "({} < '1582-10-15' and month({}) > 0 and day({}) > 0)"
-    told = (
+    message = (
         "lie before 15 October 1582: they are loaded up to ten days later or earlier, as Java "
         "counts such times by another calendar"
     )
-    return [none, LossyValue(index, old, told)]
+    return [none, LossyValue(index, old, message)]
 
 
 def jdbc_type(row: Column) -> str | None:

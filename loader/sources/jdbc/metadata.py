@@ -15,7 +15,7 @@ _OF_COLUMNS = (
     *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
 )
 _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
-Told = Mapping[str, Mapping[str, "str | None"]]
+Described = Mapping[str, Mapping[str, "str | None"]]
 """The database's description of each column."""
 Layout = tuple[tuple["str | None", ...], ...]
 """A table's columns and their types; see :func:`layout`."""
@@ -54,7 +54,7 @@ class NativeColumns:
 
 def read_native_columns(
     connection: Connection, native: NativeColumns, labels: tuple[str, ...] = _OF_COLUMNS
-) -> Told:
+) -> Described:
     """Returns the database's description of each column: its own type name, its comment.
 
     Args:
@@ -70,9 +70,9 @@ def read_native_columns(
     }
 
 
-def layout(told: Told) -> Layout:
+def layout(described: Described) -> Layout:
     """Returns names and types of the described columns: the same until the table is altered."""
-    return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in told.items())
+    return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in described.items())
 
 
 def current_layout(connection: Connection, native: NativeColumns) -> Layout:

@@ -58,9 +58,9 @@ class MySQL(Dialect):
             if "permitMysqlScheme" not in url:
                 url = _with(url, "permitMysqlScheme=true")
         # Without them, a tinyint(1) of 2 to 127 becomes true, and a year a date without a month.
-        told = f"{url} {' '.join(properties)}".lower()
+        given = f"{url} {' '.join(properties)}".lower()
         for name in ("tinyInt1isBit", "yearIsDateType"):
-            if name.lower() not in told:
+            if name.lower() not in given:
                 url = _with(url, f"{name}=false")
         return url
 

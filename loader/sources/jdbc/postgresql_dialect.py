@@ -91,8 +91,8 @@ class PostgreSQL(Dialect):
 
     def has_properties(self, connection: Connection) -> bool:
         # A setting of our own: what a pooler drops, a session that it shares may have all the same.
-        [(told,)] = connection.rows("select current_setting('strandline.direct', true)")
-        return told == "on"
+        [(setting,)] = connection.rows("select current_setting('strandline.direct', true)")
+        return setting == "on"
 
     @classmethod
     def reading(cls, version: int, readers: int) -> dict[str, str]:

@@ -37,8 +37,8 @@ def schema_of(
     jvm: Any = spark._jvm
     columns = _columns(spark, connection, options, relation)
     texts = jvm.org.apache.spark.sql.catalyst.util.CharVarcharUtils
-    told = texts.replaceCharVarcharWithStringInSchema(columns).json()
-    schema = StructType.fromJson(json.loads(told))
+    fields = texts.replaceCharVarcharWithStringInSchema(columns).json()
+    schema = StructType.fromJson(json.loads(fields))
     if len({name.lower() for name in schema.names}) < len(schema.names):
         _check_names(spark, columns)
     return schema
@@ -101,9 +101,9 @@ def _columns(
 
 def _check_names(spark: SparkSession, columns: Any) -> None:
     session: Any = spark
-    tells_letters = session._jsparkSession.sessionState().conf().caseSensitiveAnalysis()
+    is_case_sensitive = session._jsparkSession.sessionState().conf().caseSensitiveAnalysis()
     session._jvm.org.apache.spark.sql.util.SchemaUtils.checkSchemaColumnNameDuplication(
-        columns, tells_letters
+        columns, is_case_sensitive
     )
 
 

@@ -112,7 +112,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             # Read before the rows: those that commit in between lie beyond it. In a snapshot there
             # are none, and one question is enough.
             together = type_.is_time and self.steady(table)
-            told = self.now(connection) if type_.is_time and not together else None
+            now = self.now(connection) if type_.is_time and not together else None
             ends = self.ends(table, cursor)
             counted = f"count({self.dialect.time(column) if type_.is_time else column})"
             counts = self._digests and self.steady(table) and not cursor.collated
@@ -128,7 +128,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             before = None
             if known:
                 before = int(others.pop(0) or 0)
-            clock = self._clock(_utc(others.pop()) if together else told, type_)
+            clock = self._clock(_utc(others.pop()) if together else now, type_)
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
                 reach = bottom  # nothing lies below
@@ -341,8 +341,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False
     ) -> int:
         """Returns a reader's fetch size, by the width of rows that the database reports."""
-        told = self.source.stream_fetch_size or self.source.options.fetch_size
-        if told is not None or not asks(table.schema, rows):
+        configured = self.source.stream_fetch_size or self.source.options.fetch_size
+        if configured is not None or not asks(table.schema, rows):
             return fetch_size(table.schema, rows)
         native, sampled = table.ref.native, None
         with self.connect(table) as connection:

@@ -41,7 +41,7 @@ from loader.sources.jdbc.lossy_values import (
     jdbc_type,
     of_key,
 )
-from loader.sources.jdbc.metadata import NativeColumns, Told, layout, read_native_columns
+from loader.sources.jdbc.metadata import Described, NativeColumns, layout, read_native_columns
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql.continuity import XMIN
@@ -67,7 +67,7 @@ class JdbcSource(Database):
         return capture.find_single_reader(name, options)
 
     @cached_property
-    def _schemas(self) -> dict[str, tuple[Told, StructType]]:
+    def _schemas(self) -> dict[str, tuple[Described, StructType]]:
         return {}
 
     @property
@@ -119,23 +119,25 @@ class JdbcSource(Database):
         with self.catalog_question(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
             key = self.dialect.key(connection, place)
-            told_of = ("COLUMN_NAME", "ORDINAL_POSITION")
-            indexes = connection.metadata("getIndexInfo", *place, False, True, labels=told_of)
-            told = self._resolve_domains(
+            labels = ("COLUMN_NAME", "ORDINAL_POSITION")
+            indexes = connection.metadata("getIndexInfo", *place, False, True, labels=labels)
+            described = self._resolve_domains(
                 connection, native, read_native_columns(connection, native)
             )
-        writers = self._by_writer(ref, told)
-        cursor = (self.read_options(ref).cursor_among(told) or "").lower()
+        writers = self._by_writer(ref, described)
+        cursor = (self.read_options(ref).cursor_among(described) or "").lower()
         cursor = XMIN if writers else cursor
         declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
-        chosen = self._choose_types(ref, told, cursor, {*map(str.lower, key.columns), *declared})
-        schema = self._schema(ref, told, chosen)
-        types = self._read_as(told, chosen)
-        doubtful = decimals(schema, told, ref.name)
+        chosen = self._choose_types(
+            ref, described, cursor, {*map(str.lower, key.columns), *declared}
+        )
+        schema = self._schema(ref, described, chosen)
+        types = self._read_as(described, chosen)
+        doubtful = decimals(schema, described, ref.name)
         shown = []
         binary = self.in_binary(types)
         for index, column in enumerate(schema.fields):
-            row = told.get(column.name, {})
+            row = described.get(column.name, {})
             if column.name in chosen:
                 doubtful += self.dialect.doubt_texts(index, row)
             else:
@@ -170,7 +172,7 @@ class JdbcSource(Database):
                     columns=columns,
                     writers=writers,
                     doubts=tuple(doubtful),
-                    layout=layout(told),
+                    layout=layout(described),
                     shown=tuple(shown),
                     types=tuple(types.items()),
                     as_texts=as_texts,
@@ -188,15 +190,16 @@ class JdbcSource(Database):
             collated=self._find_collated_cursor(ref, schema, cursor),
             comment=native.comment,
             column_comments={
-                self.dialect.lake_name(name): row["REMARKS"] or "" for name, row in told.items()
+                self.dialect.lake_name(name): row["REMARKS"] or ""
+                for name, row in described.items()
             },
         )
-        self._orderly(ref, told, cursor)
+        self._orderly(ref, described, cursor)
         self.partition_column(found)  # reports a mistake in it before anything is read
         return found
 
     def _choose_types(
-        self, ref: TableRef, told: Told, cursor: str, key: Collection[str]
+        self, ref: TableRef, described: Described, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
         """Returns the types that the spec chooses, by the columns' names in the database.
 
@@ -210,7 +213,7 @@ class JdbcSource(Database):
         given = self.read_options(ref).column_types
         if not given:
             return {}
-        names = list(told) or self._schema(ref, told, {}).names
+        names = list(described) or self._schema(ref, described, {}).names
         by_name = {name.lower(): name for name in names}
         chosen: dict[str, DataType] = {}
         for name, text in given.items():
@@ -234,10 +237,10 @@ class JdbcSource(Database):
                     where=where,
                     remedy="Choose another cursor_field, or change the column's type in the source",
                 )
-            kind = jdbc_type(told.get(own, {}))
+            kind = jdbc_type(described.get(own, {}))
             if text == "binary" and kind in BYTES:
                 continue  # as it comes: the bytes of its text are others
-            if own.lower() in key and text == "string" and has_many_texts(told.get(own, {})):
+            if own.lower() in key and text == "string" and has_many_texts(described.get(own, {})):
                 raise TableError(
                     f"{name!r} is of the key, and one of its values may have several texts, as the "
                     "number 1.0 is 1.00",
@@ -259,9 +262,9 @@ class JdbcSource(Database):
         """Returns SQL for a column as it is read, with ``{}`` for it; empty if as it is."""
         return self.dialect.as_text(row) if name in chosen else self.dialect.select_expression(row)
 
-    def _orderly(self, ref: TableRef, told: Told, cursor: str) -> None:
+    def _orderly(self, ref: TableRef, described: Described, cursor: str) -> None:
         """Refuses a cursor of a type without the order that a cursor needs."""
-        for name, row in told.items():
+        for name, row in described.items():
             why = self._disorder(row)
             if name.lower() == cursor and why:
                 cast = ", or read the table through a view that casts it to an integer"
@@ -297,12 +300,12 @@ class JdbcSource(Database):
                     found.add(self.dialect.lake_name(column.name))
         return frozenset(found)
 
-    def _by_writer(self, ref: TableRef, told: Told) -> bool:
+    def _by_writer(self, ref: TableRef, described: Described) -> bool:
         """Returns whether a table's cursor is the transaction that wrote each row."""
         options = self.read_options(ref)
         named = [name.lower() for name in options.cursor_field or ()]
-        first = (options.cursor_among([*told, XMIN]) or "").lower()
-        if first != XMIN or XMIN in told or not self.dialect.shares_snapshots:
+        first = (options.cursor_among([*described, XMIN]) or "").lower()
+        if first != XMIN or XMIN in described or not self.dialect.shares_snapshots:
             return False
         if len(named) > 1 and not ref.native.stored:
             return False  # the list is for many tables
@@ -321,7 +324,7 @@ class JdbcSource(Database):
             )
         return True
 
-    def _schema(self, ref: TableRef, told: Told, chosen: Collection[str]) -> StructType:
+    def _schema(self, ref: TableRef, described: Described, chosen: Collection[str]) -> StructType:
         """Returns the columns and their types; asked again only once they are described again.
 
         Args:
@@ -329,30 +332,34 @@ class JdbcSource(Database):
         """
         before = self._schemas.get(ref.name)
         # A domain is described by its name, and may have been recreated over another type.
-        vague = not told or any(row["DATA_TYPE"] == DISTINCT for row in told.values())
-        if before is None or before[0] != told or vague:
-            before = self._schemas[ref.name] = told, self._read_schema(ref, told, chosen)
+        vague = not described or any(row["DATA_TYPE"] == DISTINCT for row in described.values())
+        if before is None or before[0] != described or vague:
+            before = self._schemas[ref.name] = described, self._read_schema(ref, described, chosen)
         return before[1]
 
-    def _resolve_domains(self, connection: Connection, native: NativeColumns, told: Told) -> Told:
+    def _resolve_domains(
+        self, connection: Connection, native: NativeColumns, described: Described
+    ) -> Described:
         """Returns the description with the base types of domains over domains, which it lacks."""
-        deep = [name for name, row in told.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
+        deep = [name for name, row in described.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
         if not deep:
-            return told
+            return described
         names = connection.types(f"select * from {self.relation(native)} where 1 = 0")
         kinds = {name: JAVA_TYPES.get(names[name].lower(), DISTINCT) for name in deep}
         return {
             name: {**row, "SOURCE_DATA_TYPE": kinds[name]} if name in kinds else row
-            for name, row in told.items()
+            for name, row in described.items()
         }
 
-    def _read_schema(self, ref: TableRef, told: Told, chosen: Collection[str]) -> StructType:
+    def _read_schema(
+        self, ref: TableRef, described: Described, chosen: Collection[str]
+    ) -> StructType:
         native: NativeColumns = ref.native
         where = f"table {self.name}.{ref.name}"
-        columns = ", ".join(self._list_expressions(told, chosen))
+        columns = ", ".join(self._list_expressions(described, chosen))
         try:
             query = f"(select {columns or '*'} from {self.relation(native)}) t"
-            options = {**self.reader_options, **custom_schema(self._read_as(told, chosen))}
+            options = {**self.reader_options, **custom_schema(self._read_as(described, chosen))}
             with self.catalog_question(where) as connection:
                 schema = schema_of(self.spark, connection, options, query)
         except Py4JJavaError as error:
@@ -360,7 +367,7 @@ class JdbcSource(Database):
         except PySparkException as error:
             remedy = "Read it through a view in the database, with other names or fewer columns"
             if "ecimal scale" in str(error):
-                odd = ", ".join(name for name, row in told.items() if has_odd_scale(row))
+                odd = ", ".join(name for name, row in described.items() if has_odd_scale(row))
                 remedy = (
                     f"{odd or 'A number'} has more digits after the point than in all, or a scale "
                     "below zero: load it as text, column_types: {n: string}, or read the table "
@@ -371,18 +378,18 @@ class JdbcSource(Database):
             ) from error
         # Drivers report both instants and wall clocks as TIMESTAMP; only the database's own name
         # for the type tells them apart.
-        names = {name: row["TYPE_NAME"] or "" for name, row in told.items()}
-        if any(row["DATA_TYPE"] == DISTINCT for row in told.values()):
+        names = {name: row["TYPE_NAME"] or "" for name, row in described.items()}
+        if any(row["DATA_TYPE"] == DISTINCT for row in described.values()):
             with self.catalog_question(where) as connection:
                 names |= connection.types(f"select * from {self.relation(native)} where 1 = 0")
         instants = {
             name
-            for name, row in told.items()
+            for name, row in described.items()
             if names[name].lower() in self.dialect.instant_types
             or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
         }
         # Spark 3 takes the elements of an array of wall clocks for instants.
-        walls = {name for name in told if names[name] == "_timestamp"}
+        walls = {name for name in described if names[name] == "_timestamp"}
         types: dict[str, DataType] = {
             **dict.fromkeys(instants, TimestampType()),
             **dict.fromkeys(walls, ArrayType(TimestampNTZType())),
@@ -390,17 +397,17 @@ class JdbcSource(Database):
         types = {name: kind for name, kind in types.items() if name not in chosen}
         return StructType([StructField(c.name, types.get(c.name, c.dataType)) for c in schema])
 
-    def _read_as(self, told: Told, chosen: Collection[str]) -> dict[str, str]:
+    def _read_as(self, described: Described, chosen: Collection[str]) -> dict[str, str]:
         """Returns the types to read columns as, where Spark or the driver would choose others."""
         found = {
-            n: self.dialect.choose_read_type(row) for n, row in told.items() if n not in chosen
+            n: self.dialect.choose_read_type(row) for n, row in described.items() if n not in chosen
         }
-        found |= {n: "string" for n in chosen if not self.dialect.as_text(told.get(n, {}))}
+        found |= {n: "string" for n in chosen if not self.dialect.as_text(described.get(n, {}))}
         return {name: data_type for name, data_type in found.items() if data_type}
 
-    def _list_expressions(self, told: Told, chosen: Collection[str]) -> Iterator[str]:
+    def _list_expressions(self, described: Described, chosen: Collection[str]) -> Iterator[str]:
         """Yields SQL for each column as it is read; nothing if `select *` has all of them so."""
-        shown = {name: self._sql(name, row, chosen) for name, row in told.items()}
+        shown = {name: self._sql(name, row, chosen) for name, row in described.items()}
         if not self.dialect.hides_columns and not any(shown.values()):
             return
         for name, sql in shown.items():

@@ -109,15 +109,15 @@ class MysqlLateCommits:
             else "the view is another one than at the last sync, or of another server"
         )
         lacks = "all its rows are read; rows that it lacks stay in raw until a full refresh"
-        told = (f"{what}: {lacks}",) * replaced
+        notes = (f"{what}: {lacks}",) * replaced
         if self._is_clock_behind(table, window):
-            told += ("the database's clock was set back: all its rows are read",)
+            notes += ("the database's clock was set back: all its rows are read",)
         if window.cursor is None or not window.cursor.type.is_time:
-            return told
+            return notes
         if not table.ref.native.stored:
-            return (*told, f"in a view, {WITHIN}")
+            return (*notes, f"in a view, {WITHIN}")
         blind = self.activities[table.ref.name].blind
-        return (*told, f"{blind}: {WITHIN}") if blind else told
+        return (*notes, f"{blind}: {WITHIN}") if blind else notes
 
     def _is_replaced(self, table: SourceTable, window: Window) -> bool:
         before = (window.mark or {}).get(_STANDS_FOR)
@@ -159,10 +159,10 @@ def read_identity(
     )
     found = [" ".join(value or "" for _, value in servers)]
     where = f"table_schema = {text(schema)} and table_name = {text(table)}"
-    told = connection.rows(
+    tables = connection.rows(
         f"select engine, create_time, create_options from information_schema.tables where {where}"
     )
-    for engine, created, options in told:
+    for engine, created, options in tables:
         if engine is None:
             found.append(_hash_view(connection, where))
             continue
@@ -182,8 +182,10 @@ def _hash_view(connection: Connection, where: str) -> str:
         f"from information_schema.views where {where}"
     )
     # Not by the database's own md5, which some do not allow (FIPS).
-    told = [hashlib.md5(sql.encode(), usedforsecurity=False) for (sql,) in rows if sql is not None]
-    return "".join(one.hexdigest() for one in told)
+    hashes = [
+        hashlib.md5(sql.encode(), usedforsecurity=False) for (sql,) in rows if sql is not None
+    ]
+    return "".join(one.hexdigest() for one in hashes)
 
 
 def _read_innodb_id(connection: Connection, name: str) -> str | None:

@@ -233,14 +233,14 @@ def activity(connection: Connection, holder: int = 0) -> ServerActivity:
         )
     except ConnectionRefusedByServer:  # speaks PostgreSQL's protocol, but is not PostgreSQL
         return ServerActivity(None, True, "", "this server does not show open transactions")
-    told = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
+    now = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
     if int(hidden or 0):
         why = "sessions with track_activities = off do not show how old their transactions are"
         return ServerActivity(None, True, _system(connection), why)
     if int(prepared or 0):
-        return ServerActivity("1970-01-02 00:00:00", True, _system(connection), clock=told)
+        return ServerActivity("1970-01-02 00:00:00", True, _system(connection), clock=now)
     oldest = Cursor.parse(since or "", CursorType.TIMESTAMP).text
-    return ServerActivity(oldest, is_open in _TRUE, _system(connection), clock=told)
+    return ServerActivity(oldest, is_open in _TRUE, _system(connection), clock=now)
 
 
 _TRUE = ("t", "true")

@@ -81,8 +81,8 @@ class Lineage:
         Or whether it was rewritten as another kind of text: other changes of a type show in what
         Spark reads, and raw follows them.
         """
-        told = str((mark or {}).get("columns") or "").split()
-        before = dict(one.split(":") for one in told)
+        stored = str((mark or {}).get("columns") or "").split()
+        before = dict(one.split(":") for one in stored)
         for name, kind in self._named.items():
             number, _, type_ = kind.partition(".")
             then, _, old = before.get(name, kind).partition(".")
@@ -184,7 +184,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
                         offset 0
                     ) as found
                     offset 0
-                ) as told
+                ) as definitions
             ),
             (
                 exists (
@@ -200,11 +200,11 @@ def lineage(connection: Connection, relation: str) -> Lineage:
         """
     )
     ids = frozenset(map(int, (tables or "").split()))
-    told = json.loads(columns or "{}")
+    numbers = json.loads(columns or "{}")
     shown = json.loads(views)[:2] if views else ("", "")
     view, in_path = (hash_text(text) if text else "" for text in shown)
     own = int(database or 0)
-    return Lineage(int(root or 0), ids, replicated == "true", own, told, view, in_path)
+    return Lineage(int(root or 0), ids, replicated == "true", own, numbers, view, in_path)
 
 
 def lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
