@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loader.cdc.debezium.engine import is_installed, missing
+from loader.cdc.debezium.engine import build_missing_error, is_installed
 from loader.cdc.log_snapshot import LogSnapshot, open_log
-from loader.cdc.requirements import setup_sql
+from loader.cdc.requirements import list_setup_sql
 from loader.cdc.slot import slot_name
 from loader.rows.window import Window
 from loader.sources import Alone, Snapshot, SourceTable
@@ -32,10 +32,10 @@ class PostgresCapture(LogCapture):
 
     def check_installed(self, where: str) -> None:
         if not is_installed():
-            raise missing(where)
+            raise build_missing_error(where)
 
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
-        return setup_sql(slot_name(source, options.slot), options.user or "<role>", tables)
+        return list_setup_sql(slot_name(source, options.slot), options.user or "<role>", tables)
 
     def find_single_reader(self, source: str, options: JdbcOptions) -> Alone:
         slot = slot_name(source, options.slot)

@@ -20,7 +20,7 @@ _IDENTITY = "identity"
 _FILES = "files"
 
 
-def catalog(connection: Connection, relation: str) -> dict[str, str]:
+def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     """Returns a fingerprint of a table, its columns, indexes and partitions.
 
     By `column 3`, `index 16390` and `partition 16400` the transaction that has last written the
@@ -100,25 +100,25 @@ def catalog(connection: Connection, relation: str) -> dict[str, str]:
     return {str(name): f"{written} {harmless}" for name, written, harmless in rows}
 
 
-def undone(before: Mapping[str, str], found: Mapping[str, str]) -> str:
+def describe_reverted_change(before: Mapping[str, str], found: Mapping[str, str]) -> str:
     """Returns what was altered since the last sync but looks unchanged; empty if nothing.
 
     Columns, indexes and partitions that were added or removed are not reported.
 
     Args:
-        before: the result of :func:`catalog` at the last sync.
+        before: the result of :func:`read_fingerprints` at the last sync.
     """
     for name in sorted(set(before) & set(found)):
         kind = name.partition(" ")[0]
         if kind == _IDENTITY and before[name] != found[name]:
             return "its replica identity was changed"
-        if kind == _INDEX and _rewritten(name, before, found):
+        if kind == _INDEX and _is_rewritten(name, before, found):
             return "its replica identity was changed and changed back"
-        if kind == _PARTITION and _rewritten(name, before, found):
+        if kind == _PARTITION and _is_rewritten(name, before, found):
             return "a partition was detached and attached again"
-        if kind == _TABLE and _rewritten(name, before, found):
+        if kind == _TABLE and _is_rewritten(name, before, found):
             return "the table or a partition was renamed and renamed back"
-    columns = _columns(before, found)
+    columns = _list_rewritten_columns(before, found)
     if len(columns) > 1 or (columns and before.get(_FILES) != found.get(_FILES)):
         return f"{', '.join(columns)} was altered and altered back"
     return ""
@@ -129,15 +129,15 @@ def has_changed(before: Mapping[str, str], found: Mapping[str, str]) -> bool:
 
     Nothing else does: `alter column … set statistics` looks the same, if it is said twice.
     """
-    return bool(_columns(before, found))
+    return bool(_list_rewritten_columns(before, found))
 
 
-def _columns(before: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def _list_rewritten_columns(before: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     both = sorted(set(before) & set(found))
-    return [n for n in both if n.startswith(_COLUMN) and _rewritten(n, before, found)]
+    return [n for n in both if n.startswith(_COLUMN) and _is_rewritten(n, before, found)]
 
 
-def _rewritten(name: str, before: Mapping[str, str], found: Mapping[str, str]) -> bool:
+def _is_rewritten(name: str, before: Mapping[str, str], found: Mapping[str, str]) -> bool:
     """Returns whether a row of the catalog was rewritten with the same contents."""
     (was, same), (now, harmless) = before[name].split(" "), found[name].split(" ")
     return was != now and same == harmless
@@ -164,7 +164,7 @@ class Partition:
     command: int
 
 
-def partitions(connection: Connection, relation: str) -> dict[str, Partition]:
+def read_partitions(connection: Connection, relation: str) -> dict[str, Partition]:
     """Returns all partitions of a table by their ids; empty if it is not partitioned.
 
     Args:

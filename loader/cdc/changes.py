@@ -20,9 +20,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
 from loader.cdc.debezium.spool import ChangeSpool
-from loader.cdc.position import Key, VisibleTransactions, is_seen_by_piece, sees
+from loader.cdc.position import Key, VisibleTransactions, is_visible, is_visible_to_chunk
 from loader.cdc.table_definition import LoggedColumn
-from loader.cdc.values import json_schema, text, unavailable, value
+from loader.cdc.values import build_json_schema, convert_to_text, convert_value, is_left_out
 from loader.names import literal_path
 from loader.rows.delta import DELETED
 from loader.rows.exact_cast import cast_exactly
@@ -68,56 +68,56 @@ class Changes:
     placeholder: str
     cached: Callable[[DataFrame], DataFrame]
 
-    def rows(self, spark: SparkSession, window: Window) -> DataFrame:
+    def select_rows(self, spark: SparkSession, window: Window) -> DataFrame:
         """Returns the rows, lazily: the table's columns and ``_cq_deleted``, in the log's order."""
-        found = self._split(self._lines(spark))
-        if self.spool.unavailable(self.logged):
+        found = self._split_versions(self._parse_changes(spark))
+        if self.spool.count_left_out(self.logged):
             found = self._fill_values(found, window)
-        if self.spool.truncates(self.logged):
+        if self.spool.count_truncates(self.logged):
             found = self._expand_truncates(found, window)
         return found.orderBy(_NUMBER, _PART).select(
             *(f.col(quote_name(name)) for name in self.table.schema.names), f.col(DELETED)
         )
 
-    def names(self, spark: SparkSession) -> set[str]:
+    def list_column_names(self, spark: SparkSession) -> set[str]:
         """Returns the names that columns have in the changes."""
         change = f.from_json("text", "after map<string, string>", _JSON)
         names = f.map_keys(change.getField("after"))
-        found = self._texts(spark).select(f.explode(names).alias("name"))
+        found = self._read_lines(spark).select(f.explode(names).alias("name"))
         return {name for (name,) in found.distinct().collect()}
 
-    def moves(self, spark: SparkSession) -> bool:
+    def has_moved_rows(self, spark: SparkSession) -> bool:
         """Returns whether an update gave a row another key and left out a large value.
 
         Debezium makes a delete and an insert of it; no other insert lacks a value.
         """
         change = f.col("change")
         after = change.getField("after")
-        left_out = reduce(or_, [unavailable(after, c, self.placeholder) for c in self.columns])
+        left_out = reduce(or_, [is_left_out(after, c, self.placeholder) for c in self.read_columns])
         came = self._has_new_key(change) | (change.getField("op") == "c")
-        rows = self._lines(spark).where(came & left_out)
+        rows = self._parse_changes(spark).where(came & left_out)
         return not rows.isEmpty()
 
     def _has_new_key(self, change: Column) -> Column:
         """Returns whether a change gives a row another key."""
         before, after = change.getField("before"), change.getField("after")
         at = {name: i for i, name in enumerate(self.table.schema.names)}
-        names = [self.columns[at[name]].name for name in self.key]
+        names = [self.read_columns[at[name]].name for name in self.list_key]
         same = [before.getField(name).eqNullSafe(after.getField(name)) for name in names]
         return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
 
-    def _lines(self, spark: SparkSession) -> DataFrame:
+    def _parse_changes(self, spark: SparkSession) -> DataFrame:
         """Returns number, transaction and change of the transactions that count."""
-        schema = json_schema(self.columns)
+        schema = build_json_schema(self.read_columns)
         change = f.from_json("text", schema, _JSON)
-        return self._texts(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
+        return self._read_lines(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
 
-    def _texts(self, spark: SparkSession) -> DataFrame:
+    def _read_lines(self, spark: SparkSession) -> DataFrame:
         """Returns the spool's lines of the transactions that count."""
         parts = f.split("value", "\t", 4)
         lines = (
             spark.read.option("lineSep", "\n")
-            .text(f"file:{literal_path(str(self.spool.files(self.logged)))}")
+            .text(f"file:{literal_path(str(self.spool.folder_of(self.logged)))}")
             .select(
                 parts[0].cast("bigint").alias(_NUMBER),
                 parts[1].cast("bigint").alias("ordinal"),
@@ -128,14 +128,14 @@ class Changes:
         )
         # What the first of a load's snapshots sees, all of them do.
         first = self.earlier[0][1] if self.earlier else self.seen
-        return lines if first is None else lines.where(~sees(first, f.col(_TRANSACTION)))
+        return lines if first is None else lines.where(~is_visible(first, f.col(_TRANSACTION)))
 
-    def _split(self, lines: DataFrame) -> DataFrame:
+    def _split_versions(self, lines: DataFrame) -> DataFrame:
         """Returns a row for each version and tombstone; a TRUNCATE has no key and is deleted."""
         change = f.col("change")
         before, after, op = (change.getField(name) for name in ("before", "after", "op"))
         at = {name: i for i, name in enumerate(self.table.schema.names)}
-        keys = [self.columns[at[name]] for name in self.key]
+        keys = [self.read_columns[at[name]] for name in self.list_key]
         moved = self._has_new_key(change)
         keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
         refusal = f.raise_error(
@@ -145,8 +145,8 @@ class Changes:
             )
         )
         has_key = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))
-        gone = self._struct(before, True, f.lit(False)).withField(DELETED, has_key)
-        there = self._struct(after, False, op == "c")
+        gone = self._build_row(before, True, f.lit(False)).withField(DELETED, has_key)
+        there = self._build_row(after, False, op == "c")
         parts = (
             f.when(op.isin("d", "t"), f.array(gone))
             .when(moved, f.array(gone, there))
@@ -154,28 +154,28 @@ class Changes:
         )
         rows = lines.select(_NUMBER, _TRANSACTION, f.posexplode(parts).alias(_PART, "row"))
         if self.earlier:
-            key = {name: self.table.schema[name].dataType for name in self.key}
+            key = {name: self.table.schema[name].dataType for name in self.list_key}
             of, row = f.col(_TRANSACTION), f.col("row")
-            rows = rows.where(~is_seen_by_piece(self.earlier, self.seen, of, key, row))
+            rows = rows.where(~is_visible_to_chunk(self.earlier, self.seen, of, key, row))
         return rows.select(_NUMBER, _PART, "row.*")
 
-    def _struct(self, row: Column, deleted: bool, insert: Column) -> Column:
-        keys = {name.lower() for name in self.key}
+    def _build_row(self, row: Column, deleted: bool, insert: Column) -> Column:
+        keys = {name.lower() for name in self.list_key}
         fields = []
         missing: list[Column] = []
         as_texts = self.table.ref.native.as_texts
         for i, (column, field) in enumerate(
-            zip(self.columns, self.table.schema.fields, strict=True)
+            zip(self.read_columns, self.table.schema.fields, strict=True)
         ):
             held = not deleted or field.name.lower() in keys
-            doubted = self.spool.replaced.elements(column.name)
+            doubted = self.spool.replaced.has_replaced_elements(column.name)
             if not held:
                 made = f.lit(None)
             elif i in as_texts:
-                made = cast_exactly(text(row, column), field.dataType, field.name)
+                made = cast_exactly(convert_to_text(row, column), field.dataType, field.name)
             else:
-                made = value(row, column, field.dataType, doubted)
-            lacks = f.lit(False) if deleted else unavailable(row, column, self.placeholder)
+                made = convert_value(row, column, field.dataType, doubted)
+            lacks = f.lit(False) if deleted else is_left_out(row, column, self.placeholder)
             missing.append(lacks)
             made = f.when(~lacks, made) if column.toastable and not deleted else made
             fields.append(made.cast(field.dataType).alias(field.name))
@@ -189,12 +189,14 @@ class Changes:
     def _fill_values(self, rows: DataFrame, window: Window) -> DataFrame:
         """Fills the values that the log leaves out from each row's version before."""
         rows = self.cached(rows)
-        versions = self._in_lives(self._with_raw(rows, window), self._moves(rows))
+        versions = self._add_lives(
+            self._add_raw_versions(rows, window), self._list_moved_keys(rows)
+        )
         by_life = Over.partitionBy(_LIFE).orderBy(_NUMBER, _PART)
         columns = []
         for place, field in enumerate(self.table.schema.fields):
             name = f.col(quote_name(field.name))
-            if not self.columns[place].toastable:
+            if not self.read_columns[place].toastable:
                 columns.append(name)
                 continue
             lacks = f.col(_MISSING).getItem(place)
@@ -214,7 +216,7 @@ class Changes:
             f.col(_NUMBER) > 0
         )
 
-    def _moves(self, rows: DataFrame) -> list[tuple[int, str, str]]:
+    def _list_moved_keys(self, rows: DataFrame) -> list[tuple[int, str, str]]:
         """Returns the rows whose key has changed and which lack a value: number, old and new key.
 
         Such an update is a tombstone and then a row, in one change, or (Debezium) in two that
@@ -233,7 +235,7 @@ class Changes:
         found = moved.join(gone, f.col("gone") == f.col("place")).select("number", "old", "new")
         return sorted((row["number"], row["old"], row["new"]) for row in found.collect())
 
-    def _in_lives(self, versions: DataFrame, moves: Sequence[tuple[int, str, str]]) -> DataFrame:
+    def _add_lives(self, versions: DataFrame, moves: Sequence[tuple[int, str, str]]) -> DataFrame:
         """Adds what identifies a row while its key changes: the key that it had at first."""
         own = self._key
         if not moves:
@@ -245,7 +247,7 @@ class Changes:
             lives[old] = f"{old} {number}"  # a row that gets the old key now is another one
             begun += [(key, number, lives[key]) for key in (old, new)]
         columns = {"_cq_key": "string", "_cq_since": "bigint", "_cq_then": "string"}
-        spans = _rows(versions.sparkSession, columns, begun)
+        spans = _make_rows(versions.sparkSession, columns, begun)
         till = f.lead("_cq_since").over(Over.partitionBy("_cq_key").orderBy("_cq_since"))
         spans = spans.select("*", till.alias("_cq_till"))
         within = (
@@ -261,24 +263,24 @@ class Changes:
 
     @property
     def _key(self) -> Column:
-        return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
+        return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.list_key)))
 
     def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
         """Replaces each TRUNCATE by tombstones of the keys that lived when it came."""
-        no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
+        no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.list_key])
         is_truncate = f.col(DELETED) & no_key
         rows = self.cached(rows)
         points = [r[0] for r in rows.where(is_truncate).select(_NUMBER).orderBy(_NUMBER).collect()]
         rest = rows.where(~is_truncate)
-        keys = [f.col(quote_name(name)) for name in self.key]
+        keys = [f.col(quote_name(name)) for name in self.list_key]
         types = {field.name: field.dataType for field in self.table.schema.fields}
         # Of each time between two TRUNCATEs, what lived at its end; the rest of what came before
         # has its tombstone.
         columns = {"_cq_since": "bigint", "_cq_till": "bigint"}
-        spans = _rows(rows.sparkSession, columns, list(pairwise([0, *points])))
+        spans = _make_rows(rows.sparkSession, columns, list(pairwise([0, *points])))
         within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_till"))
         alive = (
-            self._with_raw(rest, window)
+            self._add_raw_versions(rest, window)
             .select(*keys, DELETED, _NUMBER, _PART)
             .join(f.broadcast(spans), within)
             .groupBy(*keys, "_cq_till")
@@ -289,7 +291,7 @@ class Changes:
             f.col("_cq_till").alias(_NUMBER),
             f.lit(0).alias(_PART),
             *(
-                (f.col(quote_name(name)) if name in self.key else f.lit(None))
+                (f.col(quote_name(name)) if name in self.list_key else f.lit(None))
                 .cast(data_type)
                 .alias(name)
                 for name, data_type in types.items()
@@ -300,17 +302,17 @@ class Changes:
         )
         return rest.unionByName(tombstones)
 
-    def _with_raw(self, rows: DataFrame, window: Window) -> DataFrame:
+    def _add_raw_versions(self, rows: DataFrame, window: Window) -> DataFrame:
         """Returns the rows and, numbered 0, the newest version in raw of every key."""
         if window.held is None:
             return rows
         names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]
         raw = window.held(names)
         order = f.struct(GENERATION, BATCH, SEQUENCE)
-        newest = raw.groupBy(*(f.col(quote_name(name)) for name in self.key)).agg(
+        newest = raw.groupBy(*(f.col(quote_name(name)) for name in self.list_key)).agg(
             f.max_by(f.struct("*"), order).alias(_NEWEST)
         )
-        keys = {name.lower() for name in self.key}
+        keys = {name.lower() for name in self.list_key}
         there = newest.select(
             f.lit(0).cast("bigint").alias(_NUMBER),
             f.lit(0).alias(_PART),
@@ -325,13 +327,13 @@ class Changes:
                 for field in self.table.schema.fields
             ),
             f.coalesce(f.col(_NEWEST).getField(DELETED), f.lit(False)).alias(DELETED),
-            f.array(*[f.lit(False)] * len(self.columns)).alias(_MISSING),
+            f.array(*[f.lit(False)] * len(self.read_columns)).alias(_MISSING),
             f.lit(False).alias(_INSERT),
         )
         return there.unionByName(rows)
 
 
-def _rows(
+def _make_rows(
     spark: SparkSession, columns: Mapping[str, str], values: Sequence[tuple[object, ...]]
 ) -> DataFrame:
     """Returns a few rows. PySpark's own way takes a second to start a process for them."""

@@ -28,7 +28,7 @@ from loader.sources.jdbc.interface import (
     JdbcSnapshot,
     disable_timeouts,
     open_exported_snapshot,
-    partition_count,
+    choose_partition_count,
 )
 from loader.spark.database_errors import DatabaseError
 
@@ -36,7 +36,7 @@ _FEW = 4
 """So many first loads have a snapshot each: each holds a connection."""
 
 
-class Loads:
+class FirstLoads:
     """A run's first loads.
 
     Args:
@@ -54,27 +54,31 @@ class Loads:
         self._stack = stack
         self._snapshots: dict[str, JdbcSnapshot] = {}
         self._seen: dict[str, VisibleTransactions] = {}
-        self._pieces: dict[str, Chunk] = {}
+        self._chunks: dict[str, Chunk] = {}
         self._shared = ExitStack()
         self._position: int | None = None
         text = slot.database.dialect.text
         self._key = f"pg_catalog.hashtext('strandline'), pg_catalog.hashtext({text(slot.name)})"
 
-    def bounds(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
+    def bound_table(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
         """Returns a table's start position in the log, its bounds, and the transactions it sees.
 
-        From then on the slot stays where it is, until :meth:`end`.
+        From then on the slot stays where it is, until :meth:`release_slot`.
         """
-        position = self._begin()
-        self._pieces.pop(table.ref.name, None)
-        return position, self._snapshot(table).bounds(table, Window()), self._sight(table)
+        position = self._hold_slot()
+        self._chunks.pop(table.ref.name, None)
+        return (
+            position,
+            self._open_snapshot(table).bounds(table, Window()),
+            self._read_visible_transactions(table),
+        )
 
-    def divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
+    def is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
         """Returns whether a table can be loaded in pieces."""
-        with self._snapshot(table).connect(table) as connection:
-            return divisible(connection, self._slot.database.dialect, table, key)
+        with self._open_snapshot(table).connect(table) as connection:
+            return is_divisible(connection, self._slot.database.dialect, table, key)
 
-    def piece(
+    def bound_next_chunk(
         self, table: SourceTable, key: Sequence[LoggedColumn], after: Key | None
     ) -> tuple[Chunk, VisibleTransactions]:
         """Returns the table's next piece, and the transactions that its snapshot sees.
@@ -82,38 +86,38 @@ class Loads:
         Args:
             after: the last key of the piece before it; None for the first one.
         """
-        self._begin()
+        self._hold_slot()
         database = self._slot.database
         size = database.options.batch_rows
         cores = database.spark.sparkContext.defaultParallelism
         wanted = database.read_options(table.ref).num_partitions
-        with self._snapshot(table, after is not None).connect(table) as connection:
-            found = piece(
+        with self._open_snapshot(table, after is not None).connect(table) as connection:
+            found = find_next_chunk(
                 connection,
                 database.dialect,
                 database.relation(table.ref.native),
                 key,
                 after,
                 size,
-                partition_count(size, cores, wanted),
+                choose_partition_count(size, cores, wanted),
             )
-        self._pieces[table.ref.name] = found
-        return found, self._sight(table)
+        self._chunks[table.ref.name] = found
+        return found, self._read_visible_transactions(table)
 
-    def judge(self, table: SourceTable) -> None:
+    def refuse_lossy_values(self, table: SourceTable) -> None:
         """Refuses values that the lake cannot hold: a load goes on that was judged in another run.
 
         Raises:
             TableError: there are some.
         """
-        self._snapshot(table).judge(table)
+        self._open_snapshot(table).refuse_lossy_values(table)
 
     def read(self, spark: SparkSession, table: SourceTable, bounds: Bounds) -> DataFrame:
         """Reads all rows of a table, or those of its piece."""
-        snapshot, found = self._snapshot(table), self._pieces.get(table.ref.name)
+        snapshot, found = self._open_snapshot(table), self._chunks.get(table.ref.name)
         if found is None:
             return snapshot.read(spark, table, Window(), bounds)
-        parts = (snapshot.part(spark, table, condition) for condition in found.conditions)
+        parts = (snapshot.read_part(spark, table, condition) for condition in found.conditions)
         return reduce(DataFrame.unionAll, parts)
 
     def steady(self, table: SourceTable) -> bool:
@@ -121,17 +125,17 @@ class Loads:
         found = self._snapshots.get(table.ref.name)
         return found is not None and found.steady(table)
 
-    def _sight(self, table: SourceTable) -> VisibleTransactions:
+    def _read_visible_transactions(self, table: SourceTable) -> VisibleTransactions:
         """Returns the transactions that the table's snapshot sees."""
         if table.ref.name not in self._seen:
-            with self._snapshot(table).connect(table) as connection:
+            with self._open_snapshot(table).connect(table) as connection:
                 [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
             with self._slot.database.connect() as connection:
-                until = self._slot.end(connection)
+                until = self._slot.read_end(connection)
             self._seen[table.ref.name] = VisibleTransactions.parse(text or "", until)
         return self._seen[table.ref.name]
 
-    def _snapshot(self, table: SourceTable, goes_on: bool = False) -> JdbcSnapshot:
+    def _open_snapshot(self, table: SourceTable, goes_on: bool = False) -> JdbcSnapshot:
         """Returns the snapshot that a first load reads: later than the slot and the publication.
 
         Tables are locked against ALTER for as long as it is held: not those that are not loaded,
@@ -149,14 +153,14 @@ class Loads:
         loaded = [table] if few and not self.together else rest
         if not goes_on or loaded != [table]:
             with database.connect() as connection:
-                self._slot.quiet(connection)
+                self._slot.await_open_transactions(connection)
         moment = self._stack.enter_context(open_exported_snapshot(database, loaded))
         found = JdbcSnapshot(database, moment)
         self._stack.callback(found.close)
         self._snapshots |= {one.ref.name: found for one in loaded}
         return found
 
-    def _begin(self) -> int:
+    def _hold_slot(self) -> int:
         """Returns the slot's position and keeps it there; waits for a run that is moving it.
 
         The lock has a connection of its own, so it is released with the process, even on a crash.
@@ -184,7 +188,7 @@ class Loads:
         self._position = found.confirmed
         return self._position
 
-    def end(self) -> None:
+    def release_slot(self) -> None:
         """Ends this run's first loads."""
         self._position = None
         self._shared.close()
@@ -194,7 +198,7 @@ class Loads:
             connection.execute(f"select pg_catalog.pg_advisory_unlock_shared({self._key})")
 
     @contextmanager
-    def none(self, connection: Connection) -> Iterator[bool]:
+    def exclude_loads(self, connection: Connection) -> Iterator[bool]:
         """Yields whether no first load goes on; none begins meanwhile."""
         [(granted,)] = connection.rows(f"select pg_catalog.pg_try_advisory_lock({self._key})::text")
         try:
@@ -233,7 +237,7 @@ class Chunk:
     upto: Key | None
 
 
-def divisible(
+def is_divisible(
     connection: Connection, dialect: Dialect, table: SourceTable, key: Sequence[LoggedColumn]
 ) -> bool:
     """Returns whether a table can be loaded in pieces: Spark orders its key as the database does.
@@ -256,7 +260,7 @@ def divisible(
     )
 
 
-def piece(
+def find_next_chunk(
     connection: Connection,
     dialect: Dialect,
     relation: str,
@@ -303,7 +307,7 @@ def piece(
     )
     keys = {int(n or 0): tuple(value or "" for value in values) for n, _, *values in rows}
     total = int(rows[0][1] or 0) if rows else 0
-    upto = keys[size] if total > size and _plain(keys[size], key) else None
+    upto = keys[size] if total > size and _is_plain(keys[size], key) else None
     cuts = [values for n, values in keys.items() if n < min(total, size)]
     marks = [*([after] if after is not None else []), *cuts]
     conditions = [
@@ -317,7 +321,7 @@ def piece(
     return Chunk(min(total, size) if known else None, conditions, upto)
 
 
-def _plain(values: Key, key: Sequence[LoggedColumn]) -> bool:
+def _is_plain(values: Key, key: Sequence[LoggedColumn]) -> bool:
     """Returns whether Spark reads a key's values as PostgreSQL means them: not infinity, not BC."""
     return all(
         re.fullmatch(_ORDERED[column.kind], value)

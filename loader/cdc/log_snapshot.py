@@ -17,20 +17,20 @@ from pyspark.sql import functions as f
 
 from loader.cdc.catalog_changes import has_changed
 from loader.cdc.changes import Changes, find_missing_keys
-from loader.cdc.debezium.engine import is_installed, missing
+from loader.cdc.debezium.engine import build_missing_error, is_installed
 from loader.cdc.debezium.spool import ChangeSpool
-from loader.cdc.first_load import Loads
+from loader.cdc.first_load import FirstLoads
 from loader.cdc.position import Mark, format_position
 from loader.cdc.requirements import (
     Lack,
-    publication_lacks,
-    publishable,
-    refusal,
-    server_lacks,
-    table_lacks,
+    build_error,
+    find_publication_lacks,
+    find_server_lacks,
+    find_table_lacks,
+    find_unpublishable,
 )
 from loader.cdc.slot import SlotAdvance, SourceSlot, slot_name
-from loader.cdc.slot_setup import SlotSetup, name_in_log, prepare_slot, relation
+from loader.cdc.slot_setup import SlotSetup, name_in_log, prepare_slot, schema_and_table
 from loader.cdc.table_definition import (
     Definitions,
     LoggedColumn,
@@ -71,28 +71,28 @@ class LogSnapshot(Snapshot):
         self.slot = SourceSlot(database, slot_name(database.name, database.options.slot))
         self.where = f"source {database.name}, sync_mode: cdc"
         self._stack = stack
-        self._alone = threading.RLock()
-        self._ready: SlotSetup | None = None
+        self._lock = threading.RLock()
+        self._setup: SlotSetup | None = None
         self._failure: Exception | None = None
-        self._safe = SlotAdvance(self.slot)
+        self._slot_advance = SlotAdvance(self.slot)
         self._unfinished: dict[str, Mark] = {}
-        self._defined = Definitions(database)
+        self._definitions = Definitions(database)
         self._placeholder = secrets.token_hex(16)
-        self._loads = Loads(self.slot, list(tables), stack)
-        stack.callback(self._loads.end)
+        self._loads = FirstLoads(self.slot, list(tables), stack)
+        stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         # A full refresh begins without a mark, and goes on with the piece that it has just read.
         own = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or own
         # From here on, the slot keeps the log for the table in any case.
-        self._safe.put(table.ref.name, mark)
-        with self._alone:
-            ready = self._once(self._prepare)
+        self._slot_advance.record_mark(table.ref.name, mark)
+        with self._lock:
+            ready = self._run_once(self._prepare)
             if table.ref.name in ready.refused:
                 raise ready.refused[table.ref.name]
-            columns = self._defined.columns(table)
-            parts, lost = self._defined.parts(table, mark)
+            columns = self._definitions.read_columns(table)
+            parts, lost = self._definitions.read_partitions(table, mark)
             if mark is not None:
                 gone = "" if own is not None else ready.explain_loss(self.slot, table, mark)
                 lost = (
@@ -102,40 +102,44 @@ class LogSnapshot(Snapshot):
                     or self._explain_new_key(table, mark)
                 )
             if mark is None or lost:
-                found = self._first(table, window, ready, parts, lost)
-                return replace(found, notes=(*found.notes, *ready.unread(self.slot, mark)))
+                found = self._bound_first_load(table, window, ready, parts, lost)
+                return replace(
+                    found, notes=(*found.notes, *ready.warn_of_unread_slot(self.slot, mark))
+                )
             if mark.loaded is not None:
-                return self._next(table, mark, ready)
-            held = self._once(lambda: self._drained_log)
+                return self._bound_next_chunk(table, mark, ready)
+            held = self._run_once(lambda: self._log_read)
         if held.begun > mark.position:
             raise TableError(
                 "another run moved the replication slot meanwhile",
-                where=f"{self._defined.where(table)}, sync_mode: cdc",
+                where=f"{self._definitions.where(table)}, sync_mode: cdc",
                 remedy="Run again. Two projects that read the same database need a `slot` each",
             )
         after = replace(
             mark.move_to(held.position, list_by_number(columns), parts),
             slot=self.slot.name,
-            catalog=self._defined.catalogs[table.ref.name],
+            catalog=self._definitions.catalogs[table.ref.name],
         )
         spool, name = held.spool, name_in_log(table)
-        changed = spool is not None and spool.changes(name) > 0
+        changed = spool is not None and spool.count_changes(name) > 0
         if changed and spool is not None:
-            self._defined.whole(table, columns, spool)
-            lost = self._broken(table, columns, mark, spool)
+            self._definitions.refuse_replaced_values(table, columns, spool)
+            lost = self._explain_broken_load(table, columns, mark, spool)
             if lost:
-                with self._alone:
-                    return self._first(table, window, ready, parts, lost)
-            if list_by_number(self._defined.columns(table)) != list_by_number(
+                with self._lock:
+                    return self._bound_first_load(table, window, ready, parts, lost)
+            if list_by_number(self._definitions.read_columns(table)) != list_by_number(
                 columns
             ):  # now that all is read
-                raise self._defined.alteration_error(table)
+                raise self._definitions.alteration_error(table)
             if list_by_number(columns) != mark.columns or has_changed(mark.catalog, after.catalog):
-                names = self._changes(table, columns, mark, spool).names(self.database.spark)
+                names = self._changes(table, columns, mark, spool).list_column_names(
+                    self.database.spark
+                )
                 lost = describe_misnaming(names, mark.columns, columns)
                 if lost:
-                    with self._alone:
-                        return self._first(table, window, ready, parts, lost)
+                    with self._lock:
+                        return self._bound_first_load(table, window, ready, parts, lost)
         return Bounds(
             rows=None if changed else 0,
             mark=after.to_dict(),
@@ -145,7 +149,10 @@ class LogSnapshot(Snapshot):
             log=Logged(
                 format_position(mark.position), format_position(after.position), ready.slot.held
             ),
-            notes=(*ready.warn_of_retained_log(self.slot), *ready.unread(self.slot, mark)),
+            notes=(
+                *ready.warn_of_retained_log(self.slot),
+                *ready.warn_of_unread_slot(self.slot, mark),
+            ),
         )
 
     def read(
@@ -157,22 +164,24 @@ class LogSnapshot(Snapshot):
             if window.held is None or bounds.log.continued:
                 return rows
             return rows.unionByName(
-                find_missing_keys(rows, table, self._defined.key(table), window.held)
+                find_missing_keys(rows, table, self._definitions.list_key(table), window.held)
             )
-        mark, spool = Mark.from_dict(window.mark), self._drained_log.spool
+        mark, spool = Mark.from_dict(window.mark), self._log_read.spool
         assert mark is not None
         assert spool is not None
-        return self._changes(table, self._defined.columns(table), mark, spool).rows(spark, window)
+        return self._changes(table, self._definitions.read_columns(table), mark, spool).select_rows(
+            spark, window
+        )
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
         mark = Mark.from_dict(window.mark)
         if mark is None:
             return Bounds(None)
-        with self.database.connect(self._defined.where(table)) as connection:
+        with self.database.connect(self._definitions.where(table)) as connection:
             return Bounds(
                 None,
                 log=Logged(
-                    format_position(mark.position), format_position(self.slot.end(connection))
+                    format_position(mark.position), format_position(self.slot.read_end(connection))
                 ),
             )
 
@@ -185,28 +194,28 @@ class LogSnapshot(Snapshot):
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
         found = Mark.from_dict(mark)
         if found is not None:
-            self._safe.put(table.ref.name, found)
+            self._slot_advance.record_mark(table.ref.name, found)
 
     def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
-        self._safe.marks_of = marks
+        self._slot_advance.marks_of = marks
 
     def lacking(self, table: SourceTable) -> list[str]:
-        where = f"{self._defined.where(table)}, sync_mode: cdc"
+        where = f"{self._definitions.where(table)}, sync_mode: cdc"
         server, tables, publication = self._lacks
         own = tables[table.ref.name]
-        found = own if isinstance(own, TableError) else refusal(own, where)
-        found = refusal(server, self.where) or found
+        found = own if isinstance(own, TableError) else build_error(own, where)
+        found = build_error(server, self.where) or found
         if found is not None:
             raise found
-        self._defined.columns(table)
+        self._definitions.read_columns(table)
         # one statement publishes all tables: so the error is one for all of them
-        found = refusal(publication.get(table.ref.name, ()), self.where)
+        found = build_error(publication.get(table.ref.name, ()), self.where)
         if found is not None:
             raise found
-        with self.database.connect(self._defined.where(table)) as connection:
+        with self.database.connect(self._definitions.where(table)) as connection:
             slot = self.slot.read_slot(connection)
         if not is_installed():
-            raise missing(where)
+            raise build_missing_error(where)
         if slot is None:
             return [f"the first run creates the replication slot {self.slot.name}"]
         kept = f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log"
@@ -219,24 +228,24 @@ class LogSnapshot(Snapshot):
         """The unmet requirements of the server, each table, and the publication for each table."""
         tables: dict[str, list[Lack] | TableError] = {}
         with self.database.connect(self.where) as connection:
-            server = server_lacks(connection, self.slot)
+            server = find_server_lacks(connection, self.slot)
             for name, table in self.tables.items():
                 try:
-                    tables[name] = table_lacks(
-                        connection, self.slot, table, self._defined.key(table)
+                    tables[name] = find_table_lacks(
+                        connection, self.slot, table, self._definitions.list_key(table)
                     )
                 except DatabaseError as error:  # such as a schema that the role may not use
                     tables[name] = error
             good = [self.tables[name] for name, lacks in tables.items() if lacks == []]
-            barred = publishable(connection, self.slot, good)
-            shared = publication_lacks(connection, self.slot)
+            barred = find_unpublishable(connection, self.slot, good)
+            shared = find_publication_lacks(connection, self.slot)
         return server, tables, {n: [barred[n]] if n in barred else shared for n in self.tables}
 
-    def confirm(self) -> None:
+    def advance_slot(self) -> None:
         """Moves the slot to where all of its tables are safe; called once all is published."""
-        self._loads.end()
-        if self._ready is not None and self._failure is None:
-            self._safe.free(self._ready.slot, self._loads.none)
+        self._loads.release_slot()
+        if self._setup is not None and self._failure is None:
+            self._slot_advance.advance(self._setup.slot, self._loads.exclude_loads)
 
     def _changes(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
@@ -246,8 +255,8 @@ class LogSnapshot(Snapshot):
             spool=spool,
             logged=name_in_log(table),
             columns=columns,
-            key=self._defined.key(table),
-            first=spool.first_after(mark.position),
+            key=self._definitions.list_key(table),
+            first=spool.find_first_after(mark.position),
             seen=mark.seen,
             earlier=mark.earlier,
             placeholder=self._placeholder,
@@ -263,7 +272,7 @@ class LogSnapshot(Snapshot):
         self._stack.callback(kept.unpersist)
         return kept
 
-    def _once(self, step: Callable[[], T]) -> T:
+    def _run_once(self, step: Callable[[], T]) -> T:
         """Takes a step that all tables need; if one failed, every table gets its error."""
         if self._failure is not None:
             raise self._failure
@@ -275,36 +284,36 @@ class LogSnapshot(Snapshot):
 
     def _prepare(self) -> SlotSetup:
         """Makes publication and slot ready, once."""
-        if self._ready is None:
+        if self._setup is None:
             if not is_installed():
-                raise missing(self.where)  # before there is a slot that keeps the log
+                raise build_missing_error(self.where)  # before there is a slot that keeps the log
             tables = list(self.tables.values())
-            self._ready = prepare_slot(self.slot, tables, self._defined.key, self.where)
-            self._loads.together = self._ready.created
-        return self._ready
+            self._setup = prepare_slot(self.slot, tables, self._definitions.list_key, self.where)
+            self._loads.together = self._setup.created
+        return self._setup
 
-    def _first(
+    def _bound_first_load(
         self, table: SourceTable, window: Window, ready: SlotSetup, parts: Iterable[str], lost: str
     ) -> Bounds:
         """Bounds a read of all rows; if they are many, and raw has none, of a first piece."""
-        position, found, seen = self._loads.bounds(table)
-        key, rows = self._defined.key_columns(table), found.rows
+        position, found, seen = self._loads.bound_table(table)
+        key, rows = self._definitions.list_key_columns(table), found.rows
         upto = None
         large = (rows or 0) > self.database.options.batch_rows
-        if large and window.held is None and self._loads.divisible(table, key):
-            piece, seen = self._loads.piece(table, key, None)
+        if large and window.held is None and self._loads.is_divisible(table, key):
+            piece, seen = self._loads.bound_next_chunk(table, key, None)
             rows, upto = piece.rows, piece.upto
         mark = Mark(
             position,
             self.slot.name,
             ready.system,
             seen,
-            list_by_number(self._defined.columns(table)),
+            list_by_number(self._definitions.read_columns(table)),
             frozenset(parts),
-            ready.published.get(relation(table), ""),
+            ready.published.get(schema_and_table(table), ""),
             upto,
-            key=tuple(self._defined.key(table)) if upto is not None else (),
-            catalog=self._defined.catalogs[table.ref.name],
+            key=tuple(self._definitions.list_key(table)) if upto is not None else (),
+            catalog=self._definitions.catalogs[table.ref.name],
         )
         if upto is not None:
             self._unfinished[table.ref.name] = mark
@@ -318,15 +327,17 @@ class LogSnapshot(Snapshot):
             notes=(*notes, *found.notes),
         )
 
-    def _next(self, table: SourceTable, mark: Mark, ready: SlotSetup) -> Bounds:
+    def _bound_next_chunk(self, table: SourceTable, mark: Mark, ready: SlotSetup) -> Bounds:
         """Bounds the next piece of a first load."""
-        piece, seen = self._loads.piece(table, self._defined.key_columns(table), mark.loaded)
-        after = mark.loading(piece.upto, seen)
+        piece, seen = self._loads.bound_next_chunk(
+            table, self._definitions.list_key_columns(table), mark.loaded
+        )
+        after = mark.add_chunk(piece.upto, seen)
         if piece.upto is not None:
             self._unfinished[table.ref.name] = after
         resumed = mark.seen is not None and mark.seen.text != seen.text
         if resumed:
-            self._loads.judge(table)
+            self._loads.refuse_lossy_values(table)
         at = format_position(mark.position)
         return Bounds(
             rows=piece.rows,
@@ -338,30 +349,30 @@ class LogSnapshot(Snapshot):
 
     def _explain_new_key(self, table: SourceTable, mark: Mark) -> str:
         """Returns whether the pieces of a first load are no ranges of the table's key any more."""
-        key = tuple(self._defined.key(table))
+        key = tuple(self._definitions.list_key(table))
         return "its key was changed during its first load" if mark.key not in ((), key) else ""
 
-    def _broken(
+    def _explain_broken_load(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> str:
         """Returns why a first load that was broken off does not fit together with the log."""
         if not mark.earlier:
             return ""
         name = name_in_log(table)
-        if spool.truncates(name):
+        if spool.count_truncates(name):
             return "it was truncated during its first load"
-        moved = spool.unavailable(name) and self._changes(table, columns, mark, spool).moves(
-            self.database.spark
-        )
+        moved = spool.count_left_out(name) and self._changes(
+            table, columns, mark, spool
+        ).has_moved_rows(self.database.spark)
         return "a row with a large value got another key during its first load" if moved else ""
 
     @cached_property
-    def _drained_log(self) -> LogRead:
+    def _log_read(self) -> LogRead:
         """The log up to its end, read once."""
         logged = [name_in_log(table) for table in self.tables.values()]
-        assert self._ready is not None
+        assert self._setup is not None
         reader = LogReader(
-            self.slot, self._ready.slot, logged, self._folder, self._placeholder, self.where
+            self.slot, self._setup.slot, logged, self._folder, self._placeholder, self.where
         )
         return reader.read()
 
@@ -373,7 +384,7 @@ def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[LogS
         log = LogSnapshot(database, tables, stack)
         yield log
         try:
-            log.confirm()
+            log.advance_slot()
         except Exception as error:
             # All is published. The next run drops what it reads again, and moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)

@@ -68,7 +68,7 @@ class VisibleTransactions:
         """The snapshot as PostgreSQL writes it."""
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.open))}"
 
-    def sees(self, transaction: int) -> bool:
+    def can_see(self, transaction: int) -> bool:
         """Returns whether the snapshot sees a transaction that has committed.
 
         Args:
@@ -94,9 +94,9 @@ class Mark:
         earlier: of a first load that was broken off: the last key of each run's pieces, and what
             that run's snapshot saw, the last run's excepted.
         key: the columns of the key that both are ranges of; empty if there are no pieces.
-        columns: the table's columns at that time, as `columns.list_by_number` returns them.
+        columns: the table's columns at that time, as `list_by_number` returns them.
         partitions: the ids of its partitions at that time; empty if it was not partitioned.
-        catalog: its other definitions in the catalog at that time (`catalog.catalog`).
+        catalog: its other definitions in the catalog at that time (`read_fingerprints`).
         published: how it was published at that time (`SourceSlot.read_publication`).
     """
 
@@ -115,7 +115,7 @@ class Mark:
     def to_dict(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
         found: dict[str, Any] = {
-            "columns": dict(self.columns),
+            "columns": dict(self.read_columns),
             "log_position": format_position(self.position),
             "slot": self.slot,
             "system": self.system,
@@ -129,8 +129,8 @@ class Mark:
         if self.seen is not None:
             found["snapshot"] = self.seen.text
             found["snapshot_until"] = format_position(self.seen.until)
-        if self.key:
-            found["key"] = list(self.key)
+        if self.list_key:
+            found["key"] = list(self.list_key)
         if self.loaded is not None:
             found["loaded_up_to"] = list(self.loaded)
         if self.earlier:
@@ -178,12 +178,12 @@ class Mark:
             position=position,
             seen=self.seen if sighted else None,
             earlier=self.earlier if sighted else (),
-            key=self.key if sighted else (),
+            key=self.list_key if sighted else (),
             columns=columns,
             partitions=frozenset(partitions),
         )
 
-    def loading(self, loaded: tuple[str, ...] | None, seen: VisibleTransactions) -> Mark:
+    def add_chunk(self, loaded: tuple[str, ...] | None, seen: VisibleTransactions) -> Mark:
         """Returns the mark after another piece of the first load.
 
         Args:
@@ -202,8 +202,8 @@ def _parse_seen(stored: Mapping[str, Any]) -> VisibleTransactions:
     )
 
 
-def sees(seen: VisibleTransactions, transaction: Column) -> Column:
-    """Returns :meth:`VisibleTransactions.sees` as a Spark column."""
+def is_visible(seen: VisibleTransactions, transaction: Column) -> Column:
+    """Returns :meth:`VisibleTransactions.can_see` as a Spark column."""
     distance = f.pmod(transaction - f.lit(seen.xmax) + f.lit(_HALF), f.lit(_EPOCH)) - f.lit(_HALF)
     whole = f.lit(seen.xmax) + distance
     ended = whole < f.lit(seen.xmax)
@@ -212,7 +212,7 @@ def sees(seen: VisibleTransactions, transaction: Column) -> Column:
     return (whole < f.lit(seen.xmin)) | ended
 
 
-def is_seen_by_piece(
+def is_visible_to_chunk(
     earlier: Sequence[tuple[Key, VisibleTransactions]],
     newest: VisibleTransactions | None,
     transaction: Column,
@@ -229,9 +229,9 @@ def is_seen_by_piece(
         row: a struct that has them.
     """
     values = f.struct(*(row.getField(name) for name in key))
-    found = f.lit(False) if newest is None else sees(newest, transaction)
+    found = f.lit(False) if newest is None else is_visible(newest, transaction)
     for upto, seen in reversed(earlier):
         texts = zip(upto, key.items(), strict=True)
         last = f.struct(*(f.lit(text).cast(type_).alias(name) for text, (name, type_) in texts))
-        found = f.when(values <= last, sees(seen, transaction)).otherwise(found)
+        found = f.when(values <= last, is_visible(seen, transaction)).otherwise(found)
     return found

@@ -28,7 +28,7 @@ class Lack:
     remedy: str
 
 
-def server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
+def find_server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
     """Returns the unmet requirements of the server and the role."""
     text = slot.database.dialect.text
     [(version, level, may, role, used, slots, standby)] = connection.rows(
@@ -82,7 +82,7 @@ def server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
     return lacks
 
 
-def table_lacks(
+def find_table_lacks(
     connection: Connection, slot: SourceSlot, table: SourceTable, key: Sequence[str]
 ) -> list[Lack]:
     """Returns a table's unmet requirements.
@@ -196,7 +196,7 @@ def _within(text: Callable[[str], str], key: Sequence[str]) -> str:
                     )"""
 
 
-def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
+def find_publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
     """Returns what a publication of another creator leaves out; empty if there is none."""
     dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
     rows = connection.rows(
@@ -243,7 +243,7 @@ def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
     return lacks
 
 
-def publishable(
+def find_unpublishable(
     connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
 ) -> dict[str, Lack]:
     """Returns why this role cannot add tables to the publication, by their names."""
@@ -289,7 +289,7 @@ def publishable(
     return dict.fromkeys(barred, lack)
 
 
-def setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
+def list_setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
     """Returns all that a source needs, for an administrator who prepares it in advance.
 
     Args:
@@ -316,7 +316,7 @@ def _format_table(table: str) -> str:
     )
 
 
-def refusal(lacks: Sequence[Lack], where: str) -> TableError | None:
+def build_error(lacks: Sequence[Lack], where: str) -> TableError | None:
     """Returns the error that names all that is missing; None if nothing is."""
     if not lacks:
         return None

@@ -2,7 +2,7 @@
 
 A source has one slot and one publication for all of its tables with `sync_mode: cdc`, so the
 database decodes its log once. The slot keeps the log from the position that was last confirmed;
-nothing but :meth:`SourceSlot.confirm` moves it.
+nothing but :meth:`SourceSlot.advance` moves it.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class SourceSlot:
             if schema and table
         }
 
-    def end(self, connection: Connection) -> int:
+    def read_end(self, connection: Connection) -> int:
         """Returns the end of the log: every transaction that has committed lies below it."""
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_insert_lsn()::text")
         return parse_position(lsn or "")
@@ -200,11 +200,11 @@ class SourceSlot:
         )
         if ahead == "true":
             # A transaction that writes nothing would not wait.
-            self.mark(connection, FLUSH, "")
+            self.write_message(connection, FLUSH, "")
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
         return parse_position(lsn or "")
 
-    def silent(self, connection: Connection, slot: Slot, end: int) -> bool:
+    def has_no_changes(self, connection: Connection, slot: Slot, end: int) -> bool:
         """Returns whether the log has no change of the publication's tables up to a position.
 
         Asks the server only if the log has grown little: it decodes what it is asked about.
@@ -219,7 +219,7 @@ class SourceSlot:
         )
         return changes == "0"
 
-    def mark(self, connection: Connection, prefix: str, content: str) -> int:
+    def write_message(self, connection: Connection, prefix: str, content: str) -> int:
         """Writes a message into the log: a reader that reaches it has read everything before it.
 
         Returns its position, which is below the end of its transaction.
@@ -232,7 +232,7 @@ class SourceSlot:
         )
         return parse_position(lsn or "")
 
-    def confirm(self, connection: Connection, position: int) -> None:
+    def advance(self, connection: Connection, position: int) -> None:
         """Moves the slot: the log below the position can be recycled."""
         text = self.database.dialect.text
         connection.rows(
@@ -259,7 +259,7 @@ class SourceSlot:
                 )
             time.sleep(0.1)
 
-    def quiet(self, connection: Connection) -> None:
+    def await_open_transactions(self, connection: Connection) -> None:
         """Waits until all transactions that have written already have ended.
 
         If a table has just been put into the publication, the log may lack what they have written
@@ -322,11 +322,11 @@ class SlotAdvance:
         self._slot = slot
         self._stored: dict[str, int | None] = {}
 
-    def put(self, table: str, mark: Mark | None) -> None:
+    def record_mark(self, table: str, mark: Mark | None) -> None:
         """Notes a table's stored mark; None if it was not read by the log yet."""
         self._stored[table] = mark.position if mark is not None else None
 
-    def free(
+    def advance(
         self,
         slot: Slot,
         exclude_loads: Callable[[Connection], AbstractContextManager[bool]],
@@ -337,23 +337,23 @@ class SlotAdvance:
             slot: as it was when the run began.
             exclude_loads: keeps first loads from beginning; yields whether none goes on.
         """
-        if self._lowest() <= slot.confirmed:
+        if self._find_lowest() <= slot.confirmed:
             return
         database = self._slot.database
         with database.connect() as connection:
             self._slot.await_free(connection, database.lock_timeout)
             with exclude_loads(connection) as none:
                 # The marks of first loads that other runs have ended are stored now.
-                if not none or not self._knows_all():
+                if not none or not self._look_up_others():
                     return
                 found = self._slot.read_slot(connection)
-                if found is not None and found.confirmed < self._lowest():
-                    self._slot.confirm(connection, self._lowest())
+                if found is not None and found.confirmed < self._find_lowest():
+                    self._slot.advance(connection, self._find_lowest())
 
-    def _lowest(self) -> int:
+    def _find_lowest(self) -> int:
         return min((p for p in self._stored.values() if p is not None), default=0)
 
-    def _knows_all(self) -> bool:
+    def _look_up_others(self) -> bool:
         """Looks up the tables that are not in this run; returns whether that was possible."""
         known = {name.lower() for name in self._stored}
         for name in self._slot.database.list_cdc_tables():

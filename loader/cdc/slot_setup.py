@@ -8,30 +8,30 @@ from dataclasses import dataclass, field
 
 from loader.cdc.position import Mark, format_position
 from loader.cdc.requirements import (
-    publication_lacks,
-    publishable,
-    refusal,
-    server_lacks,
-    table_lacks,
+    build_error,
+    find_publication_lacks,
+    find_server_lacks,
+    find_table_lacks,
+    find_unpublishable,
 )
 from loader.cdc.slot import Slot, SourceSlot
 from loader.errors import TableError
 from loader.sources import SourceTable
-from loader.sources.jdbc.interface import Connection, activity
+from loader.sources.jdbc.interface import Connection, read_activity
 from loader.spark.database_errors import DatabaseError
 
 _MUCH = 10 * 1024**3
 """Of more log than this that the slot keeps, a run warns."""
 
 
-def relation(table: SourceTable) -> tuple[str, str]:
+def schema_and_table(table: SourceTable) -> tuple[str, str]:
     """Returns a table's schema and name."""
     return table.ref.native.schema or "", table.ref.native.table
 
 
 def name_in_log(table: SourceTable) -> str:
     """Returns a table's name in the log."""
-    return ".".join(relation(table))
+    return ".".join(schema_and_table(table))
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class SlotSetup:
             return "the database was restored, replaced or failed over"
         if self.slot.confirmed > mark.position:
             return f"the log before {format_position(self.slot.confirmed)} is gone"
-        published = self.published.get(relation(table), "")
+        published = self.published.get(schema_and_table(table), "")
         if mark.published and mark.published != published:
             if published and not published.endswith(mark.published[mark.published.rfind("/") :]):
                 return "another table has its name now"
             return "the publication was changed"
         with own.database.connect() as connection:
-            if mark.position > own.end(connection):
+            if mark.position > own.read_end(connection):
                 return "the log ends before it: the database was restored"
         return ""
 
-    def unread(self, own: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
+    def warn_of_unread_slot(self, own: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
         """Returns a warning if the slot that a table has followed so far is no longer read."""
         if mark is None or not mark.slot or mark.slot == own.name:
             return ()
@@ -116,15 +116,15 @@ def prepare_slot(
     names = Counter(map(name_in_log, tables))
     no: dict[str, TableError] = {}
     with own.database.connect() as connection:
-        lacks = refusal(server_lacks(connection, own), where)
+        lacks = build_error(find_server_lacks(connection, own), where)
         if lacks is not None:
             raise lacks
-        system = activity(connection).system
+        system = read_activity(connection).system
         for table in tables:
             place = f"table {own.database.name}.{table.ref.name}, sync_mode: cdc"
             found: TableError | None
             try:
-                found = refusal(table_lacks(connection, own, table, key(table)), place)
+                found = build_error(find_table_lacks(connection, own, table, key(table)), place)
             except DatabaseError as error:  # such as a schema that the role may not use
                 found = error
             if found is not None:
@@ -136,12 +136,12 @@ def prepare_slot(
                     remedy="Read one of them by a cursor (sync_mode: incremental)",
                 )
         good = [table for table in tables if table.ref.name not in no]
-        for name, lack in publishable(connection, own, good).items():
-            barred = refusal([lack], where)  # one statement for all tables: one error
+        for name, lack in find_unpublishable(connection, own, good).items():
+            barred = build_error([lack], where)  # one statement for all tables: one error
             assert barred is not None
             no[name] = barred
         good = [table for table in good if table.ref.name not in no]
-        lacks = refusal(publication_lacks(connection, own), where)
+        lacks = build_error(find_publication_lacks(connection, own), where)
         if lacks is not None:
             raise lacks
         slot, created = own.read_slot(connection), False
@@ -166,12 +166,12 @@ def _publish(
 ) -> dict[str, TableError]:
     """Adds tables to the publication; returns an error for each that another session locks."""
     try:
-        own.publish(connection, [relation(table) for table in tables])
+        own.publish(connection, [schema_and_table(table) for table in tables])
     except DatabaseError:
         errors: dict[str, TableError] = {}
         for table in tables:
             try:
-                own.publish(connection, [relation(table)])
+                own.publish(connection, [schema_and_table(table)])
             except DatabaseError as error:
                 place = f"table {own.database.name}.{table.ref.name}, sync_mode: cdc"
                 errors[table.ref.name] = DatabaseError(error.what, where=place, remedy=error.remedy)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from loader.cdc.catalog_changes import Partition, catalog, describe_moves, partitions, undone
+from loader.cdc.catalog_changes import (
+    Partition,
+    describe_moves,
+    describe_reverted_change,
+    read_fingerprints,
+    read_partitions,
+)
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.position import Mark
 from loader.cdc.slot_setup import name_in_log
@@ -188,11 +194,11 @@ def read_logged_columns(connection: Connection, relation: str, where: str) -> li
         ) in rows
     ]
     for column in found:
-        _refuse(column, where)
+        _refuse_column(column, where)
     return found
 
 
-def _refuse(column: LoggedColumn, where: str) -> None:
+def _refuse_column(column: LoggedColumn, where: str) -> None:
     if column.generated:
         raise TableError(
             f"the log does not have the generated column {column.name}",
@@ -270,27 +276,27 @@ class Definitions:
     """The current definitions of tables.
 
     Attributes:
-        catalogs: the catalog's fingerprint of each table (`catalog.catalog`), by name.
+        catalogs: the catalog's fingerprint of each table (`read_fingerprints`), by name.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.catalogs: dict[str, Mapping[str, str]] = {}
 
-    def key(self, table: SourceTable) -> Sequence[str]:
+    def list_key(self, table: SourceTable) -> Sequence[str]:
         """Returns a table's key, as the spec or the database declares it."""
         given = self.database.read_options(table.ref).primary_key
         names = {name.lower(): name for name in table.schema.names}
         return [names.get(k.lower(), k) for k in given] if given else table.primary_key
 
-    def key_columns(self, table: SourceTable) -> list[LoggedColumn]:
+    def list_key_columns(self, table: SourceTable) -> list[LoggedColumn]:
         """Returns the columns of its key, in the key's order."""
-        found = {column.name: column for column in self.columns(table)}
+        found = {column.name: column for column in self.read_columns(table)}
         places = {name.lower(): i for i, name in enumerate(table.schema.names)}
-        native = (table.ref.native.columns[places[name.lower()]] for name in self.key(table))
+        native = (table.ref.native.columns[places[name.lower()]] for name in self.list_key(table))
         return [found[name] for name in native]
 
-    def columns(self, table: SourceTable) -> list[LoggedColumn]:
+    def read_columns(self, table: SourceTable) -> list[LoggedColumn]:
         """Returns its columns, in the order of its schema.
 
         Raises:
@@ -321,7 +327,7 @@ class Definitions:
             "its columns were changed during the run", where=self.where(table), remedy="Run again"
         )
 
-    def whole(
+    def refuse_replaced_values(
         self, table: SourceTable, columns: Sequence[LoggedColumn], spool: ChangeSpool
     ) -> None:
         """Refuses changes with values that Debezium has replaced by null.
@@ -330,7 +336,7 @@ class Definitions:
             TableError: if there are any; names the column.
         """
         for column in columns:
-            if spool.replaced.values(name_in_log(table), column.name):
+            if spool.replaced.has_replaced_values(name_in_log(table), column.name):
                 raise TableError(
                     f"Debezium has no form for a value of {column.name} ({column.declared}), which "
                     "the log has",
@@ -338,17 +344,19 @@ class Definitions:
                     remedy="Read the table by a cursor (sync_mode: incremental)",
                 )
 
-    def parts(self, table: SourceTable, mark: Mark | None) -> tuple[Mapping[str, Partition], str]:
+    def read_partitions(
+        self, table: SourceTable, mark: Mark | None
+    ) -> tuple[Mapping[str, Partition], str]:
         """Returns a table's partitions, and why the log lacks some of their changes."""
         with self.database.connect(self.where(table)) as connection:
-            fingerprints = catalog(connection, self._relation(table))
+            fingerprints = read_fingerprints(connection, self._relation(table))
             self.catalogs[table.ref.name] = fingerprints
-            found = partitions(connection, self._relation(table))
+            found = read_partitions(connection, self._relation(table))
             if mark is None:
                 return found, ""
-            return found, describe_moves(connection, mark.partitions, found) or undone(
-                mark.catalog, fingerprints
-            )
+            return found, describe_moves(
+                connection, mark.partitions, found
+            ) or describe_reverted_change(mark.catalog, fingerprints)
 
     def _relation(self, table: SourceTable) -> str:
         return self.database.dialect.text(self.database.relation(table.ref.native))

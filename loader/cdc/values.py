@@ -36,9 +36,11 @@ _SECOND = 1_000_000
 _NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 
 
-def json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
+def build_json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
     """Returns the schema of a change: `before`, `after` (the columns, in order) and `op`."""
-    row = t.StructType([t.StructField(column.name, _json_type(column)) for column in columns])
+    row = t.StructType(
+        [t.StructField(column.name, _choose_json_type(column)) for column in columns]
+    )
     return t.StructType(
         [
             t.StructField("before", row),
@@ -48,7 +50,7 @@ def json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
     )
 
 
-def value(
+def convert_value(
     row: Column, column: LoggedColumn, data_type: t.DataType, doubted: bool = False
 ) -> Column:
     """Returns a column's value; an error for an array of arrays.
@@ -60,11 +62,11 @@ def value(
     """
     raw = row.getField(column.name)
     if not column.array:
-        return _scalar(raw, column, data_type)
+        return _convert_scalar(raw, column, data_type)
     assert isinstance(data_type, t.ArrayType)
     of = data_type.elementType
     nested = f.lit(False)
-    if _json_type(column) == t.ArrayType(t.StringType()):
+    if _choose_json_type(column) == t.ArrayType(t.StringType()):
         nested = f.exists(raw, lambda element: element.rlike(_OBJECT))
     if doubted:
         nested = nested | ((f.size(raw) > 0) & f.forall(raw, lambda element: element.isNull()))
@@ -75,11 +77,11 @@ def value(
             "again (--full-refresh)"
         )
     )
-    made = f.transform(raw, lambda element: _scalar(element, column, of))
+    made = f.transform(raw, lambda element: _convert_scalar(element, column, of))
     return f.when(nested, refusal.cast(data_type)).otherwise(made)
 
 
-def text(row: Column, column: LoggedColumn) -> Column:
+def convert_to_text(row: Column, column: LoggedColumn) -> Column:
     """Returns the text of a column's value, as PostgreSQL writes it.
 
     Args:
@@ -89,18 +91,18 @@ def text(row: Column, column: LoggedColumn) -> Column:
     if column.kind == "bytea":
         return f.concat(f.lit(r"\x"), f.lower(f.hex(f.unbase64(raw))))
     if column.kind in ("date", "timestamp", "timestamptz"):
-        return _time_text(raw, column)
+        return _convert_time_to_text(raw, column)
     make = _MAKERS.get(column.kind)
     return (make(raw) if make else raw).cast("string")
 
 
-def _time_text(raw: Column, column: LoggedColumn) -> Column:
+def _convert_time_to_text(raw: Column, column: LoggedColumn) -> Column:
     infinite: dict[str, Mapping[Any, str]] = {
         "date": dict(zip(_DAYS, _ENDS_OF_TIME, strict=True)),
         "timestamp": dict(zip(_MICROSECONDS, _ENDS_OF_TIME, strict=True)),
         "timestamptz": {sign: sign for sign in _ENDS_OF_TIME},
     }
-    value = _scalar(raw, column, _TIME_TYPES[column.kind])
+    value = _convert_scalar(raw, column, _TIME_TYPES[column.kind])
     is_date = column.kind == "date"
     pattern = "yyyy-MM-dd G" if is_date else "yyyy-MM-dd HH:mm:ss.SSSSSS G"
     written = f.date_format(value, pattern)
@@ -115,7 +117,7 @@ def _time_text(raw: Column, column: LoggedColumn) -> Column:
     return made
 
 
-def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
+def is_left_out(row: Column, column: LoggedColumn, placeholder: str) -> Column:
     """Returns whether the log leaves out a value that an update did not change; never null.
 
     Debezium writes the placeholder in a form of each type (:class:`Placeholder`).
@@ -132,7 +134,7 @@ def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
     return f.coalesce(raw == f.array(f.lit(form)), f.lit(False))
 
 
-def _json_type(column: LoggedColumn) -> t.DataType:
+def _choose_json_type(column: LoggedColumn) -> t.DataType:
     scalar: t.DataType = t.StringType()
     if column.kind in INTEGERS or column.kind in ("date", "timestamp", "time"):
         scalar = t.LongType()
@@ -143,17 +145,17 @@ def _json_type(column: LoggedColumn) -> t.DataType:
     return t.ArrayType(scalar) if column.array else scalar
 
 
-def _scalar(raw: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
+def _convert_scalar(raw: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
     make = _MAKERS.get(column.kind)
     made = make(raw) if make else raw
     if column.kind == "numeric" and isinstance(data_type, t.DecimalType):
-        made = _exact(raw, column.name, data_type)
+        made = _convert_decimal(raw, column.name, data_type)
     if column.kind in ("timestamp", "timestamptz"):
-        made = _within_time(raw, made, column)
+        made = _refuse_late_times(raw, made, column)
     return made.cast(data_type)
 
 
-def _exact(raw: Column, name: str, data_type: t.DecimalType) -> Column:
+def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType) -> Column:
     """Returns a decimal; an error if it would be rounded (NaN and infinity have no decimal)."""
     whole = raw.cast(data_type)
     digits = f.length(f.regexp_replace(f.substring_index(raw, ".", -1), "0+$", ""))
@@ -174,7 +176,7 @@ def _exact(raw: Column, name: str, data_type: t.DecimalType) -> Column:
     )
 
 
-def _within_time(raw: Column, made: Column, column: LoggedColumn) -> Column:
+def _refuse_late_times(raw: Column, made: Column, column: LoggedColumn) -> Column:
     """Returns a timestamp; an error if 64 bits of microseconds do not hold it, as for a query."""
     kind = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
     if column.kind == "timestamptz":
@@ -190,32 +192,34 @@ def _within_time(raw: Column, made: Column, column: LoggedColumn) -> Column:
     return f.when(raw.isNotNull() & beyond, refusal.cast(kind)).otherwise(made)
 
 
-def _numeric(raw: Column) -> Column:
-    return _else(raw, _NUMBERS, "string", raw)
+def _convert_numeric(raw: Column) -> Column:
+    return _replace_special_values(raw, _NUMBERS, "string", raw)
 
 
-def _date(raw: Column) -> Column:
+def _convert_date(raw: Column) -> Column:
     days = f.date_add(f.lit("1970-01-01").cast("date"), raw.cast("int"))
-    return _else(raw, _DAYS, "date", days)
+    return _replace_special_values(raw, _DAYS, "date", days)
 
 
-def _timestamp(raw: Column) -> Column:
+def _convert_timestamp(raw: Column) -> Column:
     micros = f.timestamp_micros(raw).cast("timestamp_ntz")
-    return _else(raw, _MICROSECONDS, "timestamp_ntz", micros)
+    return _replace_special_values(raw, _MICROSECONDS, "timestamp_ntz", micros)
 
 
-def _time(raw: Column) -> Column:
+def _convert_time(raw: Column) -> Column:
     second = f.floor(raw / _SECOND)
     parts = (f.floor(second / 3600), f.floor(second / 60) % 60, second % 60, raw % _SECOND)
     text = f.format_string("%02d:%02d:%02d.%06d", *parts)
     return f.when(raw.isNotNull(), text)
 
 
-def _instant(raw: Column) -> Column:
-    return _else(raw, _ENDS_OF_TIME, "timestamp", raw.cast("timestamp"))
+def _convert_instant(raw: Column) -> Column:
+    return _replace_special_values(raw, _ENDS_OF_TIME, "timestamp", raw.cast("timestamp"))
 
 
-def _else(raw: Column, special: Mapping[Any, str], data_type: str, made: Column) -> Column:
+def _replace_special_values(
+    raw: Column, special: Mapping[Any, str], data_type: str, made: Column
+) -> Column:
     """Returns special values in a type, and the converted value for all others."""
     for sign, meant in special.items():
         made = f.when(raw == sign, f.lit(meant).cast(data_type)).otherwise(made)
@@ -230,9 +234,9 @@ _TIME_TYPES: dict[str, t.DataType] = {
 _MAKERS: dict[str, Callable[[Column], Column]] = {
     "bpchar": lambda raw: f.rtrim(raw),  # as a query loads it
     "bytea": f.unbase64,
-    "numeric": _numeric,
-    "date": _date,
-    "timestamp": _timestamp,
-    "time": _time,
-    "timestamptz": _instant,
+    "numeric": _convert_numeric,
+    "date": _convert_date,
+    "timestamp": _convert_timestamp,
+    "time": _convert_time,
+    "timestamptz": _convert_instant,
 }

@@ -90,17 +90,17 @@ class LogReader:
         with database.connect() as connection:
             slot.await_free(connection, database.lock_timeout)
             end = slot.read_flushed(connection)
-            if slot.silent(connection, self.before, end):
+            if slot.has_no_changes(connection, self.before, end):
                 return LogRead(None, end, self._read_slot_position(connection))
             marker = secrets.token_urlsafe(24)
-            marked = slot.mark(connection, MARKER, marker)
-            upto = slot.end(connection)
+            marked = slot.write_message(connection, MARKER, marker)
+            upto = slot.read_end(connection)
         order = Order(
             folder=str(self.folder),
             tables=self.logged,
             marker=marker,
             upto=upto,
-            properties=settings(
+            properties=build_debezium_settings(
                 database.options,
                 slot.name,
                 self.logged,
@@ -109,8 +109,8 @@ class LogReader:
                 database.lock_timeout,
             ),
             placeholder=self.placeholder,
-            java=_java(database.spark._jvm),
-            by_source=by_source(self.logged),
+            java=_find_java(database.spark._jvm),
+            by_source=needs_source_names(self.logged),
         )
         spool = read_into_spool(order, self.where, lambda: self._has_passed(marked))
         with database.connect() as connection:
@@ -144,7 +144,7 @@ def is_older_than_publication(error: Exception) -> bool:
     return re.search('publication ".*" does not exist', str(error)) is not None
 
 
-def _java(jvm: Any) -> str:
+def _find_java(jvm: Any) -> str:
     """Returns the library of the Java that runs Spark."""
     home = Path(str(jvm.java.lang.System.getProperty("java.home")))
     found = [*home.glob("lib/server/libjvm.*"), *home.glob("bin/server/jvm.dll")]
@@ -160,12 +160,12 @@ _FORMS = "-c bytea_output=hex -c DateStyle=ISO -c IntervalStyle=postgres -c extr
 server."""
 
 
-def by_source(logged: Sequence[str]) -> bool:
+def needs_source_names(logged: Sequence[str]) -> bool:
     """Returns whether a table has a name that Debezium would replace by another one in topics."""
     return not all(_IN_TOPICS.fullmatch(name) for name in logged)
 
 
-def settings(
+def build_debezium_settings(
     options: JdbcOptions,
     slot: str,
     logged: Sequence[str],
@@ -244,7 +244,13 @@ def settings(
         "value.converter.replace.null.with.default": "false",
         "transforms.slim.replace.null.with.default": "false",
         "transforms.slim.exclude": ",".join(
-            (*(() if by_source(logged) else ("source",)), "transaction", "ts_ms", "ts_us", "ts_ns")
+            (
+                *(() if needs_source_names(logged) else ("source",)),
+                "transaction",
+                "ts_ms",
+                "ts_us",
+                "ts_ns",
+            )
         ),
         "key.converter.schemas.enable": "false",
         "value.converter.schemas.enable": "false",

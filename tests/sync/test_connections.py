@@ -11,7 +11,7 @@ from loader.errors import TableError
 from loader.sources import Window
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgresql.continuity import activity, horizon
+from loader.sources.jdbc.postgresql.continuity import read_activity, read_transaction_mark
 from loader.sources.jdbc.source import JdbcSource
 from loader.spark import interruption
 from loader.spark.database_errors import DatabaseError
@@ -47,13 +47,13 @@ def test_a_connection_that_was_ended_in_its_transaction_is_not_used_again(
 ) -> None:
     source = _source(project, postgres_database)
     with source.reuse_connections():
-        with source.question() as connection, connection.transaction():
+        with source.lend_connection() as connection, connection.transaction():
             ended = _end(connection, postgres_database)
-        with source.question() as connection:
+        with source.lend_connection() as connection:
             [(fresh,)] = connection.rows(_PID)
             with connection.transaction():
                 connection.execute("set statement_timeout = 9000")
-        with source.question() as connection:  # as it was before the transaction
+        with source.lend_connection() as connection:  # as it was before the transaction
             assert connection.rows(_PID) == [(fresh,)]
             assert connection.rows("show statement_timeout") == [("0",)]
             assert connection.java.getAutoCommit()
@@ -78,7 +78,7 @@ def test_a_connection_that_was_ended_while_it_lay_idle_is_replaced(
             assert snapshot.bounds(table, Window()).rows == 1
             _end_idle(postgres_database)
             assert snapshot.bounds(table, Window()).rows == 1
-        with source.question() as connection:
+        with source.lend_connection() as connection:
             assert connection.rows("show idle_session_timeout") == [("0",)]
 
 
@@ -88,15 +88,15 @@ def test_a_connection_that_dies_between_two_questions_says_so_and_is_not_used_ag
     """Who asks may take an error for an answer: there are servers that lack what was asked for."""
     source = _source(project, postgres_database)
     with source.reuse_connections():
-        with source.question() as connection, suppress(DatabaseError):
+        with source.lend_connection() as connection, suppress(DatabaseError):
             _end(connection, postgres_database)
             connection.rows("select 1")
-        with source.question() as connection:
+        with source.lend_connection() as connection:
             assert connection.rows("select 1") == [("1",)]
             _end(connection, postgres_database)
             with pytest.raises(DatabaseError, match="administrator"):
-                activity(connection)
-        with source.question() as connection:
+                read_activity(connection)
+        with source.lend_connection() as connection:
             _end(connection, postgres_database)
             with pytest.raises(DatabaseError):  # and nothing of Java's
                 connection.home("Schema")
@@ -111,7 +111,7 @@ def test_mariadb_keeps_a_session_that_lies_idle(
     [(before,)] = mariadb_database.query("select @@global.wait_timeout")
     mariadb_database.execute("set global wait_timeout = 2")
     try:
-        with source.reuse_connections(), source.question() as connection:
+        with source.reuse_connections(), source.lend_connection() as connection:
             assert connection.rows("select @@wait_timeout") == [("28800",)]
             mariadb_database.execute("set global wait_timeout = 40000")
             with source.connect() as other:
@@ -119,10 +119,10 @@ def test_mariadb_keeps_a_session_that_lies_idle(
     finally:
         mariadb_database.execute(f"set global wait_timeout = {before}")
     with source.reuse_connections():
-        with source.question() as connection:
+        with source.lend_connection() as connection:
             [(number,)] = connection.rows("select connection_id()")
         mariadb_database.execute(f"kill {number}")
-        with source.question() as connection:
+        with source.lend_connection() as connection:
             assert connection.rows("select connection_id()") > [(number,)]
 
 
@@ -186,10 +186,10 @@ def test_servers_before_version_13_tell_the_same_horizon(
     source = _source(project, postgres_database)
     with source.connect() as connection, connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
-        seen = activity(connection)
-        now = horizon(connection, seen)
+        seen = read_activity(connection)
+        now = read_transaction_mark(connection, seen)
         monkeypatch.setattr(Connection, "major_version", 12)
-        assert horizon(connection, seen) == now
+        assert read_transaction_mark(connection, seen) == now
 
 
 def test_discover_uses_its_connections_again(

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.postgresql.continuity import activity
+from loader.sources.jdbc.postgresql.continuity import read_activity
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -111,7 +111,7 @@ def test_a_procedure_that_commits_is_as_old_as_its_call(
         "password": postgres_database.password,
     }
     with Connection.open(project.spark, options, "source shop") as connection:
-        since = activity(connection).since
+        since = read_activity(connection).since
     postgres_database.query(
         "select pg_terminate_backend(pid) from pg_stat_activity where query = 'call slow()'"
     )

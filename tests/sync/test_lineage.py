@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgresql.lineage import Lineage, lineage
+from loader.sources.jdbc.postgresql.lineage import Lineage, read_lineage
 from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
 from tests.sync.project import Project
@@ -206,8 +206,8 @@ def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_m
         source = JdbcSource("shop", options, project.spark, project.folder)
         with source.connect() as connection, connection.transaction():
             connection.execute("set transaction isolation level repeatable read read only")
-            found = lineage(connection, f"'public.\"{name}\"'")
-            assert lineage(connection, f"'public.\"{name}\"'") == found
+            found = read_lineage(connection, f"'public.\"{name}\"'")
+            assert read_lineage(connection, f"'public.\"{name}\"'") == found
             assert connection.rows("show search_path") == [(path,)]
         return found
 

@@ -34,7 +34,7 @@ def _division(project: Project) -> Division:
     window = Window(plan.cursor)
     with part.source.snapshot([plan.table]) as snapshot:
         bounds = snapshot.bounds(plan.table, window)
-        return Ranges(snapshot, plan.table, window, bounds).division(project.spark)  # type: ignore[arg-type]
+        return Ranges(snapshot, plan.table, window, bounds).divide(project.spark)  # type: ignore[arg-type]
 
 
 def _by_pages(project: Project) -> bool:

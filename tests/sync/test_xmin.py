@@ -73,15 +73,15 @@ def test_a_transaction_that_commits_late_is_found(
 def test_transactions_before_and_after_a_wrap_around_are_told_apart(
     project: Project, parts: Database
 ) -> None:
-    from loader.sources.jdbc.postgresql.continuity import Horizon
+    from loader.sources.jdbc.postgresql.continuity import TransactionMark
 
     [(shown,)] = parts.query("select max(xmin::text::bigint) from parts")
     for epochs in (0, 1, 5):
-        seen = Horizon(None, 0, False, "", xmax=epochs * 2**32 + shown + 10)
+        seen = TransactionMark(None, 0, False, "", xmax=epochs * 2**32 + shown + 10)
         [(full,)] = parts.query(f"select max({seen.select_writer()}) from parts")
         assert full == epochs * 2**32 + shown
     # the counter has just wrapped around: the rows are from the epoch before
-    seen = Horizon(None, 0, False, "", xmax=2**32 + shown - 1)
+    seen = TransactionMark(None, 0, False, "", xmax=2**32 + shown - 1)
     [(full,)] = parts.query(f"select max({seen.select_writer()}) from parts")
     assert full == shown
 

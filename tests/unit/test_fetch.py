@@ -7,7 +7,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from loader.sources.jdbc.dialect import Extent
 from loader.sources.jdbc.mysql_dialect import MySQL
-from loader.sources.jdbc.reader import MOST_ROWS, UNKNOWN, asks, fetch_size
+from loader.sources.jdbc.reader import MOST_ROWS, UNKNOWN, choose_fetch_size, needs_row_width
 
 _NUMBERS = StructType([StructField(f"c{i}", IntegerType()) for i in range(8)])
 _MANY = StructType([StructField(f"c{i}", IntegerType()) for i in range(1_500)])
@@ -22,7 +22,7 @@ _MB = 1 << 20
 def test_the_database_is_asked_about_rows_of_any_length(
     schema: StructType, rows: int | None, expected: bool
 ) -> None:
-    assert asks(schema, rows) is expected
+    assert needs_row_width(schema, rows) is expected
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_wide_rows_are_fetched_few_at_a_time(
     whole: bool,
     expected: int,
 ) -> None:
-    assert fetch_size(schema, rows, extent, sampled, whole=whole) == expected
+    assert choose_fetch_size(schema, rows, extent, sampled, whole=whole) == expected
 
 
 @pytest.mark.parametrize(

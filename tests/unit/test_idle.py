@@ -45,39 +45,39 @@ def pool(lines: list[Line]) -> ConnectionPool:
 
 def test_one_is_used_again_and_names_its_user(pool: ConnectionPool, lines: list[Line]) -> None:
     for where in ("table a", "table b"):
-        with pool.lent(where) as line:
+        with pool.lend(where) as line:
             assert line.where == where
     assert [line.open for line in lines] == [True]
 
 
 def test_each_user_has_its_own(pool: ConnectionPool, lines: list[Line]) -> None:
-    with pool.lent("table a") as one, pool.lent("table b") as other:
+    with pool.lend("table a") as one, pool.lend("table b") as other:
         assert one is not other
     pool.close()
     assert [line.open for line in lines] == [False, False]
 
 
 def test_one_that_failed_is_not_used_again(pool: ConnectionPool, lines: list[Line]) -> None:
-    with pytest.raises(ValueError, match="no"), pool.lent("table a"):
+    with pytest.raises(ValueError, match="no"), pool.lend("table a"):
         raise ValueError("no")
-    with pool.lent("table b"):
+    with pool.lend("table b"):
         assert [line.open for line in lines] == [False, True]
 
 
 def test_an_old_one_is_closed(
     pool: ConnectionPool, lines: list[Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pool.lent("table a"):
+    with pool.lend("table a"):
         pass
     monkeypatch.setattr(connections, "_SECONDS", 0)
-    with pool.lent("table b"):
+    with pool.lend("table b"):
         assert [line.open for line in lines] == [False, True]
 
 
 def test_after_the_end_nothing_stays_open(pool: ConnectionPool, lines: list[Line]) -> None:
-    with pool.lent("table a"):
+    with pool.lend("table a"):
         pool.close()
-    with pool.lent("table b"):
+    with pool.lend("table b"):
         pass
     assert [line.open for line in lines] == [False, False]
 
@@ -85,18 +85,18 @@ def test_after_the_end_nothing_stays_open(pool: ConnectionPool, lines: list[Line
 def test_one_whose_session_is_lost_is_not_used_again(
     pool: ConnectionPool, lines: list[Line]
 ) -> None:
-    with pool.lent("table a"):
+    with pool.lend("table a"):
         lines[0].lost = True
-    with pool.lent("table b"):
+    with pool.lend("table b"):
         assert [line.open for line in lines] == [False, True]
 
 
 def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
     pool: ConnectionPool, lines: list[Line]
 ) -> None:
-    with pool.lent("table a") as first:
+    with pool.lend("table a") as first:
         assert first.another is None  # it was opened for this user
-    with pool.lent("table b"):
+    with pool.lend("table b"):
         assert lines[0].another is not None
         assert lines[0].another() is lines[1]
         assert [line.open for line in lines] == [False, True]
@@ -108,7 +108,7 @@ def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
 def test_all_but_one_are_closed_once_few_are_needed(
     pool: ConnectionPool, lines: list[Line]
 ) -> None:
-    with pool.lent("table a"), pool.lent("table b"):
+    with pool.lend("table a"), pool.lend("table b"):
         pass
     pool.spare()
     assert [line.open for line in lines] == [True, False]

@@ -6,7 +6,7 @@ import pytest
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, next_cursor
-from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, Horizon
+from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
 from loader.sources.jdbc.postgresql.lineage import Lineage
 from loader.state import TableState
 
@@ -52,8 +52,8 @@ def test_the_mark_of_very_many_tables_is_short_and_any_change_of_it_reads_all() 
     ],
 )
 def test_the_fate_of_a_database(system: str, xmin: int, fate: DatabaseContinuity) -> None:
-    before = Horizon(None, 100, False, "7/1")
-    assert before.fate(Horizon(None, xmin, False, system)) is fate
+    before = TransactionMark(None, 100, False, "7/1")
+    assert before.compare_database(TransactionMark(None, xmin, False, system)) is fate
 
 
 def test_a_cursor_goes_back_only_with_its_source() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from loader.cdc.slot import slot_name
-from loader.cdc.wal_reader import settings
+from loader.cdc.wal_reader import build_debezium_settings
 from loader.errors import SpecError
 from loader.sources.file.options import FileOptions
 from loader.sources.jdbc.options import JdbcOptions
@@ -73,7 +73,9 @@ def test_a_slots_name_is_one_that_databases_allow() -> None:
 
 def test_debezium_connects_as_the_source_does() -> None:
     options = JdbcOptions(url=POSTGRES, user="u", properties={"tcpKeepAlive": "true"})
-    found = settings(options, "slot", ["public.a.b", "x.y+z"], "missing", "source shop")
+    found = build_debezium_settings(
+        options, "slot", ["public.a.b", "x.y+z"], "missing", "source shop"
+    )
     assert (found["database.hostname"], found["database.port"]) == ("db.local", "5433")
     assert (found["database.dbname"], found["database.user"]) == ("shop one", "u")
     assert found["database.password"] == "p"
@@ -87,16 +89,18 @@ def test_debezium_connects_as_the_source_does() -> None:
 @pytest.mark.parametrize("url", ["jdbc:postgresql:shop", "jdbc:postgresql://a,b/shop"])
 def test_a_url_without_one_host_is_refused(url: str) -> None:
     with pytest.raises(Exception, match="a url with one host and a database"):
-        settings(JdbcOptions(url=url), "slot", [], "missing", "source shop")
+        build_debezium_settings(JdbcOptions(url=url), "slot", [], "missing", "source shop")
 
 
 def test_debezium_reads_values_in_one_form_whatever_the_options_of_the_source() -> None:
     options = JdbcOptions(url=POSTGRES, properties={"options": "-c work_mem=8MB"})
-    found = settings(options, "slot", [], "missing", "source shop")["driver.options"]
+    found = build_debezium_settings(options, "slot", [], "missing", "source shop")["driver.options"]
     assert found.startswith("-c work_mem=8MB -c bytea_output=hex ")
 
 
 @pytest.mark.parametrize("name", ["a+b", "50%25", "why%3F"])
 def test_a_database_that_debezium_cannot_connect_to_is_refused(name: str) -> None:
     with pytest.raises(Exception, match=r"whose name has \+, % or \?"):
-        settings(JdbcOptions(url=f"jdbc:postgresql://h/{name}"), "slot", [], "missing", "shop")
+        build_debezium_settings(
+            JdbcOptions(url=f"jdbc:postgresql://h/{name}"), "slot", [], "missing", "shop"
+        )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loader.cdc.catalog_changes import has_changed, undone
+from loader.cdc.catalog_changes import describe_reverted_change, has_changed
 from loader.cdc.position import (
     Mark,
     VisibleTransactions,
@@ -33,7 +33,7 @@ def test_positions_have_their_order() -> None:
 
 def test_a_snapshot_sees_what_had_committed() -> None:
     seen = VisibleTransactions.parse("100:110:100,105", until=7)
-    assert [number for number in range(98, 113) if seen.sees(number)] == [
+    assert [number for number in range(98, 113) if seen.can_see(number)] == [
         *(98, 99, 101, 102, 103, 104, 106, 107, 108, 109)
     ]
     assert seen.text == "100:110:100,105"
@@ -43,13 +43,13 @@ def test_a_snapshot_sees_what_had_committed() -> None:
 def test_transaction_ids_in_the_log_have_lost_their_upper_half() -> None:
     beyond = 3 * 2**32
     seen = VisibleTransactions.parse(f"{beyond + 10}:{beyond + 20}:{beyond + 12}", until=7)
-    assert [seen.sees(number) for number in (5, 11, 12, 19, 20, 25)] == [
+    assert [seen.can_see(number) for number in (5, 11, 12, 19, 20, 25)] == [
         *(True, True, False, True, False, False)
     ]
-    assert seen.sees(2**32 - 5)  # just before the ids wrapped around
+    assert seen.can_see(2**32 - 5)  # just before the ids wrapped around
     low = VisibleTransactions.parse(f"{beyond - 3}:{beyond + 2}:", until=7)
-    assert low.sees(2**32 - 4)
-    assert not low.sees(2)
+    assert low.can_see(2**32 - 4)
+    assert not low.can_see(2)
 
 
 def test_a_mark_comes_back_as_it_was() -> None:
@@ -102,18 +102,30 @@ def test_what_changes_rows_without_the_log_is_noticed() -> None:
 def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
     kinds = ("column 1", "column 2", "index 7", "partition 8", "table 9")
     before = {**dict.fromkeys(kinds, "7 aa"), "files": "f aa", "identity 9": "d aa"}
-    assert undone(before, before) == undone({}, before) == undone(before, {}) == ""
-    assert undone(before, {**before, "column 1": "8 bb"}) == ""  # a default, say
-    assert undone(before, {**before, "partition 10": "8 aa"}) == ""
+    assert (
+        describe_reverted_change(before, before)
+        == describe_reverted_change({}, before)
+        == describe_reverted_change(before, {})
+        == ""
+    )
+    assert describe_reverted_change(before, {**before, "column 1": "8 bb"}) == ""  # a default, say
+    assert describe_reverted_change(before, {**before, "partition 10": "8 aa"}) == ""
     for name in ("index 7", "partition 8", "table 9"):
-        assert undone(before, {**before, name: "8 aa"}), name
+        assert describe_reverted_change(before, {**before, name: "8 aa"}), name
     one = {**before, "column 1": "8 aa"}  # said twice, or renamed and renamed back
-    assert undone(before, one) == ""
+    assert describe_reverted_change(before, one) == ""
     assert has_changed(before, one)
     assert not has_changed(before, {**before, "column 1": "8 bb"})
-    assert undone(before, {**one, "column 2": "8 aa"})  # two may have had each other's name
-    assert undone(before, {**one, "files": "g aa"})  # its values were written anew
-    assert undone(before, {**before, "files": "g aa"}) == ""  # `vacuum full`
-    assert undone(before, {**before, "identity 9": "f aa"}) == "its replica identity was changed"
+    assert describe_reverted_change(
+        before, {**one, "column 2": "8 aa"}
+    )  # two may have had each other's name
+    assert describe_reverted_change(
+        before, {**one, "files": "g aa"}
+    )  # its values were written anew
+    assert describe_reverted_change(before, {**before, "files": "g aa"}) == ""  # `vacuum full`
+    assert (
+        describe_reverted_change(before, {**before, "identity 9": "f aa"})
+        == "its replica identity was changed"
+    )
     mark = Mark(parse_position("0/10"), "slot", catalog=before)
     assert Mark.from_dict(mark.to_dict()) == mark

@@ -31,10 +31,12 @@ def _reader(folder: Path) -> Reader:
 
 
 def _transaction(reader: Reader, number: int, end: int, *changes: tuple[str, str]) -> None:
-    reader.take("s.transaction", json.dumps({"status": "BEGIN", "id": f"{number}:{end - 1}"}))
+    reader.read_record(
+        "s.transaction", json.dumps({"status": "BEGIN", "id": f"{number}:{end - 1}"})
+    )
     for table, text in changes:
-        reader.take(f"s.{table}", text)
-    reader.take("s.transaction", json.dumps({"status": "END", "id": f"{number}:{end}"}))
+        reader.read_record(f"s.{table}", text)
+    reader.read_record("s.transaction", json.dumps({"status": "END", "id": f"{number}:{end}"}))
 
 
 def _marker(text: str) -> tuple[str, str]:
@@ -152,12 +154,14 @@ def test_values_that_debezium_has_replaced_are_known_by_its_warnings(tmp_path: P
         "'at-element timestamp(29, 6) DEFAULT VALUE NULL' to 'Field{name=at-element}'\n"
     )
     found = ConversionWarnings.parse(log)
-    assert found.values("public.a", "b c")
-    assert found.values("public.t", "mood")
-    assert found.values("any.table", "n")
-    assert not found.values("public.a", "mood")
-    assert not any(found.values("public.t", name) for name in ("raw", "at", "moo", "x"))
-    assert found.elements("raw")
-    assert found.elements("at")
-    assert not found.elements("n")
-    assert not ConversionWarnings().values("public.t", "n")
+    assert found.has_replaced_values("public.a", "b c")
+    assert found.has_replaced_values("public.t", "mood")
+    assert found.has_replaced_values("any.table", "n")
+    assert not found.has_replaced_values("public.a", "mood")
+    assert not any(
+        found.has_replaced_values("public.t", name) for name in ("raw", "at", "moo", "x")
+    )
+    assert found.has_replaced_elements("raw")
+    assert found.has_replaced_elements("at")
+    assert not found.has_replaced_elements("n")
+    assert not ConversionWarnings().has_replaced_values("public.t", "n")

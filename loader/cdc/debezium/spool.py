@@ -56,7 +56,7 @@ class ConversionWarnings:
             found = (_WARNING.search(line) for line in lines)
             return cls(frozenset(one[1] for one in found if one))
 
-    def values(self, table: str, column: str) -> bool:
+    def has_replaced_values(self, table: str, column: str) -> bool:
         """Returns whether values of a column may have been replaced by null.
 
         Args:
@@ -65,7 +65,7 @@ class ConversionWarnings:
         names = tuple(f"{name}{end}" for name in (f"{table}.{column}", column) for end in " '")
         return any(mention.startswith(names) for mention in self.mentions)
 
-    def elements(self, column: str) -> bool:
+    def has_replaced_elements(self, column: str) -> bool:
         """Returns whether elements of arrays in a column may have been replaced by null."""
         return any(mention.startswith(f"{column}{_ELEMENT}") for mention in self.mentions)
 
@@ -85,11 +85,11 @@ class SpoolWriter:
         self._files: dict[int, IO[bytes]] = {}
         self._sizes: dict[int, int] = {}
         self._counts: dict[str, dict[str, int]] = {}
-        self._index = _private(folder / TRANSACTIONS)
+        self._index = _create_private_file(folder / TRANSACTIONS)
         self._ordinal = 0
         self._number = 0
 
-    def change(self, table: str, transaction: int, text: str) -> None:
+    def write_change(self, table: str, transaction: int, text: str) -> None:
         """Adds a change of the transaction that is being read; skips tables not asked for."""
         place = self._places.get(table)
         if place is None:
@@ -104,7 +104,7 @@ class SpoolWriter:
         elif any(form in text for form in self._placeholders):
             self._count("unavailable", place)
 
-    def commit(self, transaction: int, end: int) -> None:
+    def end_transaction(self, transaction: int, end: int) -> None:
         """Ends the transaction that is being read.
 
         Args:
@@ -118,7 +118,7 @@ class SpoolWriter:
         for file in (*self._files.values(), self._index):
             file.close()
         part = self.folder / f"{DONE}.part"
-        with _private(part) as file:
+        with _create_private_file(part) as file:
             file.write(json.dumps(self._counts).encode())
         part.rename(self.folder / DONE)
 
@@ -133,7 +133,7 @@ class SpoolWriter:
                 file.close()
             folder = self.folder / str(place)
             folder.mkdir(exist_ok=True)
-            self._files[place] = file = _private(folder / f"{self._number:015}.txt")
+            self._files[place] = file = _create_private_file(folder / f"{self._number:015}.txt")
             self._sizes[place] = 0
         return file
 
@@ -212,7 +212,7 @@ class ChangeSpool:
         end, number = _ENTRY.unpack_from(self._index, ordinal * _ENTRY.size)
         return Transaction(number, end)
 
-    def first_after(self, position: int) -> int:
+    def find_first_after(self, position: int) -> int:
         """Returns the ordinal of the first transaction that ends after a position."""
         low, high = 0, len(self)
         while low < high:
@@ -228,19 +228,19 @@ class ChangeSpool:
         """The position after the last transaction; None if there is none."""
         return self.transaction(len(self) - 1).end if len(self) else None
 
-    def changes(self, table: str) -> int:
+    def count_changes(self, table: str) -> int:
         """Returns how many changes of a table the spool has."""
         return self._count("changes", table)
 
-    def truncates(self, table: str) -> int:
+    def count_truncates(self, table: str) -> int:
         """Returns how many of them empty the table."""
         return self._count("truncates", table)
 
-    def unavailable(self, table: str) -> int:
+    def count_left_out(self, table: str) -> int:
         """Returns how many of them lack a value, at most."""
         return self._count("unavailable", table)
 
-    def files(self, table: str) -> Path:
+    def folder_of(self, table: str) -> Path:
         """Returns the folder with a table's changes."""
         return self.folder / str(self._places[table])
 
@@ -248,6 +248,6 @@ class ChangeSpool:
         return int(self._said.get(what, {}).get(str(self._places[table]), 0))
 
 
-def _private(path: Path) -> IO[bytes]:
+def _create_private_file(path: Path) -> IO[bytes]:
     """Creates a file that only this user can read: the database's rows are in it."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")

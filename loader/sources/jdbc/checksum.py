@@ -110,7 +110,7 @@ class PostgreSQLChecksum(Checksum):
 
     def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
         found = Form.TEXT if kind == "e" else self._FORMS.get(type_)
-        return _fitting(found, data_type)
+        return _match_form(found, data_type)
 
     def text(self, part: Part, column: str) -> str:
         if part.form is Form.DECIMAL:
@@ -182,7 +182,7 @@ class MySQLChecksum(Checksum):
             found = Form.TEXT
         elif found is Form.INTEGER and isinstance(data_type, t.DecimalType):
             found = Form.DECIMAL  # bigint unsigned
-        return _fitting(found, data_type)
+        return _match_form(found, data_type)
 
     def text(self, part: Part, column: str) -> str:
         if part.form is Form.DECIMAL:
@@ -214,14 +214,14 @@ class MySQLChecksum(Checksum):
         return f"cast(sum({number}) as char)"
 
 
-def checksum(dialect: Dialect) -> Checksum | None:
+def choose_checksum(dialect: Dialect) -> Checksum | None:
     """Returns the expressions for a database; None if it has no md5."""
     if isinstance(dialect, PostgreSQL):
         return PostgreSQLChecksum(dialect)
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 
-def _fitting(form: Form | None, data_type: t.DataType) -> Form | None:
+def _match_form(form: Form | None, data_type: t.DataType) -> Form | None:
     """Returns the form if it fits the type that Spark reads the column as, otherwise None."""
     return form if form is spark_form(data_type) else None
 
@@ -272,7 +272,7 @@ class JdbcContents(Contents):
         number = self._sql.number(self._hash(self.parts))
         numbered = (
             f"select {self._bucket(share.of * parts)} as b, {number} as n "
-            f"from {self._relation}{_where(self._holds(share), self._wanted)}"
+            f"from {self._relation}{_join_conditions(self._holds(share), self._wanted)}"
         )
         summed = (
             f"select b, count(*) as c, {self._sql.total('n')} as t "
@@ -287,9 +287,9 @@ class JdbcContents(Contents):
     def hashes(self, share: Share) -> DataFrame:
         wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
         hashed = (
-            f"select {self._hash(self.key)} as k, "
+            f"select {self._hash(self.list_key)} as k, "
             f"{self._sql.number(self._hash(self.parts))} as n, "
-            f"{wanted} as w from {self._relation}{_where(self._holds(share))}"
+            f"{wanted} as w from {self._relation}{_join_conditions(self._holds(share))}"
         )
         return self._query(hashed).select(
             f.col("k").alias(KEY),
@@ -298,21 +298,21 @@ class JdbcContents(Contents):
         )
 
     def rows(self, share: Share) -> DataFrame:
-        return self._read(_where(self._holds(share)), self._hash(self.key))
+        return self._read(_join_conditions(self._holds(share)), self._hash(self.list_key))
 
     def judge(self, share: Share) -> None:
-        self._judge(_where(self._holds(share), self._wanted))
+        self._judge(_join_conditions(self._holds(share), self._wanted))
 
     def _hash(self, parts: Sequence[Part]) -> str:
         return self._sql.hash([self._sql.text(part, self._columns[part.name]) for part in parts])
 
     def _bucket(self, of: int) -> str:
-        return f"mod({self._sql.number(self._hash(self.key))}, {of})"
+        return f"mod({self._sql.number(self._hash(self.list_key))}, {of})"
 
     def _holds(self, share: Share) -> str:
         if share.keys is not None:
             # We made these hexadecimal digits, so they need no escape.
-            return f"{self._hash(self.key)} in ({', '.join(map(repr, share.keys))})"
+            return f"{self._hash(self.list_key)} in ({', '.join(map(repr, share.keys))})"
         if share.buckets is None:
             return ""
         return f"{self._bucket(share.of)} in ({', '.join(map(str, share.buckets))})"
@@ -347,7 +347,7 @@ def list_comparable(
     return parts, left_out
 
 
-def _where(*conditions: str) -> str:
+def _join_conditions(*conditions: str) -> str:
     given = [f"({condition})" for condition in conditions if condition]
     return f" where {' and '.join(given)}" if given else ""
 
@@ -359,7 +359,7 @@ _SCANNED = 64 * 1024 * 1024
 """A table of more bytes is not scanned for this: only if an index leads to the rows."""
 
 
-def digest_of(
+def read_digest(
     connection: Connection,
     dialect: Dialect,
     relation: str,
@@ -398,7 +398,7 @@ def digest_of(
             ) end
         from (
             select case when foreign_parts = 0{allowed} then {counted} end as rows
-            from ({_parts(dialect.text(relation))}) as parts
+            from ({_select_parts(dialect.text(relation))}) as parts
             offset 0
         ) as found
         """
@@ -409,7 +409,7 @@ def digest_of(
     return Digest(int(number), digest)
 
 
-def _parts(relation: str) -> str:
+def _select_parts(relation: str) -> str:
     """Returns SQL for the number of foreign tables among a table's parts, and for their bytes."""
     return f"""
         with recursive parts (oid) as (

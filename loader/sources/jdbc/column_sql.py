@@ -14,7 +14,7 @@ from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.lossy_values import LossyValue
 from loader.sources.jdbc.metadata import NativeColumns
-from loader.sources.jdbc.postgresql.continuity import Horizon
+from loader.sources.jdbc.postgresql.continuity import TransactionMark
 
 
 class ColumnSql:
@@ -22,13 +22,13 @@ class ColumnSql:
 
     Args:
         source: the database.
-        horizon: the horizon of PostgreSQL's snapshot; None for other databases.
+        transactions: those of PostgreSQL's snapshot; None for other databases.
     """
 
-    def __init__(self, source: Database, horizon: Horizon | None) -> None:
+    def __init__(self, source: Database, transactions: TransactionMark | None) -> None:
         self.source = source
         self.dialect: Dialect = source.dialect
-        self.horizon = horizon
+        self.transactions = transactions
 
     def alias(self, native: NativeColumns, index: int) -> str:
         """Returns a column's name in the subquery that Spark reads.
@@ -65,12 +65,12 @@ class ColumnSql:
             columns[index] = self.dialect.double(columns[index])
         for index, sql in native.shown:
             columns[index] = sql.replace("{}", columns[index])
-        for doubt in self._doubtful(table, cursor):
+        for doubt in self._list_lossy_values(table, cursor):
             if doubt.loaded:
                 columns[doubt.index] = doubt.loaded.replace("{}", columns[doubt.index])
         return columns
 
-    def _summed(self, table: SourceTable) -> list[str]:
+    def _list_sums(self, table: SourceTable) -> list[str]:
         """Returns SQL for each column as the database sums it up: as it is loaded.
 
         A number or time that comes as a text, and has the type that the spec says, is itself.
@@ -110,11 +110,13 @@ class ColumnSql:
         ]
 
     def _expression(self, native: NativeColumns, index: int) -> str:
-        if native.writers and index == len(native.columns) - 1 and self.horizon is not None:
-            return self.horizon.select_writer()
+        if native.writers and index == len(native.columns) - 1 and self.transactions is not None:
+            return self.transactions.select_writer()
         return self.dialect.quote(native.columns[index])
 
-    def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[LossyValue]:
+    def _list_lossy_values(
+        self, table: SourceTable, cursor: CursorField | None
+    ) -> list[LossyValue]:
         """Returns the columns that may hold values that the lake cannot."""
         names = table.schema.names
         own = names.index(cursor.name) if cursor else None
@@ -126,17 +128,19 @@ class ColumnSql:
         """Returns SQL for how many values of each doubt there are."""
         return [
             _count(doubt.condition(self._expression(table.ref.native, doubt.index)))
-            for doubt in self._doubtful(table, cursor)
+            for doubt in self._list_lossy_values(table, cursor)
         ]
 
-    def _unusual(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+    def _list_unusual_counts(
+        self, table: SourceTable, cursor: CursorField | None = None
+    ) -> list[str]:
         """Returns SQL for fewer counts: if they are zero, those of all doubts are.
 
         A count costs as much as reading the row. A time has four doubts, and hardly ever a value of
         any of them.
         """
         found = []
-        for doubt in self._doubtful(table, cursor):
+        for doubt in self._list_lossy_values(table, cursor):
             column = self._expression(table.ref.native, doubt.index)
             usual = doubt.ordinary.replace("{}", column)
             found.append(_count(f"not {usual}" if usual else doubt.condition(column)))
@@ -155,7 +159,7 @@ class ColumnSql:
         """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"
-        for doubt, count in zip(self._doubtful(table, cursor), counts, strict=True):
+        for doubt, count in zip(self._list_lossy_values(table, cursor), counts, strict=True):
             if not int(count or 0):
                 continue
             try:

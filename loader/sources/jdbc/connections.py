@@ -374,13 +374,13 @@ class ConnectionPool:
         self._closed = False
 
     @contextmanager
-    def lent(self, where: str) -> Iterator[Connection]:
+    def lend(self, where: str) -> Iterator[Connection]:
         """Yields a connection for one user; it is closed if that ends with an error.
 
         Args:
             where: the name for errors.
         """
-        connection, opened = self._take(where)
+        connection, opened = self._take_idle(where)
         with opened:
             yield connection
             self.keep(connection, opened.pop_all())
@@ -413,7 +413,7 @@ class ConnectionPool:
         for _, opened, _ in idle:
             opened.close()
 
-    def _take(self, where: str) -> tuple[Connection, ExitStack]:
+    def _take_idle(self, where: str) -> tuple[Connection, ExitStack]:
         while True:
             with self._alone:
                 if not self._idle:
@@ -421,13 +421,13 @@ class ConnectionPool:
                 connection, opened, since = self._idle.pop()
             if time.monotonic() - since < _SECONDS:
                 connection.where = where
-                connection.another = partial(self._anew, opened, where)
+                connection.another = partial(self._reopen, opened, where)
                 return connection, opened
             opened.close()
         opened = ExitStack()
         return opened.enter_context(self._opened(where)), opened
 
-    def _anew(self, opened: ExitStack, where: str) -> Connection:
+    def _reopen(self, opened: ExitStack, where: str) -> Connection:
         """Opens a connection in place of the one that `opened` closes."""
         opened.close()
         return opened.enter_context(self._opened(where))

@@ -25,7 +25,7 @@ from loader.sources.jdbc.metadata import NativeColumns
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
 from loader.sources.jdbc.postgresql_dialect import PostgreSQL
-from loader.sources.jdbc.reader import MOST_ROWS, custom_schema, frame
+from loader.sources.jdbc.reader import MOST_ROWS, build_custom_schema, read_relation
 from loader.spark.database_errors import DatabaseError
 from loader.spec.options import options_for
 
@@ -156,16 +156,16 @@ class Database(Source):
         finally:
             self._idle.close()
 
-    def question(self, where: str = "") -> AbstractContextManager[Connection]:
+    def lend_connection(self, where: str = "") -> AbstractContextManager[Connection]:
         """Lends a connection to a user that leaves the session as it is.
 
         Within :meth:`reuse_connections` it is used again.
         """
         self._first_answers  # noqa: B018 - the connection that greets a database is the first to be lent
-        return self._idle.lent(where or self.where)
+        return self._idle.lend(where or self.where)
 
     @contextmanager
-    def catalog_question(self, where: str = "") -> Iterator[Connection]:
+    def lend_catalog_connection(self, where: str = "") -> Iterator[Connection]:
         """Lends a connection for a question about tables, which databases answer soon.
 
         The tables of all other sources wait for the answer. So a database that gives none in time
@@ -173,7 +173,7 @@ class Database(Source):
         """
         if self._overdue is not None:
             raise self._overdue
-        with self.question(where) as connection, connection.limit_time(self._patience):
+        with self.lend_connection(where) as connection, connection.limit_time(self._patience):
             try:
                 yield connection
             except DatabaseError as error:
@@ -233,19 +233,19 @@ class Database(Source):
                 choose.
         """
         options = {
-            **self._reading(types),
+            **self._choose_reading_properties(types),
             **self.reader_options,
             "fetchsize": str(self.stream_fetch_size or self.options.fetch_size or fetch_size),
             "preferTimestampNTZ": "true",
             "pushDownPredicate": "false",
         }
-        options |= custom_schema({**dict.fromkeys(instants, "timestamp"), **(types or {})})
+        options |= build_custom_schema({**dict.fromkeys(instants, "timestamp"), **(types or {})})
         statements = (*self.session, *session)
         if statements:
             options["sessionInitStatement"] = "; ".join(statements)
-        return frame(spark, connection, options, relation, predicates or ())
+        return read_relation(spark, connection, options, relation, predicates or ())
 
-    def _reading(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
+    def _choose_reading_properties(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
         """Returns the driver's properties for reads; none where a pooler may be in between.
 
         A pooler refuses or drops properties of ours, and may share a session in which the driver
@@ -260,12 +260,12 @@ class Database(Source):
             return {}
         return own
 
-    def in_binary(self, types: Mapping[str, str] | None) -> bool:
+    def reads_binary(self, types: Mapping[str, str] | None) -> bool:
         """Whether reads may get values in binary: as ours do, or as the spec says."""
         if self._user_properties.get("binaryTransfer", "").lower() == "false":
             return False
         prepares = self._user_properties.get("prepareThreshold", "0").strip() != "0"
-        return bool(self._reading(types)) or prepares
+        return bool(self._choose_reading_properties(types)) or prepares
 
     @property
     def _user_properties(self) -> dict[str, str]:

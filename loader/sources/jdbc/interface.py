@@ -26,8 +26,8 @@ from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.lossy_values import EVER, FOREVER
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.partitions import partition_count
-from loader.sources.jdbc.postgresql.continuity import activity
+from loader.sources.jdbc.partitions import choose_partition_count
+from loader.sources.jdbc.postgresql.continuity import read_activity
 from loader.sources.jdbc.postgresql.snapshot import disable_timeouts, open_exported_snapshot
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
@@ -128,9 +128,9 @@ __all__ = [
     "JdbcSnapshot",
     "LogCapture",
     "OpenQueries",
-    "activity",
+    "choose_partition_count",
     "disable_timeouts",
     "load_capture",
     "open_exported_snapshot",
-    "partition_count",
+    "read_activity",
 ]

@@ -93,7 +93,9 @@ class LossyValue:
         return what
 
 
-def decimals(schema: t.StructType, described: Mapping[str, Column], table: str) -> list[LossyValue]:
+def find_rounded_decimals(
+    schema: t.StructType, described: Mapping[str, Column], table: str
+) -> list[LossyValue]:
     """Returns the columns with numbers that may be rounded.
 
     Args:
@@ -110,17 +112,19 @@ def decimals(schema: t.StructType, described: Mapping[str, Column], table: str) 
         if isinstance(kind, t.DecimalType):
             if not _fits(kind, described.get(column.name, {})):
                 choice = f"{as_text}, or as a decimal that holds them; or declare"
-                found.append(_doubt_rounding(index, kind, "{}", choice))
+                found.append(_find_rounded_values(index, kind, "{}", choice))
         elif isinstance(kind, t.ArrayType) and isinstance(kind.elementType, t.DecimalType):
             element = kind.elementType
             if (element.precision, element.scale) == _FREE:
                 found.append(
-                    within(_doubt_rounding(index, element, "value", f"{as_text}, or declare"))
+                    move_into_array(
+                        _find_rounded_values(index, element, "value", f"{as_text}, or declare")
+                    )
                 )
     return found
 
 
-def _doubt_rounding(index: int, holds: t.DecimalType, value: str, remedy: str) -> LossyValue:
+def _find_rounded_values(index: int, holds: t.DecimalType, value: str, remedy: str) -> LossyValue:
     whole = holds.precision - holds.scale
     # NaN equals itself, but is above every number: the second comparison finds it.
     wrong = f"({value} <> round({value}, {holds.scale}) or abs({value}) >= 1{'0' * whole})"
@@ -128,13 +132,13 @@ def _doubt_rounding(index: int, holds: t.DecimalType, value: str, remedy: str) -
     return LossyValue(index, wrong, message, f"{remedy} precision and scale in the source")
 
 
-def within(doubt: LossyValue) -> LossyValue:
+def move_into_array(doubt: LossyValue) -> LossyValue:
     """Returns the same doubt about the elements of an array, which its SQL calls `value`."""
     wrong = f"exists (select from unnest({{}}) as value where {doubt.wrong})"
     return LossyValue(doubt.index, wrong, doubt.message, doubt.remedy)
 
 
-def of_key(doubt: LossyValue, relation: str) -> list[LossyValue]:
+def refuse_in_key(doubt: LossyValue, relation: str) -> list[LossyValue]:
     """Returns the doubts about a column of the key, where different values may become one.
 
     Args:
@@ -160,7 +164,7 @@ def of_key(doubt: LossyValue, relation: str) -> list[LossyValue]:
     ]
 
 
-def finite(column: str) -> str:
+def replace_infinity(column: str) -> str:
     """Returns SQL for a time that may be infinite, as it is loaded."""
     return (
         f"(case when {column} = 'infinity' then '{FOREVER}' "
@@ -168,7 +172,9 @@ def finite(column: str) -> str:
     )
 
 
-def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -> list[LossyValue]:
+def find_postgresql_losses(
+    index: int, kind: t.DataType, row: Column, binary: bool
+) -> list[LossyValue]:
     """Returns the doubts about a time or an array of PostgreSQL.
 
     Args:
@@ -183,15 +189,15 @@ def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -
         endless = LossyValue(
             index, "value in ('infinity', '-infinity')", "hold infinite times", THROUGH
         )
-        late = [_too_late(index, "value")] if of != "date" else []
-        return [deep, *map(within, [endless, *late])]
+        late = [_find_late_times(index, "value")] if of != "date" else []
+        return [deep, *map(move_into_array, [endless, *late])]
     if jdbc_type(row) not in (DATE, TIMESTAMP):
         return []
     infinite = LossyValue(
         index,
         "{} in ('infinity', '-infinity')",
         f"are infinite: infinity is loaded as {FOREVER}, -infinity as {EVER}",
-        loaded=finite("{}"),
+        loaded=replace_infinity("{}"),
         cursors=False,  # as cursors, they are refused
         alike=(("infinity", FOREVER), ("-infinity", EVER)),
     )
@@ -201,7 +207,7 @@ def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -
         "lie in the ten days before 15 October 1582: they are loaded ten days later, as Java's "
         "calendar has no such days",
     )
-    misread = [_misread(index)] if binary else []
+    misread = [_find_misread_times(index)] if binary else []
     if jdbc_type(row) == DATE:
         usual = "({} >= '1582-10-15' and {} < 'infinity')"
         days = tuple((f"1582-10-{day:02}", f"1582-10-{day + 10}") for day in range(5, 15))
@@ -210,11 +216,11 @@ def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -
     before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
     ancient = LossyValue(index, before, "lie before year 1, and would lose their era", THROUGH)
     usual = f"({{}} >= '1582-10-15' and {{}} < '{BEYOND}')"
-    found = [infinite, skipped, ancient, _too_late(index, "{}"), *misread]
+    found = [infinite, skipped, ancient, _find_late_times(index, "{}"), *misread]
     return [replace(doubt, ordinary=usual) for doubt in found]
 
 
-def _misread(index: int) -> LossyValue:
+def _find_misread_times(index: int) -> LossyValue:
     """Returns the times that PostgreSQL's driver misreads in binary.
 
     In years like 1300, and 101 before Christ, it counts the leap day of Java's old calendar early:
@@ -231,13 +237,13 @@ def _misread(index: int) -> LossyValue:
     )
 
 
-def _too_late(index: int, value: str) -> LossyValue:
+def _find_late_times(index: int, value: str) -> LossyValue:
     wrong = f"({value} >= '{BEYOND}' and {value} <> 'infinity')"
     message = "lie after the year 294246, which a timestamp cannot hold"
     return LossyValue(index, wrong, message, THROUGH)
 
 
-def mysql_values(index: int, row: Column) -> list[LossyValue]:
+def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
     """Returns the doubts about a value of MariaDB or MySQL."""
     kind = jdbc_type(row)
     if kind not in (DATE, TIMESTAMP) or (row.get("TYPE_NAME") or "").upper().startswith("YEAR"):

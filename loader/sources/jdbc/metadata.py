@@ -18,7 +18,7 @@ _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
 Described = Mapping[str, Mapping[str, "str | None"]]
 """The database's description of each column."""
 Layout = tuple[tuple["str | None", ...], ...]
-"""A table's columns and their types; see :func:`layout`."""
+"""A table's columns and their types; see :func:`build_layout`."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class NativeColumns:
         doubts: columns with values that the lake may be unable to hold.
         shown: columns that are not loaded as they are: positions, and SQL in which ``{}`` stands
             for the column.
-        layout: its columns and their types as the database described them; see :func:`layout`.
+        layout: its columns and their types as described (:func:`build_layout`).
         types: columns, and the types to read them as instead of those that Spark would choose.
         as_texts: positions of the columns to which the spec gives a type: they come as texts.
     """
@@ -70,12 +70,12 @@ def read_native_columns(
     }
 
 
-def layout(described: Described) -> Layout:
+def build_layout(described: Described) -> Layout:
     """Returns names and types of the described columns: the same until the table is altered."""
     return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in described.items())
 
 
-def current_layout(connection: Connection, native: NativeColumns) -> Layout:
+def read_layout(connection: Connection, native: NativeColumns) -> Layout:
     """Asks for a table's layout.
 
     PostgreSQL locks the table as readers do if one of its columns has a default, so this may wait
@@ -84,4 +84,4 @@ def current_layout(connection: Connection, native: NativeColumns) -> Layout:
     Raises:
         DatabaseError: if the table is not free within `lock_timeout`.
     """
-    return layout(read_native_columns(connection, native, (*_PLACED, *_OF_LAYOUT)))
+    return build_layout(read_native_columns(connection, native, (*_PLACED, *_OF_LAYOUT)))

@@ -16,9 +16,9 @@ from loader.sources.jdbc.lossy_values import (
     TIME,
     Column,
     LossyValue,
+    find_mysql_losses,
     is_bits,
     jdbc_type,
-    mysql_values,
 )
 
 _PADDED = ("ENUM", "SET", "INET", "UUID")
@@ -147,7 +147,7 @@ class MySQL(Dialect):
         return _READ_AS.get((row.get("TYPE_NAME") or "").upper(), "")
 
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
-        return mysql_values(index, row)
+        return find_mysql_losses(index, row)
 
     def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
         # All other collations pad with blanks, so that a tab sorts before the end of the text.

@@ -82,19 +82,19 @@ class Ranges:
     window: Window
     bounds: Bounds
 
-    def division(self, spark: SparkSession) -> Division:
+    def divide(self, spark: SparkSession) -> Division:
         """Divides the rows: among one reader for each core, unless there are few."""
         source, literal = self.snapshot.source, self.snapshot.dialect.literal
         options = source.read_options(self.table.ref)
         cores = spark.sparkContext.defaultParallelism
-        count = partition_count(self.bounds.rows or 0, cores, options.num_partitions)
+        count = choose_partition_count(self.bounds.rows or 0, cores, options.num_partitions)
         if count < 2:
             return Division()
-        pages = self._pages(count)
+        pages = self._cut_pages(count)
         if pages:
             return Division(pages, COLUMN)
-        for name in self._columns():
-            cuts = self._cuts(name, count)
+        for name in self._list_columns():
+            cuts = self._find_cuts(name, count)
             if cuts:
                 index = self.table.schema.names.index(name)
                 column = self.snapshot.alias(self.table.ref.native, index)
@@ -107,7 +107,7 @@ class Ranges:
                 return Division(conditions)
         return Division()
 
-    def _pages(self, count: int) -> list[str]:
+    def _cut_pages(self, count: int) -> list[str]:
         """Returns conditions for PostgreSQL's pages, if a whole table is read and that is best."""
         snapshot, table = self.snapshot, self.table
         if self.window.low is not None or not snapshot.steady(table):
@@ -121,13 +121,13 @@ class Ranges:
         relation = snapshot.source.relation(table.ref.native)
         try:
             with snapshot.connect(table) as connection:
-                return page_cuts(connection, snapshot.dialect, relation, cursor, count)
+                return cut_pages(connection, snapshot.dialect, relation, cursor, count)
         except DatabaseError as error:
             if error.is_locked_out:
                 raise
             return []  # it speaks PostgreSQL's protocol, but stores rows in another way
 
-    def _columns(self) -> list[str]:
+    def _list_columns(self) -> list[str]:
         """Returns the columns to cut by, best first."""
         table, cursor = self.table, self.window.cursor
         configured = self.snapshot.source.partition_column(table)
@@ -141,7 +141,7 @@ class Ranges:
             return list(table.primary_key)
         return [cursor.name, *table.primary_key]
 
-    def _cuts(self, name: str, count: int) -> list[Cursor]:
+    def _find_cuts(self, name: str, count: int) -> list[Cursor]:
         """Returns a column's values between the ranges; empty if it does not divide rows evenly."""
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
@@ -158,7 +158,7 @@ class Ranges:
                 [ends] = connection.rows(f"select min({column}), max({column}) from {rows}")
                 low, high = (edge(end, type_, table, window) for end in ends)
                 bounds = Bounds(bounds.rows, low=low, high=high)
-            edges = slices(bounds)
+            edges = cut_slices(bounds)
             if not edges:
                 return []
             sums = ", ".join(
@@ -167,21 +167,21 @@ class Ranges:
             )
             [counts] = connection.rows(f"select {sums} from {rows}")
         below = [*(int(n or 0) for n in counts), bounds.rows or 0]
-        return balance_cuts(edges, below, count) if largest_share(below) <= _SKEWED else []
+        return balance_cuts(edges, below, count) if find_largest_share(below) <= _SKEWED else []
 
 
 ROWS_PER_PARTITION = 50_000
 SLICES = 32
 
 
-def partition_count(rows: int, parallelism: int, configured: int | None) -> int:
+def choose_partition_count(rows: int, parallelism: int, configured: int | None) -> int:
     """Returns the number of partitions: as configured, or one per 50,000 rows up to the cores."""
     if configured is not None:
         return configured
     return max(1, min(parallelism, rows // ROWS_PER_PARTITION))
 
 
-def slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
+def cut_slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
     """Returns cursors that cut ``bounds.low .. bounds.high`` into `count` slices of equal width.
 
     Empty if the range has no width, or its type has no arithmetic (strings).
@@ -191,7 +191,7 @@ def slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
         return []
     cuts: list[Cursor] = []
     for index in range(1, count):
-        cut = _between(low, high, index, count)
+        cut = _interpolate(low, high, index, count)
         if cut.order > (cuts[-1].order if cuts else low.order) and cut.order <= high.order:
             cuts.append(cut)
     return cuts
@@ -214,14 +214,14 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
     return chosen
 
 
-def largest_share(below: Sequence[int]) -> float:
+def find_largest_share(below: Sequence[int]) -> float:
     """Returns the share of rows in the fullest slice, from counts as in :func:`balance_cuts`."""
     total = below[-1]
     widths = [b - a for a, b in zip([0, *below], below, strict=False)]
     return max(widths) / total if total else 0.0
 
 
-def _between(low: Cursor, high: Cursor, index: int, count: int) -> Cursor:
+def _interpolate(low: Cursor, high: Cursor, index: int, count: int) -> Cursor:
     start, end = low.order, high.order
     if low.type is CursorType.INTEGER:
         return Cursor(str(start + (end - start) * index // count), low.type)
@@ -244,7 +244,7 @@ _ORDERED = 0.95
 """From this correlation on, the table is in the order of its cursor, and so are the files."""
 
 
-def page_cuts(
+def cut_pages(
     connection: Connection, dialect: Dialect, relation: str, cursor: str | None, count: int
 ) -> list[str]:
     """Returns conditions on :data:`PLACE` for `count` readers; empty if this is not the way.

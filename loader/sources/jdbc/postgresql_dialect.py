@@ -13,10 +13,10 @@ from loader.sources.jdbc.lossy_values import (
     TIME,
     Column,
     LossyValue,
+    find_postgresql_losses,
     has_odd_scale,
     is_bits,
     jdbc_type,
-    postgresql_values,
 )
 from loader.spark.database_errors import ConnectionRefusedByServer
 
@@ -70,7 +70,7 @@ class PostgreSQL(Dialect):
         return _TIME_OF_DAY if jdbc_type(row) == TIME else "{}::text"
 
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
-        return postgresql_values(index, kind, row, binary)
+        return find_postgresql_losses(index, kind, row, binary)
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:

@@ -27,15 +27,15 @@ from loader.sources.jdbc.dialect import Dialect, Extent
 from loader.spark.spark_line import jdbc_relation
 
 
-def schema_of(
+def read_schema(
     spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
 ) -> StructType:
-    """Returns a relation's columns as :func:`frame` reads them, without Spark planning a read.
+    """Returns a relation's columns as :func:`read_relation` reads them; Spark plans no read.
 
-    Raises: as :func:`frame` does.
+    Raises: as :func:`read_relation` does.
     """
     jvm: Any = spark._jvm
-    columns = _columns(spark, connection, options, relation)
+    columns = _read_columns(spark, connection, options, relation)
     texts = jvm.org.apache.spark.sql.catalyst.util.CharVarcharUtils
     fields = texts.replaceCharVarcharWithStringInSchema(columns).json()
     schema = StructType.fromJson(json.loads(fields))
@@ -44,7 +44,7 @@ def schema_of(
     return schema
 
 
-def frame(
+def read_relation(
     spark: SparkSession,
     connection: Connection,
     options: Mapping[str, str],
@@ -65,7 +65,7 @@ def frame(
     session: Any = spark
     java, jvm = session._jsparkSession, session._jvm
     jdbc = jvm.org.apache.spark.sql.execution.datasources.jdbc
-    columns = _columns(spark, connection, options, relation)
+    columns = _read_columns(spark, connection, options, relation)
     _check_names(spark, columns)
     partitions = session.sparkContext._gateway.new_array(
         jvm.org.apache.spark.Partition, max(1, len(conditions))
@@ -76,14 +76,14 @@ def frame(
     return DataFrame(java.baseRelationToDataFrame(read), spark)
 
 
-def custom_schema(types: Mapping[str, str]) -> dict[str, str]:
+def build_custom_schema(types: Mapping[str, str]) -> dict[str, str]:
     """Returns Spark's option to read columns as other types than it would choose."""
     if not types:
         return {}
     return {"customSchema": ", ".join(f"{quote_name(name)} {kind}" for name, kind in types.items())}
 
 
-def _columns(
+def _read_columns(
     spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
 ) -> Any:
     """Returns the columns as Spark's own ``StructType``, in Java."""
@@ -121,7 +121,7 @@ _COLUMN = 16  # bytes of a value that is not long, for the driver's own objects
 _FEW = 20
 
 
-def asks(schema: StructType, rows: int | None) -> bool:
+def needs_row_width(schema: StructType, rows: int | None) -> bool:
     """Returns whether to ask the database how wide rows are: if they may be of any length.
 
     Args:
@@ -132,7 +132,7 @@ def asks(schema: StructType, rows: int | None) -> bool:
     return any(isinstance(c.dataType, (StringType, BinaryType, ArrayType)) for c in schema.fields)
 
 
-def fetch_size(
+def choose_fetch_size(
     schema: StructType,
     rows: int | None,
     extent: Extent | None = None,
@@ -150,7 +150,7 @@ def fetch_size(
     """
     width = max(_COLUMN * len(schema.fields), sampled)
     most = MOST_ROWS
-    if asks(schema, rows):
+    if needs_row_width(schema, rows):
         counted = extent and (extent.rows or (rows if whole else 0))
         if extent is not None and counted:
             width = max(width, extent.size // counted)
@@ -175,7 +175,7 @@ def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: Data
         keys: the keys, in columns of these names.
     """
     types = {name: keys.schema[name].dataType for name in columns}
-    if not all(map(_askable, types.values())):
+    if not all(map(_is_comparable, types.values())):
         return ""
     rows = keys.select(*(keys[f"`{name.replace('`', '``')}`"] for name in columns))
     found = rows.distinct().limit(_NAMED + 1).collect()
@@ -183,7 +183,7 @@ def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: Data
         return ""
     conditions = []
     for row in found:
-        literals = [_literal(dialect, value) for value in row]
+        literals = [_build_literal(dialect, value) for value in row]
         if None in literals:
             return ""
         pairs = zip(columns.values(), literals, strict=True)
@@ -195,13 +195,13 @@ def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: Data
     return f" where ({') or ('.join(conditions)})"
 
 
-def _askable(data_type: t.DataType) -> bool:
+def _is_comparable(data_type: t.DataType) -> bool:
     if isinstance(data_type, t.DecimalType):
         return data_type.scale == 0
     return isinstance(data_type, (t.IntegralType, t.StringType))
 
 
-def _literal(dialect: Dialect, value: object) -> str | None:
+def _build_literal(dialect: Dialect, value: object) -> str | None:
     """Returns a value as an SQL literal; None if it cannot be compared in SQL."""
     if isinstance(value, str):
         return dialect.text(value) if _PLAIN.fullmatch(value) else None

@@ -20,19 +20,25 @@ from loader.rows.exact_cast import cast_exactly
 from loader.rows.order import quote_name
 from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, Window, edge
 from loader.sources.contents import KEY, Contents, ReadContents
-from loader.sources.jdbc.checksum import JdbcContents, checksum, digest_of, list_comparable
+from loader.sources.jdbc.checksum import JdbcContents, choose_checksum, list_comparable, read_digest
 from loader.sources.jdbc.column_sql import ColumnSql
 from loader.sources.jdbc.connections import Connection, ConnectionPool
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.late_commits import LateCommits
-from loader.sources.jdbc.metadata import Layout, current_layout
+from loader.sources.jdbc.metadata import Layout, read_layout
 from loader.sources.jdbc.mysql.late_commits import MysqlLateCommits
 from loader.sources.jdbc.mysql.open_transactions import TransactionWatcher
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.partitions import PLACE, Division, Ranges
 from loader.sources.jdbc.postgresql.late_commits import PostgresLateCommits
 from loader.sources.jdbc.postgresql.snapshot import ExportedSnapshot
-from loader.sources.jdbc.reader import MOST_ROWS, SAMPLE, asks, build_key_predicate, fetch_size
+from loader.sources.jdbc.reader import (
+    MOST_ROWS,
+    SAMPLE,
+    build_key_predicate,
+    choose_fetch_size,
+    needs_row_width,
+)
 from loader.spark.database_errors import DatabaseError, explain
 
 _RECAST = (
@@ -51,12 +57,12 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     """
 
     def __init__(self, source: Database, exported: ExportedSnapshot | None = None) -> None:
-        super().__init__(source, exported.horizon if exported is not None else None)
+        super().__init__(source, exported.transactions if exported is not None else None)
         blind = exported.blind if exported is not None else ""
         self.late: LateCommits = (
             MysqlLateCommits(self, TransactionWatcher(self.dialect.text))
             if isinstance(self.dialect, MySQL)
-            else PostgresLateCommits(self, self.horizon, blind)
+            else PostgresLateCommits(self, self.transactions, blind)
         )
         self.held = exported.held if exported is not None else frozenset()
         self.refused = exported.refused if exported is not None else {}
@@ -82,12 +88,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if table.ref.name in self.refused:
             error = self.refused[table.ref.name]
             raise DatabaseError(error.what, where=where, remedy=error.remedy)
-        with (self._idle.lent if self.session else self.source.question)(where) as connection:
+        with (self._idle.lend if self.session else self.source.lend_connection)(
+            where
+        ) as connection:
             yield connection
 
     @contextmanager
     def _connect(self, where: str) -> Iterator[Connection]:
-        with self.source.question(where) as connection, connection.transaction():
+        with self.source.lend_connection(where) as connection, connection.transaction():
             connection.prepare(self.session)
             yield connection
 
@@ -112,13 +120,13 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             # Read before the rows: those that commit in between lie beyond it. In a snapshot there
             # are none, and one question is enough.
             together = type_.is_time and self.steady(table)
-            now = self.now(connection) if type_.is_time and not together else None
+            now = self.read_clock(connection) if type_.is_time and not together else None
             ends = self.ends(table, cursor)
             counted = f"count({self.dialect.time(column) if type_.is_time else column})"
             counts = self._digests and self.steady(table) and not cursor.collated
             known = window.known if counts else None
             wanted = ["count(*)", counted, *ends]
-            wanted += [self._up_to(column, known)] if known else []
+            wanted += [self._count_up_to(column, known)] if known else []
             wanted += self._unusual(table, cursor)
             wanted += [self.dialect.utc_clock.removeprefix("select ")] if together else []
             where = self.where(table, window)
@@ -128,7 +136,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             before = None
             if known:
                 before = int(others.pop(0) or 0)
-            clock = self._clock(_utc(others.pop()) if together else now, type_)
+            clock = self._convert_clock(_parse_utc(others.pop()) if together else now, type_)
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
                 reach = bottom  # nothing lies below
@@ -183,7 +191,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         [exact] = connection.rows(f"select {doubted} from {relation}{where}")
         return self._list_warnings(table, exact, cursor)
 
-    def judge(self, table: SourceTable, where: str = "") -> None:
+    def refuse_lossy_values(self, table: SourceTable, where: str = "") -> None:
         """Refuses rows that hold values which the lake cannot; all by default.
 
         Raises:
@@ -196,19 +204,19 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 [found] = connection.rows(f"select {', '.join(unusual)} from {relation}{where}")
                 self._warn_of_losses(connection, table, found, where)
 
-    def _up_to(self, column: str, cursor: Cursor) -> str:
+    def _count_up_to(self, column: str, cursor: Cursor) -> str:
         """Returns SQL that counts the rows at or below a cursor."""
         return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
 
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        division = Ranges(self, table, window, bounds).division(spark)
+        division = Ranges(self, table, window, bounds).divide(spark)
         where = self.where(table, window, bounds)
         size = self._fetch_size(table, bounds.rows, whole=window.low is None)
         return self._select_rows(spark, table, where, size, division, window.cursor)
 
-    def part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
+    def read_part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
         """Reads the rows that a condition holds for, in SQL of the table's own columns, lazily."""
         return self._select_rows(spark, table, f" where {condition}", self._fetch_size(table))
 
@@ -216,7 +224,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
     ) -> int:
         held = " or ".join(f"{self.column(table, name)} is not null" for name in columns)
-        where = _also(self.where(table, window, bounds), f"({held})")
+        where = _add_condition(self.where(table, window, bounds), f"({held})")
         with self.connect(table) as connection:
             [(rows,)] = connection.rows(
                 f"select count(*) from {self.source.relation(table.ref.native)}{where}"
@@ -237,11 +245,13 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where = self.where(table, window)
         if until is not None:
             column = self.column(table, window.cursor.name)
-            where = _also(where, f"{column} <= {self.dialect.literal(until)}")
+            where = _add_condition(where, f"{column} <= {self.dialect.literal(until)}")
         try:
             with self.connect(table) as connection:
                 relation = self.source.relation(table.ref.native)
-                return digest_of(connection, self.dialect, relation, columns, where, rows, indexed)
+                return read_digest(
+                    connection, self.dialect, relation, columns, where, rows, indexed
+                )
         except DatabaseError as error:  # no md5 here, say: the rows are read instead
             if error.is_locked_out:
                 raise
@@ -270,8 +280,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where = f"table {self.source.name}.{table.ref.name}"
         now = self._layouts.get(table.ref.name)
         if now is None:
-            with self.source.question(where) as connection:
-                now = current_layout(connection, table.ref.native)
+            with self.source.lend_connection(where) as connection:
+                now = read_layout(connection, table.ref.native)
         if now != table.ref.native.layout:
             raise TableError(
                 "its columns were changed while the run began or read it",
@@ -302,7 +312,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         window: Window,
         unique: bool,
     ) -> Contents:
-        expressions = checksum(self.dialect)
+        expressions = choose_checksum(self.dialect)
         if expressions is not None and unique:
             with self.connect(table) as connection:
                 parts, left_out = list_comparable(expressions, connection, table)
@@ -322,14 +332,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     lambda where, hashed: self._select_rows(
                         spark, table, where, self._fetch_size(table), key=hashed
                     ),
-                    lambda where: self.judge(table, where),
+                    lambda where: self.refuse_lossy_values(table, where),
                 )
 
         def read(wanted: Window) -> DataFrame:
             if wanted.cursor is not None:
                 return self.read(spark, table, wanted, self.bounds(table, wanted))
             # All rows: those that the spec does not ask for are read, too, and go nowhere.
-            self.judge(table, self.where(table, window))
+            self.refuse_lossy_values(table, self.where(table, window))
             with self.connect(table) as connection:
                 relation = self.source.relation(table.ref.native)
                 [(rows,)] = connection.rows(f"select count(*) from {relation}")
@@ -342,8 +352,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     ) -> int:
         """Returns a reader's fetch size, by the width of rows that the database reports."""
         configured = self.source.stream_fetch_size or self.source.options.fetch_size
-        if configured is not None or not asks(table.schema, rows):
-            return fetch_size(table.schema, rows)
+        if configured is not None or not needs_row_width(table.schema, rows):
+            return choose_fetch_size(table.schema, rows)
         native, sampled = table.ref.native, None
         with self.connect(table) as connection:
             extent = self.dialect.extent(connection, (native.catalog, native.schema, native.table))
@@ -352,7 +362,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     f"select avg({' + '.join(self._list_sizes(table))})::bigint "
                     f"from (select * from {self.source.relation(native)} limit {SAMPLE}) as sampled"
                 )
-        return fetch_size(table.schema, rows, extent, int(sampled or 0), whole=whole)
+        return choose_fetch_size(table.schema, rows, extent, int(sampled or 0), whole=whole)
 
     def _select_rows(
         self,
@@ -418,7 +428,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             if table.ref.name in self.held and table.ref.name not in self._layouts and self.session:
                 # Not after the read: this connection has just locked the table. Another one would
                 # wait behind an ALTER that itself waits until the run ends.
-                self._layouts[table.ref.name] = current_layout(connection, table.ref.native)
+                self._layouts[table.ref.name] = read_layout(connection, table.ref.native)
         return frame
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
@@ -428,7 +438,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if window.above is not None:
             column = self.column(table, window.cursor.name)
             above = f"{column} > {self.dialect.literal(window.above)}"
-            return _also(self.where(table, replace(window, above=None), bounds), above)
+            return _add_condition(self.where(table, replace(window, above=None), bounds), above)
         column = self.column(table, window.cursor.name)
         absent = self.dialect.absent(column, window.cursor.type)
         limits = []
@@ -455,7 +465,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return f" where ({text}) or {absent}"
         return f" where ({text}) and not {absent}"
 
-    def _clock(self, now: dt.datetime | None, type_: CursorType) -> Cursor | None:
+    def _convert_clock(self, now: dt.datetime | None, type_: CursorType) -> Cursor | None:
         """Returns the database's clock as a cursor of a type."""
         if now is None:
             return None
@@ -463,17 +473,17 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             now += dt.timedelta(seconds=self.wall_offset)
         return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
 
-    def now(self, connection: Connection) -> dt.datetime:
+    def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock, in UTC."""
         [(text,)] = connection.rows(self.dialect.utc_clock)
-        return _utc(text)
+        return _parse_utc(text)
 
 
-def _utc(text: str | None) -> dt.datetime:
+def _parse_utc(text: str | None) -> dt.datetime:
     return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
 
 
-def _also(where: str, condition: str) -> str:
+def _add_condition(where: str, condition: str) -> str:
     """Adds a condition to a WHERE clause."""
     before = where.removeprefix(" where ")
     return f" where ({before}) and {condition}" if before else f" where {condition}"

@@ -35,18 +35,18 @@ from loader.sources.jdbc.lossy_values import (
     JAVA_TYPES,
     TIMES,
     Column,
-    decimals,
+    find_rounded_decimals,
     has_many_texts,
     has_odd_scale,
     jdbc_type,
-    of_key,
+    refuse_in_key,
 )
-from loader.sources.jdbc.metadata import Described, NativeColumns, layout, read_native_columns
+from loader.sources.jdbc.metadata import Described, NativeColumns, build_layout, read_native_columns
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql.continuity import XMIN
 from loader.sources.jdbc.postgresql.snapshot import open_exported_snapshot
-from loader.sources.jdbc.reader import custom_schema, schema_of
+from loader.sources.jdbc.reader import build_custom_schema, read_schema
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.spark.database_errors import explain
 
@@ -76,7 +76,7 @@ class JdbcSource(Database):
 
     def tables(self) -> list[TableRef]:
         dialect = self.dialect
-        with self.catalog_question() as connection:
+        with self.lend_catalog_connection() as connection:
             home = connection.home("Catalog") if dialect.uses_catalogs else None
             default = home if dialect.uses_catalogs else connection.home("Schema")
             kinds = connection.array(
@@ -116,7 +116,7 @@ class JdbcSource(Database):
 
     def describe(self, ref: TableRef) -> SourceTable:
         native: NativeColumns = ref.native
-        with self.catalog_question(f"table {self.name}.{ref.name}") as connection:
+        with self.lend_catalog_connection(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
             key = self.dialect.key(connection, place)
             labels = ("COLUMN_NAME", "ORDINAL_POSITION")
@@ -124,25 +124,25 @@ class JdbcSource(Database):
             described = self._resolve_domains(
                 connection, native, read_native_columns(connection, native)
             )
-        writers = self._by_writer(ref, described)
+        writers = self._has_writer_cursor(ref, described)
         cursor = (self.read_options(ref).cursor_among(described) or "").lower()
         cursor = XMIN if writers else cursor
         declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
         chosen = self._choose_types(
             ref, described, cursor, {*map(str.lower, key.columns), *declared}
         )
-        schema = self._schema(ref, described, chosen)
-        types = self._read_as(described, chosen)
-        doubtful = decimals(schema, described, ref.name)
+        schema = self._find_schema(ref, described, chosen)
+        types = self._choose_read_types(described, chosen)
+        doubtful = find_rounded_decimals(schema, described, ref.name)
         shown = []
-        binary = self.in_binary(types)
+        binary = self.reads_binary(types)
         for index, column in enumerate(schema.fields):
             row = described.get(column.name, {})
             if column.name in chosen:
                 doubtful += self.dialect.doubt_texts(index, row)
             else:
                 doubtful += self.dialect.doubts(index, column.dataType, row, binary)
-            sql = self._sql(column.name, row, chosen)
+            sql = self._choose_expression(column.name, row, chosen)
             shown += [(index, sql)] if sql else []
         relation = self.relation(native)
         in_key = {
@@ -151,7 +151,9 @@ class JdbcSource(Database):
             if name in key.columns or self.dialect.lake_name(name).lower() in declared
         }
         doubtful = [
-            asked for d in doubtful for asked in (of_key(d, relation) if d.index in in_key else [d])
+            asked
+            for d in doubtful
+            for asked in (refuse_in_key(d, relation) if d.index in in_key else [d])
         ]
         as_texts = tuple(i for i, name in enumerate(schema.names) if name in chosen)
         schema = StructType(
@@ -172,7 +174,7 @@ class JdbcSource(Database):
                     columns=columns,
                     writers=writers,
                     doubts=tuple(doubtful),
-                    layout=layout(described),
+                    layout=build_layout(described),
                     shown=tuple(shown),
                     types=tuple(types.items()),
                     as_texts=as_texts,
@@ -194,7 +196,7 @@ class JdbcSource(Database):
                 for name, row in described.items()
             },
         )
-        self._orderly(ref, described, cursor)
+        self._refuse_unordered_cursor(ref, described, cursor)
         self.partition_column(found)  # reports a mistake in it before anything is read
         return found
 
@@ -213,7 +215,7 @@ class JdbcSource(Database):
         given = self.read_options(ref).column_types
         if not given:
             return {}
-        names = list(described) or self._schema(ref, described, {}).names
+        names = list(described) or self._find_schema(ref, described, {}).names
         by_name = {name.lower(): name for name in names}
         chosen: dict[str, DataType] = {}
         for name, text in given.items():
@@ -258,14 +260,14 @@ class JdbcSource(Database):
             chosen[own] = data_type(text)
         return chosen
 
-    def _sql(self, name: str, row: Column, chosen: Collection[str]) -> str:
+    def _choose_expression(self, name: str, row: Column, chosen: Collection[str]) -> str:
         """Returns SQL for a column as it is read, with ``{}`` for it; empty if as it is."""
         return self.dialect.as_text(row) if name in chosen else self.dialect.select_expression(row)
 
-    def _orderly(self, ref: TableRef, described: Described, cursor: str) -> None:
+    def _refuse_unordered_cursor(self, ref: TableRef, described: Described, cursor: str) -> None:
         """Refuses a cursor of a type without the order that a cursor needs."""
         for name, row in described.items():
-            why = self._disorder(row)
+            why = self._explain_disorder(row)
             if name.lower() == cursor and why:
                 cast = ", or read the table through a view that casts it to an integer"
                 raise TableError(
@@ -274,7 +276,7 @@ class JdbcSource(Database):
                     remedy=f"Choose another column{'' if row['DATA_TYPE'] in TIMES else cast}",
                 )
 
-    def _disorder(self, row: Mapping[str, str | None]) -> str:
+    def _explain_disorder(self, row: Mapping[str, str | None]) -> str:
         """Returns why a column cannot be the cursor; an empty text if its type may be one."""
         type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
         if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
@@ -295,12 +297,12 @@ class JdbcSource(Database):
         for column in schema.fields:
             if column.name.lower() != cursor or not isinstance(column.dataType, StringType):
                 continue
-            with self.catalog_question(f"table {self.name}.{ref.name}") as connection:
+            with self.lend_catalog_connection(f"table {self.name}.{ref.name}") as connection:
                 if not self.dialect.is_ordered_by_bytes(connection, place, column.name):
                     found.add(self.dialect.lake_name(column.name))
         return frozenset(found)
 
-    def _by_writer(self, ref: TableRef, described: Described) -> bool:
+    def _has_writer_cursor(self, ref: TableRef, described: Described) -> bool:
         """Returns whether a table's cursor is the transaction that wrote each row."""
         options = self.read_options(ref)
         named = [name.lower() for name in options.cursor_field or ()]
@@ -324,7 +326,9 @@ class JdbcSource(Database):
             )
         return True
 
-    def _schema(self, ref: TableRef, described: Described, chosen: Collection[str]) -> StructType:
+    def _find_schema(
+        self, ref: TableRef, described: Described, chosen: Collection[str]
+    ) -> StructType:
         """Returns the columns and their types; asked again only once they are described again.
 
         Args:
@@ -359,9 +363,12 @@ class JdbcSource(Database):
         columns = ", ".join(self._list_expressions(described, chosen))
         try:
             query = f"(select {columns or '*'} from {self.relation(native)}) t"
-            options = {**self.reader_options, **custom_schema(self._read_as(described, chosen))}
-            with self.catalog_question(where) as connection:
-                schema = schema_of(self.spark, connection, options, query)
+            options = {
+                **self.reader_options,
+                **build_custom_schema(self._choose_read_types(described, chosen)),
+            }
+            with self.lend_catalog_connection(where) as connection:
+                schema = read_schema(self.spark, connection, options, query)
         except Py4JJavaError as error:
             raise explain(error, where) from error
         except PySparkException as error:
@@ -380,7 +387,7 @@ class JdbcSource(Database):
         # for the type tells them apart.
         names = {name: row["TYPE_NAME"] or "" for name, row in described.items()}
         if any(row["DATA_TYPE"] == DISTINCT for row in described.values()):
-            with self.catalog_question(where) as connection:
+            with self.lend_catalog_connection(where) as connection:
                 names |= connection.types(f"select * from {self.relation(native)} where 1 = 0")
         instants = {
             name
@@ -397,7 +404,7 @@ class JdbcSource(Database):
         types = {name: kind for name, kind in types.items() if name not in chosen}
         return StructType([StructField(c.name, types.get(c.name, c.dataType)) for c in schema])
 
-    def _read_as(self, described: Described, chosen: Collection[str]) -> dict[str, str]:
+    def _choose_read_types(self, described: Described, chosen: Collection[str]) -> dict[str, str]:
         """Returns the types to read columns as, where Spark or the driver would choose others."""
         found = {
             n: self.dialect.choose_read_type(row) for n, row in described.items() if n not in chosen
@@ -407,7 +414,9 @@ class JdbcSource(Database):
 
     def _list_expressions(self, described: Described, chosen: Collection[str]) -> Iterator[str]:
         """Yields SQL for each column as it is read; nothing if `select *` has all of them so."""
-        shown = {name: self._sql(name, row, chosen) for name, row in described.items()}
+        shown = {
+            name: self._choose_expression(name, row, chosen) for name, row in described.items()
+        }
         if not self.dialect.hides_columns and not any(shown.values()):
             return
         for name, sql in shown.items():
@@ -418,17 +427,17 @@ class JdbcSource(Database):
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
         logged = [table for table in tables if self.read_options(table.ref).sync_mode == "cdc"]
         if not logged:
-            with self._moment(tables) as found:
+            with self._open_queries(tables) as found:
                 yield found
             return
         names = {table.ref.name for table in logged}
         queried = [table for table in tables if table.ref.name not in names]
         capture = load_capture(self.options.url, f"source {self.name}, sync_mode: cdc")
-        with capture.open_snapshot(self, logged, queried, self._moment) as found:
+        with capture.open_snapshot(self, logged, queried, self._open_queries) as found:
             yield found
 
     @contextmanager
-    def _moment(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
+    def _open_queries(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
         if not self.dialect.shares_snapshots:
             yield JdbcSnapshot(self)
             return

@@ -80,7 +80,7 @@ class MysqlLateCommits:
         known = {_STANDS_FOR: now} if now else None
         if seen is None or seen.blind:
             return known
-        until = self.snapshot.now(connection)
+        until = self.snapshot.read_clock(connection)
         self.remembered[table.ref.name] = seen.to_open_work(self._before(table, window), until)
         return {**self.remembered[table.ref.name].to_mark(), **(known or {})}
 

@@ -91,12 +91,12 @@ class OpenTransactions:
         opened: dict[str, dt.datetime] = {}
         for writer in self.writers:
             key = writer.started.isoformat(sep=" ")
-            found = _first_statement(writer, key, before)
+            found = _find_first_statement(writer, key, before)
             opened[key] = min(found, opened.get(key, found))
         return OpenWork(self.clock, self.base, until, opened)
 
 
-def _first_statement(writer: Writer, key: str, before: OpenWork | None) -> dt.datetime:
+def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> dt.datetime:
     """Returns a time before which a transaction's first statement cannot have begun."""
     if writer.adopted:
         return before.since if before else _EVER
@@ -263,10 +263,10 @@ def _explain_blindness(connection: Connection) -> str:
     if settings.pop("wsrep_on", "OFF") != "OFF":
         return "a Galera node does not show the transactions that are open on the others"
     read_only = set(settings.values()) - {"OFF"}
-    return _REPLICA if read_only or _replicates(connection) else ""
+    return _REPLICA if read_only or _is_replica(connection) else ""
 
 
-def _replicates(connection: Connection) -> bool:
+def _is_replica(connection: Connection) -> bool:
     """Returns whether the server is set up as a replica, as far as this account can see."""
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
@@ -278,7 +278,7 @@ def _replicates(connection: Connection) -> bool:
 
 def _read_open_transactions(connection: Connection) -> _OpenTransactions:
     [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
-    clock = _moment(clock_text)
+    clock = _parse_moment(clock_text)
     # MySQL reports a statement's age in whole seconds, from a start in whole seconds.
     age = "time_ms * 1000" if "mariadb" in (version or "").lower() else "(time + 2) * 1000000"
     statements = connection.rows(
@@ -297,17 +297,17 @@ def _read_open_transactions(connection: Connection) -> _OpenTransactions:
     if any(applies == "1" for _, applies, _ in statements):
         return _OpenTransactions(blind=_REPLICA)
     with closing(_Copies(connection)) as copies:
-        readers, writers = copies.next()
+        readers, writers = copies.read_next()
         for _ in range(_READS - 1):
             if not writers:
                 break
-            _, again = copies.next()
+            _, again = copies.read_next()
             writers = {trx: writer for trx, writer in writers.items() if trx in again}
     if copies.stale:
         return _OpenTransactions(
             blind="information_schema.innodb_trx does not show what is open now"
         )
-    began = [(session, _moment(at)) for session, _, at in statements if at is not None]
+    began = [(session, _parse_moment(at)) for session, _, at in statements if at is not None]
     return _OpenTransactions(
         clock,
         running=min([clock, *(at for _, at in began)]),
@@ -328,7 +328,7 @@ class _Copies:
         self._connection = connection
         self._open = False
 
-    def next(self) -> tuple[set[str], dict[str, Writer]]:
+    def read_next(self) -> tuple[set[str], dict[str, Writer]]:
         """Returns the sessions that only read, and the transactions that have written, by id."""
         if self.stale:
             return set(), {}
@@ -356,7 +356,7 @@ class _Copies:
                 return (
                     {session or "" for _, session, _, _, reads, _ in rows if reads == "1"},
                     {
-                        trx or "": Writer(_moment(started), session == "0")
+                        trx or "": Writer(_parse_moment(started), session == "0")
                         for trx, session, started, wrote, _, _ in rows
                         if wrote == "1"
                     },
@@ -372,5 +372,5 @@ class _Copies:
             self._connection.execute("rollback")
 
 
-def _moment(text: str | None) -> dt.datetime:
+def _parse_moment(text: str | None) -> dt.datetime:
     return dt.datetime.fromisoformat(text or "")

@@ -1,1 +1,1 @@
-"""Specific to PostgreSQL: the exported snapshot, its horizon, which transaction wrote each row."""
+"""Specific to PostgreSQL: the exported snapshot, its transactions, which of them wrote each row."""

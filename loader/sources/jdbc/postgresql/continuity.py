@@ -1,4 +1,4 @@
-"""PostgreSQL's horizon: finds the late rows of transactions that were in flight at the last sync.
+"""Finds PostgreSQL's late rows: those of transactions that were in flight at the last sync.
 
 `now()` is a transaction's start. A transaction that was open during a sync and commits after it
 brings rows with cursors below the one that was stored; a plain `cursor >= stored` never sees
@@ -43,7 +43,7 @@ XMIN = "xmin"
 
 
 @dataclass(frozen=True)
-class Horizon:
+class TransactionMark:
     """The mark that one sync stores for the next.
 
     Attributes:
@@ -76,7 +76,7 @@ class Horizon:
         }
 
     @classmethod
-    def from_mark(cls, mark: Mapping[str, Any] | None) -> Horizon | None:
+    def from_mark(cls, mark: Mapping[str, Any] | None) -> TransactionMark | None:
         """Reads the form that the state stores; None if the mark does not have it."""
         if mark is None or not {"open", "since", "system", "xmin"} <= set(mark):
             return None
@@ -88,7 +88,7 @@ class Horizon:
             str(mark["system"]),
         )
 
-    def reach(self, type_: CursorType, now: Horizon) -> Cursor | None:
+    def reach(self, type_: CursorType, now: TransactionMark) -> Cursor | None:
         """Returns a cursor that no late row can lie below, in the cursor's type; None if unknown.
 
         Unknown for cursors that are not times, and if the clock is behind what it was. Subtracts a
@@ -99,13 +99,13 @@ class Horizon:
         """
         if not type_.is_time or self.since is None or self.is_clock_behind(now):
             return None
-        same = self.fate(now) is DatabaseContinuity.SAME
+        same = self.compare_database(now) is DatabaseContinuity.SAME
         moment = dt.datetime.fromisoformat(self.since) - (_STEP if same else _OTHER_CLOCK)
         if type_ is not CursorType.TIMESTAMPTZ:
             moment -= _ANY_ZONE
         return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
 
-    def select_written_since(self, now: Horizon, *, scan: bool = False) -> str:
+    def select_written_since(self, now: TransactionMark, *, scan: bool = False) -> str:
         """Returns SQL that is true for rows written by a transaction at or after :attr:`xmin`.
 
         A row's xmin has 32 bits and wraps around, so it is compared by distance. If the distance
@@ -117,7 +117,10 @@ class Horizon:
         Args:
             scan: the table is scanned for them.
         """
-        if self.fate(now) is not DatabaseContinuity.SAME or not now.xmin < self.xmin + _HALF:
+        if (
+            self.compare_database(now) is not DatabaseContinuity.SAME
+            or not now.xmin < self.xmin + _HALF
+        ):
             return "true"
         low = self.xmin % 2**32
         if not scan and now.xmax < self.xmin + _HALF // 2:
@@ -125,15 +128,15 @@ class Horizon:
         distance = f"(xmin::text::bigint - {low} + {2**32}) % {2**32}"
         return f"({distance} < {_HALF} or xmin::text::bigint < 3)"
 
-    def is_outlived(self, now: Horizon) -> bool:
+    def is_outlived(self, now: TransactionMark) -> bool:
         """Returns whether there were so many transactions since that ids will soon be ambiguous."""
         return now.xmin > self.xmin + _HALF // 2
 
-    def is_clock_behind(self, now: Horizon) -> bool:
+    def is_clock_behind(self, now: TransactionMark) -> bool:
         """Returns whether the clock was set back since, as far as it shows."""
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
-    def fate(self, now: Horizon) -> DatabaseContinuity:
+    def compare_database(self, now: TransactionMark) -> DatabaseContinuity:
         """Detects a restore or failover between two syncs, as far as it shows."""
         before, after = self.system.partition("/")[0], now.system.partition("/")[0]
         hidden = not before or not after
@@ -167,7 +170,7 @@ class DatabaseContinuity(enum.Enum):
 
 @dataclass(frozen=True)
 class ServerActivity:
-    """The open transactions of a database, read before a snapshot is taken; see :class:`Horizon`.
+    """The open transactions of a database, read before a snapshot: see :class:`TransactionMark`.
 
     Attributes:
         since: None if this role or server cannot tell.
@@ -184,7 +187,7 @@ class ServerActivity:
     replica: bool = False
 
 
-def activity(connection: Connection, holder: int = 0) -> ServerActivity:
+def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
     """Reads how old the oldest open transaction is.
 
     Call it before taking the snapshot, which does not cover it: otherwise a transaction that
@@ -203,10 +206,10 @@ def activity(connection: Connection, holder: int = 0) -> ServerActivity:
         )
         if replica in _TRUE:
             why = "a read replica does not show the transactions that are open on its primary"
-            return ServerActivity(None, True, _system(connection), why, replica=True)
+            return ServerActivity(None, True, _read_system(connection), why, replica=True)
         if visible not in _TRUE:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
-            return ServerActivity(None, True, _system(connection), why)
+            return ServerActivity(None, True, _read_system(connection), why)
         # PostgreSQL records when a transaction was prepared, but not when it started. Not only
         # clients write: workers of subscriptions and extensions do, too. A procedure that commits
         # begins transactions that are younger than its statement, whose time it may still write.
@@ -236,18 +239,18 @@ def activity(connection: Connection, holder: int = 0) -> ServerActivity:
     now = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
     if int(hidden or 0):
         why = "sessions with track_activities = off do not show how old their transactions are"
-        return ServerActivity(None, True, _system(connection), why)
+        return ServerActivity(None, True, _read_system(connection), why)
     if int(prepared or 0):
-        return ServerActivity("1970-01-02 00:00:00", True, _system(connection), clock=now)
+        return ServerActivity("1970-01-02 00:00:00", True, _read_system(connection), clock=now)
     oldest = Cursor.parse(since or "", CursorType.TIMESTAMP).text
-    return ServerActivity(oldest, is_open in _TRUE, _system(connection), clock=now)
+    return ServerActivity(oldest, is_open in _TRUE, _read_system(connection), clock=now)
 
 
 _TRUE = ("t", "true")
 
 
-def horizon(connection: Connection, seen: ServerActivity) -> Horizon:
-    """Returns the horizon of the snapshot that a connection reads, with the activity seen before.
+def read_transaction_mark(connection: Connection, seen: ServerActivity) -> TransactionMark:
+    """Returns the transactions of the snapshot that a connection reads, and the activity before it.
 
     Raises:
         ConnectionRefusedByServer: if the server refuses the query. Its transaction, and with it the
@@ -263,7 +266,7 @@ def horizon(connection: Connection, seen: ServerActivity) -> Horizon:
         from pg_catalog.{kind}_current_snapshot() as s
         """
     )
-    return Horizon(
+    return TransactionMark(
         since=seen.since,
         xmin=int(xmin or 0),
         open=seen.open or xmin != xmax,
@@ -274,7 +277,7 @@ def horizon(connection: Connection, seen: ServerActivity) -> Horizon:
     )
 
 
-def _system(connection: Connection) -> str:
+def _read_system(connection: Connection) -> str:
     """Returns the cluster's identity and timeline; empty if a managed service hides them.
 
     A primary's timeline is that of the log it writes: its last checkpoint may have another one for

@@ -13,8 +13,8 @@ from loader.rows.window import BY_HAND
 from loader.sources import SourceTable, Window, edge
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits import WITHIN, Moment
-from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, Horizon
-from loader.sources.jdbc.postgresql.lineage import Lineage, lineage, lowest
+from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
+from loader.sources.jdbc.postgresql.lineage import Lineage, find_lowest, read_lineage
 from loader.spark.database_errors import DatabaseError
 
 
@@ -23,13 +23,13 @@ class PostgresLateCommits:
 
     Args:
         snapshot: the snapshot to find late rows in.
-        horizon: the snapshot's horizon; None if its database has none.
+        transactions: the snapshot's; None if its database has none.
         blind: why the age of open transactions is unknown; empty if it is known.
     """
 
-    def __init__(self, snapshot: Moment, horizon: Horizon | None, blind: str) -> None:
+    def __init__(self, snapshot: Moment, transactions: TransactionMark | None, blind: str) -> None:
         self.snapshot = snapshot
-        self.horizon = horizon
+        self.transactions = transactions
         self.blind = blind
         self.lineages: dict[str, Lineage] = {}
         self.added: dict[str, str] = {}
@@ -40,11 +40,11 @@ class PostgresLateCommits:
         Raises:
             DatabaseError: if the table's cursors no longer mean the same.
         """
-        if self.horizon is None:
+        if self.transactions is None:
             return
         name = self.snapshot.dialect.text(self.snapshot.source.relation(table.ref.native))
-        self.lineages[table.ref.name] = lineage(connection, name)
-        self._same_database(table, window)
+        self.lineages[table.ref.name] = read_lineage(connection, name)
+        self._refuse_reused_numbers(table, window)
         if not table.ref.native.stored:
             return
         self.added[table.ref.name] = self._select_added(connection, table, window)
@@ -53,12 +53,12 @@ class PostgresLateCommits:
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
         """Returns the mark for the next sync."""
-        if self.horizon is None:
+        if self.transactions is None:
             return None
         own = self.lineages[table.ref.name].to_mark()
         if not table.ref.native.stored:  # a view may be recreated at any time, and is the same
             own = {name: own[name] for name in ("database", "view") if name in own}
-        return {**self.horizon.to_mark(), **own}
+        return {**self.transactions.to_mark(), **own}
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
@@ -69,7 +69,7 @@ class PostgresLateCommits:
         cursors can be, checks who wrote each row, unless a lookback limits it. Once the lowest
         cursor is known (`lowest`), the cursor's index finds the rows again.
         """
-        before, now = self._before(table, window), self.horizon
+        before, now = self._read_comparable_mark(table, window), self.transactions
         if self._has_moved(table, window):
             return "true"
         if before is None or now is None or window.cursor is None:
@@ -79,7 +79,7 @@ class PostgresLateCommits:
         reach = self.reach(table, window)
         written = before.select_written_since(now, scan=reach is None)
         quiet = now.xmax <= before.xmin  # no transaction has written anything since
-        same = before.fate(now) is DatabaseContinuity.SAME
+        same = before.compare_database(now) is DatabaseContinuity.SAME
         parts = [self.added[table.ref.name]]
         if reach is not None:
             above = f"{column} >= {literal(reach)}"
@@ -94,12 +94,12 @@ class PostgresLateCommits:
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
         """Returns a cursor that no row of a transaction in flight can lie below, if known."""
-        before, now = self._before(table, window), self.horizon
+        before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
         if table.ref.native.writers:
             ids = [before.xmin]
-            if _by_hand(window) and window.low is not None:
+            if _is_set_by_hand(window) and window.low is not None:
                 ids.append(int(window.low.text))
             return Cursor(str(min(ids)), CursorType.INTEGER)
         return None if self._is_replicated(table, window) else before.reach(window.cursor.type, now)
@@ -110,31 +110,31 @@ class PostgresLateCommits:
         Without it the next sync would read again what this one has read, or would not know what
         is in flight now: after `loader state set` there is no mark.
         """
-        if self.horizon is None or window.low is None:
+        if self.transactions is None or window.low is None:
             return False
-        before = self._last(window)
-        if before is None or _by_hand(window):
+        before = self._read_last_mark(window)
+        if before is None or _is_set_by_hand(window):
             return True
         if not table.ref.native.stored:
             return self._has_moved(table, window)
         if self.lineages[table.ref.name].is_changed(window.mark):
             return True
-        if before.fate(self.horizon) is not DatabaseContinuity.SAME or before.is_outlived(
-            self.horizon
-        ):
+        if before.compare_database(
+            self.transactions
+        ) is not DatabaseContinuity.SAME or before.is_outlived(self.transactions):
             return True
-        if before.is_clock_behind(self.horizon):
+        if before.is_clock_behind(self.transactions):
             return True
         if table.ref.native.writers:
-            return before.xmin <= int(window.low.text) < self.horizon.xmin
-        return before.open and not self.horizon.open
+            return before.xmin <= int(window.low.text) < self.transactions.xmin
+        return before.open and not self.transactions.open
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numbers; if so, its highest one is stored."""
-        before, now = self._last(window), self.horizon
+        before, now = self._read_last_mark(window), self.transactions
         if before is None or now is None or window.cursor is None:
             return False
-        anew = before.fate(now) is DatabaseContinuity.FAILED_OVER or (
+        anew = before.compare_database(now) is DatabaseContinuity.FAILED_OVER or (
             self._has_moved(table, window)
             and self.lineages[table.ref.name].is_redefined(window.mark)
         )
@@ -155,17 +155,21 @@ class PostgresLateCommits:
             late = f"in a view or a table of another server, {WITHIN}"
             return (moved, late) if self._has_moved(table, window) else (late,)
         notes = []
-        before = self._before(table, window)
-        fate = before.fate(self.horizon) if before and self.horizon else DatabaseContinuity.SAME
-        if fate is DatabaseContinuity.BEHIND:
+        before = self._read_comparable_mark(table, window)
+        continuity = (
+            before.compare_database(self.transactions)
+            if before and self.transactions
+            else DatabaseContinuity.SAME
+        )
+        if continuity is DatabaseContinuity.BEHIND:
             notes.append(
                 "this replica is behind the database that was read last: what it lacks comes with "
                 "a later run"
             )
-        elif fate is not DatabaseContinuity.SAME:
+        elif continuity is not DatabaseContinuity.SAME:
             notes.append(
-                f"the database was {fate.value} since the last sync: rows written from the last "
-                "sync on are read again; rows that it lost stay in raw until a full refresh"
+                f"the database was {continuity.value} since the last sync: rows written from the "
+                "last sync on are read again; rows that it lost stay in raw until a full refresh"
             )
         elif before and self.lineages[table.ref.name].is_replaced(window.mark):
             notes.append(
@@ -174,9 +178,9 @@ class PostgresLateCommits:
                 else "another table has taken its name since the last sync: all its rows are read; "
                 "rows that it lacks stay in raw until a full refresh"
             )
-        if before and self.horizon and before.is_clock_behind(self.horizon) and is_time:
+        if before and self.transactions and before.is_clock_behind(self.transactions) and is_time:
             notes.append("the database's clock was set back: all rows written since are looked for")
-        exact = self.horizon is not None and not window.bounded
+        exact = self.transactions is not None and not window.bounded
         if self.blind and is_time:
             scans = "each sync scans the table for rows that commit late"
             notes.append(f"{self.blind}: {scans if exact else WITHIN}")
@@ -184,32 +188,40 @@ class PostgresLateCommits:
             notes.append(f"logical replication writes this table: {WITHIN}")
         return tuple(notes)
 
-    def _before(self, table: SourceTable, window: Window) -> Horizon | None:
-        """Returns the horizon of the last sync, if it says which rows of a table come late."""
-        return self._last(window) if table.ref.native.stored else None
+    def _read_comparable_mark(self, table: SourceTable, window: Window) -> TransactionMark | None:
+        """Returns the mark of the last sync, if it says which rows of a table come late."""
+        return self._read_last_mark(window) if table.ref.native.stored else None
 
-    def _last(self, window: Window) -> Horizon | None:
-        """Returns the horizon of the last sync, if it can be compared with this one's."""
-        if window.low is None or self.horizon is None:
+    def _read_last_mark(self, window: Window) -> TransactionMark | None:
+        """Returns the mark of the last sync, if it can be compared with this one's."""
+        if window.low is None or self.transactions is None:
             return None
-        before = Horizon.from_mark(window.mark)
-        if before is None or before.fate(self.horizon) is DatabaseContinuity.SAME:
+        before = TransactionMark.from_mark(window.mark)
+        if before is None or before.compare_database(self.transactions) is DatabaseContinuity.SAME:
             return before
         # In another database, only a cursor that was set by hand counts.
-        return None if _by_hand(window) else before
+        return None if _is_set_by_hand(window) else before
 
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
         """Returns whether a view is another one than at the last sync, or of another database.
 
         It is unknown which of its rows are older than that.
         """
-        before = self._last(window)
-        if table.ref.native.stored or before is None or self.horizon is None or _by_hand(window):
+        before = self._read_last_mark(window)
+        if (
+            table.ref.native.stored
+            or before is None
+            or self.transactions is None
+            or _is_set_by_hand(window)
+        ):
             return False
-        fate = before.fate(self.horizon)
+        continuity = before.compare_database(self.transactions)
         lineage = self.lineages[table.ref.name]
         another = lineage.elsewhere(window.mark) or lineage.is_redefined(window.mark)
-        return another or fate in (DatabaseContinuity.RESTORED, DatabaseContinuity.FAILED_OVER)
+        return another or continuity in (
+            DatabaseContinuity.RESTORED,
+            DatabaseContinuity.FAILED_OVER,
+        )
 
     def _is_replicated(self, table: SourceTable, window: Window) -> bool:
         """Returns whether rows come from another server, or did at the last sync."""
@@ -223,7 +235,7 @@ class PostgresLateCommits:
         condition on their lowest cursor lets the database still use the index for the others.
         """
         tables = self.lineages[table.ref.name].list_added(window.mark)
-        if not tables or window.cursor is None or self._before(table, window) is None:
+        if not tables or window.cursor is None or self._read_comparable_mark(table, window) is None:
             return ""
         if tables == self.lineages[table.ref.name].tables:
             return "true"
@@ -232,7 +244,7 @@ class PostgresLateCommits:
         if table.ref.native.writers or type_ is CursorType.STRING:
             return condition
         lowest_of = self.snapshot.ends(table, window.cursor)[0]
-        values = lowest(connection, tables, lowest_of)
+        values = find_lowest(connection, tables, lowest_of)
         if values is None:
             return condition
         cursors = [c for c in (edge(v, type_, table, window) for v in values) if c is not None]
@@ -242,15 +254,15 @@ class PostgresLateCommits:
         column = self.snapshot.column(table, window.cursor.name)
         return f"{condition} and {column} >= {self.snapshot.dialect.literal(bottom)}"
 
-    def _same_database(self, table: SourceTable, window: Window) -> None:
-        before = self._last(window)
-        if before is None or self.horizon is None or window.cursor is None:
+    def _refuse_reused_numbers(self, table: SourceTable, window: Window) -> None:
+        before = self._read_last_mark(window)
+        if before is None or self.transactions is None or window.cursor is None:
             return
-        fate = before.fate(self.horizon)
+        continuity = before.compare_database(self.transactions)
         elsewhere = self.lineages[table.ref.name].elsewhere(window.mark)
-        if elsewhere and self._has_moved(table, window) and fate is DatabaseContinuity.SAME:
-            fate = DatabaseContinuity.RESTORED  # another one on the same server
-        if fate is DatabaseContinuity.BEHIND and not window.cursor.type.is_time:
+        if elsewhere and self._has_moved(table, window) and continuity is DatabaseContinuity.SAME:
+            continuity = DatabaseContinuity.RESTORED  # another one on the same server
+        if continuity is DatabaseContinuity.BEHIND and not window.cursor.type.is_time:
             raise DatabaseError(
                 "this read replica is behind the database that was read last, so the cursor "
                 f"{window.cursor.name} would skip what it still lacks",
@@ -258,9 +270,9 @@ class PostgresLateCommits:
                 remedy="Run again once it has caught up",
             )
         by_writer = table.ref.native.writers
-        if fate is DatabaseContinuity.RESTORED and not window.cursor.type.is_time:
+        if continuity is DatabaseContinuity.RESTORED and not window.cursor.type.is_time:
             what = "this is not the database of the last sync: it was restored or replaced"
-        elif fate is DatabaseContinuity.FAILED_OVER and by_writer:
+        elif continuity is DatabaseContinuity.FAILED_OVER and by_writer:
             what = "the database failed over since the last sync"
         else:
             return
@@ -275,6 +287,6 @@ class PostgresLateCommits:
         )
 
 
-def _by_hand(window: Window) -> bool:
+def _is_set_by_hand(window: Window) -> bool:
     """Returns whether the cursor was set by hand since the mark was stored."""
     return bool((window.mark or {}).get(BY_HAND))

@@ -1,8 +1,8 @@
 """PostgreSQL: the stored tables behind a name, and whether another server writes them.
 
-Two kinds of rows escape the horizon. A table that was attached as a partition, or took another's
-place, brings rows that were written before the last sync. Logical replication brings the
-publisher's times, which no clock of this server bounds.
+The transactions that were open do not explain two kinds of rows. A table that was attached as a
+partition, or took another's place, brings rows that were written before the last sync. Logical
+replication brings the publisher's times, which no clock of this server bounds.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Lineage:
     view_in_path: str = ""
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the form that the state stores, beside the horizon."""
+        """Returns the form that the state stores, beside the transactions."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
             text = "md5:" + hash_text(text)
         own: dict[str, Any] = {"tables": text, "database": self.database}
-        if self.columns:
+        if self.read_columns:
             own["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
         own |= {"view": self.view} if self.view else {}
         return own | ({"replicated": True} if self.replicated else {})
@@ -93,7 +93,9 @@ class Lineage:
     @cached_property
     def _named(self) -> dict[str, str]:
         """The columns, by a short hash of each name."""
-        return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
+        return {
+            f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.read_columns.items()
+        }
 
     def elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark is of another database; older marks do not say."""
@@ -122,7 +124,7 @@ def hash_text(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def lineage(connection: Connection, relation: str) -> Lineage:
+def read_lineage(connection: Connection, relation: str) -> Lineage:
     """Reads a table's lineage, as a connection's transaction sees it.
 
     How a view's definition names tables depends on the search_path, so it is asked for with one
@@ -207,7 +209,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     return Lineage(int(root or 0), ids, replicated == "true", own, numbers, view, in_path)
 
 
-def lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
+def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
     """Returns the minimum of each table that has rows; None if one cannot be read in full.
 
     A role may be able to read a parent, but not its partition.

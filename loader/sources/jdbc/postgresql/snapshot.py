@@ -14,7 +14,11 @@ from dataclasses import dataclass
 
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.postgresql.continuity import Horizon, activity, horizon
+from loader.sources.jdbc.postgresql.continuity import (
+    TransactionMark,
+    read_activity,
+    read_transaction_mark,
+)
 from loader.sources.table import SourceTable
 from loader.spark.database_errors import ConnectionRefusedByServer, DatabaseError
 
@@ -25,7 +29,7 @@ class ExportedSnapshot:
 
     Attributes:
         name: the name by which other sessions use it.
-        horizon: which transactions it sees.
+        transactions: which ones it sees.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
         held: the tables that are locked: they cannot be altered until the run ends.
@@ -33,7 +37,7 @@ class ExportedSnapshot:
     """
 
     name: str
-    horizon: Horizon
+    transactions: TransactionMark
     blind: str
     settings: Sequence[str]
     held: frozenset[str]
@@ -58,10 +62,10 @@ def open_exported_snapshot(
         holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")
         relations = {table.ref.name: database.relation(table.ref.native) for table in tables}
-        held, refused = hold(holder, relations, database.lock_timeout)
-        with database.question() as connection:
-            seen = activity(connection, int(pid or 0))
-        found = horizon(holder, seen)
+        held, refused = lock_tables(holder, relations, database.lock_timeout)
+        with database.lend_connection() as connection:
+            seen = read_activity(connection, int(pid or 0))
+        found = read_transaction_mark(holder, seen)
         [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
         yield ExportedSnapshot(name or "", found, seen.blind, long, held, refused)
 
@@ -85,7 +89,7 @@ def disable_timeouts(connection: Connection) -> tuple[str, ...]:
     return tuple(f"set {setting} = 0" for setting in settings)
 
 
-def hold(
+def lock_tables(
     connection: Connection, relations: Mapping[str, str], seconds: int
 ) -> tuple[frozenset[str], dict[str, DatabaseError]]:
     """Locks relations until the connection's transaction ends; takes no snapshot yet.
@@ -110,7 +114,7 @@ def hold(
     deadline = time.monotonic() + seconds
     connection.execute("savepoint free")
     while True:
-        held, refused = _hold_locks(connection, relations)
+        held, refused = _try_locks(connection, relations)
         waited_for = any(error.is_locked_out for error in refused.values())
         if not waited_for or time.monotonic() >= deadline:
             connection.execute("release savepoint free")
@@ -119,7 +123,7 @@ def hold(
         time.sleep(_PAUSE)
 
 
-def _hold_locks(
+def _try_locks(
     connection: Connection, relations: Mapping[str, str]
 ) -> tuple[frozenset[str], dict[str, DatabaseError]]:
     held: set[str] = set()
