@@ -1,8 +1,10 @@
-"""Fingerprints a table in PostgreSQL's catalog, to detect changes that were reverted later.
+"""Detects changes of a table in PostgreSQL's catalog whose rows or values the log does not have.
+
+Partitions come and go with rows that were never logged. And a change may have been reverted later.
 
 An ALTER rewrites a row of the catalog, so the row has another `xmin`, even if a second ALTER undoes
 it. The log may have changes from between the two: under another name, in another form, without the
-old key, or not at all if the table was no partition then.
+old key, or not at all if the table was no partition then. So a table is stored with a fingerprint.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 An update is the row as it was afterwards; if it changed the key, also a tombstone of the old key.
 A delete is a tombstone, which holds only the key: deleted values are not written again. A TRUNCATE
 is a tombstone of every key that lived. Large values that an update did not change are not in the
-log, and come from the row's version before it.
+log, and come from the row's version before it. After a read of all rows, keys that are in raw and
+gone from the source get tombstones.
 """
 
 from __future__ import annotations

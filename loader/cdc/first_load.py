@@ -3,6 +3,11 @@
 A first load's table has no mark before it is published, so no other run could know that the slot
 must stay for it. An advisory lock protects it: first loads share it, and the run that moves the
 slot holds it exclusively.
+
+A large table is loaded in chunks: ranges of its key, each a batch of its own. If the load is broken
+off, the next run goes on after the last chunk that is in raw, in a snapshot of its own. So a change
+may have been visible to one chunk's snapshot and not to another's: that is decided by the chunk
+that its key lies in (`position.is_visible_to_chunk`).
 """
 
 from __future__ import annotations
@@ -26,9 +31,9 @@ from loader.sources.jdbc.interface import (
     Connection,
     Dialect,
     JdbcSnapshot,
+    choose_partition_count,
     disable_timeouts,
     open_exported_snapshot,
-    choose_partition_count,
 )
 from loader.spark.database_errors import DatabaseError
 

@@ -3,6 +3,8 @@
 A position is exclusive: all transactions whose commit record begins below it are in raw. So the
 end of the last transaction that was read is a position, and so is the end of the log if nothing
 came after that transaction.
+
+A first load sees the database in a snapshot: changes that the snapshot has seen are not read again.
 """
 
 from __future__ import annotations

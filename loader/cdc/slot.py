@@ -2,7 +2,8 @@
 
 A source has one slot and one publication for all of its tables with `sync_mode: cdc`, so the
 database decodes its log once. The slot keeps the log from the position that was last confirmed;
-nothing but :meth:`SourceSlot.advance` moves it.
+nothing but :meth:`SourceSlot.advance` moves it, up to the lowest position that is stored for any of
+the source's tables (:class:`SlotAdvance`).
 """
 
 from __future__ import annotations

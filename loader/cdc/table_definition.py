@@ -1,4 +1,4 @@
-"""Reads a table's columns from PostgreSQL's catalog, and checks that the log has their values."""
+"""Reads a table's columns, key and partitions, and checks that the log has the columns' values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the log up to the position that was its end when the run began."""
+"""Reads the log, with Debezium, up to the position that was its end when the run began."""
 
 from __future__ import annotations
 
