@@ -94,7 +94,7 @@ class Changes:
         """
         change = f.col("change")
         after = change.getField("after")
-        left_out = reduce(or_, [is_left_out(after, c, self.placeholder) for c in self.read_columns])
+        left_out = reduce(or_, [is_left_out(after, c, self.placeholder) for c in self.columns])
         came = self._has_new_key(change) | (change.getField("op") == "c")
         rows = self._parse_changes(spark).where(came & left_out)
         return not rows.isEmpty()
@@ -103,13 +103,13 @@ class Changes:
         """Returns whether a change gives a row another key."""
         before, after = change.getField("before"), change.getField("after")
         at = {name: i for i, name in enumerate(self.table.schema.names)}
-        names = [self.read_columns[at[name]].name for name in self.list_key]
+        names = [self.columns[at[name]].name for name in self.key]
         same = [before.getField(name).eqNullSafe(after.getField(name)) for name in names]
         return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
 
     def _parse_changes(self, spark: SparkSession) -> DataFrame:
         """Returns number, transaction and change of the transactions that count."""
-        schema = build_json_schema(self.read_columns)
+        schema = build_json_schema(self.columns)
         change = f.from_json("text", schema, _JSON)
         return self._read_lines(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
 
@@ -136,7 +136,7 @@ class Changes:
         change = f.col("change")
         before, after, op = (change.getField(name) for name in ("before", "after", "op"))
         at = {name: i for i, name in enumerate(self.table.schema.names)}
-        keys = [self.read_columns[at[name]] for name in self.list_key]
+        keys = [self.columns[at[name]] for name in self.key]
         moved = self._has_new_key(change)
         keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
         refusal = f.raise_error(
@@ -155,18 +155,18 @@ class Changes:
         )
         rows = lines.select(_NUMBER, _TRANSACTION, f.posexplode(parts).alias(_PART, "row"))
         if self.earlier:
-            key = {name: self.table.schema[name].dataType for name in self.list_key}
+            key = {name: self.table.schema[name].dataType for name in self.key}
             of, row = f.col(_TRANSACTION), f.col("row")
             rows = rows.where(~is_visible_to_chunk(self.earlier, self.seen, of, key, row))
         return rows.select(_NUMBER, _PART, "row.*")
 
     def _build_row(self, row: Column, deleted: bool, insert: Column) -> Column:
-        keys = {name.lower() for name in self.list_key}
+        keys = {name.lower() for name in self.key}
         fields = []
         missing: list[Column] = []
         as_texts = self.table.ref.native.as_texts
         for i, (column, field) in enumerate(
-            zip(self.read_columns, self.table.schema.fields, strict=True)
+            zip(self.columns, self.table.schema.fields, strict=True)
         ):
             held = not deleted or field.name.lower() in keys
             doubted = self.spool.replaced.has_replaced_elements(column.name)
@@ -197,7 +197,7 @@ class Changes:
         columns = []
         for place, field in enumerate(self.table.schema.fields):
             name = f.col(quote_name(field.name))
-            if not self.read_columns[place].toastable:
+            if not self.columns[place].toastable:
                 columns.append(name)
                 continue
             lacks = f.col(_MISSING).getItem(place)
@@ -234,6 +234,8 @@ class Changes:
             self._key.alias("new"),
         )
         found = moved.join(gone, f.col("gone") == f.col("place")).select("number", "old", "new")
+        # A key that is written with other digits, as 1.0 and 1.00, is the same key.
+        found = found.where(f.col("old") != f.col("new"))
         return sorted((row["number"], row["old"], row["new"]) for row in found.collect())
 
     def _add_lives(self, versions: DataFrame, moves: Sequence[tuple[int, str, str]]) -> DataFrame:
@@ -264,16 +266,16 @@ class Changes:
 
     @property
     def _key(self) -> Column:
-        return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.list_key)))
+        return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
 
     def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
         """Replaces each TRUNCATE by tombstones of the keys that lived when it came."""
-        no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.list_key])
+        no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
         rows = self.cached(rows)
         points = [r[0] for r in rows.where(is_truncate).select(_NUMBER).orderBy(_NUMBER).collect()]
         rest = rows.where(~is_truncate)
-        keys = [f.col(quote_name(name)) for name in self.list_key]
+        keys = [f.col(quote_name(name)) for name in self.key]
         types = {field.name: field.dataType for field in self.table.schema.fields}
         # Of each time between two TRUNCATEs, what lived at its end; the rest of what came before
         # has its tombstone.
@@ -292,7 +294,7 @@ class Changes:
             f.col("_cq_till").alias(_NUMBER),
             f.lit(0).alias(_PART),
             *(
-                (f.col(quote_name(name)) if name in self.list_key else f.lit(None))
+                (f.col(quote_name(name)) if name in self.key else f.lit(None))
                 .cast(data_type)
                 .alias(name)
                 for name, data_type in types.items()
@@ -310,10 +312,10 @@ class Changes:
         names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]
         raw = window.held(names)
         order = f.struct(GENERATION, BATCH, SEQUENCE)
-        newest = raw.groupBy(*(f.col(quote_name(name)) for name in self.list_key)).agg(
+        newest = raw.groupBy(*(f.col(quote_name(name)) for name in self.key)).agg(
             f.max_by(f.struct("*"), order).alias(_NEWEST)
         )
-        keys = {name.lower() for name in self.list_key}
+        keys = {name.lower() for name in self.key}
         there = newest.select(
             f.lit(0).cast("bigint").alias(_NUMBER),
             f.lit(0).alias(_PART),
@@ -328,7 +330,7 @@ class Changes:
                 for field in self.table.schema.fields
             ),
             f.coalesce(f.col(_NEWEST).getField(DELETED), f.lit(False)).alias(DELETED),
-            f.array(*[f.lit(False)] * len(self.read_columns)).alias(_MISSING),
+            f.array(*[f.lit(False)] * len(self.columns)).alias(_MISSING),
             f.lit(False).alias(_INSERT),
         )
         return there.unionByName(rows)

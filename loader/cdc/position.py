@@ -117,7 +117,7 @@ class Mark:
     def to_dict(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
         found: dict[str, Any] = {
-            "columns": dict(self.read_columns),
+            "columns": dict(self.columns),
             "log_position": format_position(self.position),
             "slot": self.slot,
             "system": self.system,
@@ -131,8 +131,8 @@ class Mark:
         if self.seen is not None:
             found["snapshot"] = self.seen.text
             found["snapshot_until"] = format_position(self.seen.until)
-        if self.list_key:
-            found["key"] = list(self.list_key)
+        if self.key:
+            found["key"] = list(self.key)
         if self.loaded is not None:
             found["loaded_up_to"] = list(self.loaded)
         if self.earlier:
@@ -180,7 +180,7 @@ class Mark:
             position=position,
             seen=self.seen if sighted else None,
             earlier=self.earlier if sighted else (),
-            key=self.list_key if sighted else (),
+            key=self.key if sighted else (),
             columns=columns,
             partitions=frozenset(partitions),
         )

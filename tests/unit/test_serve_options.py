@@ -59,8 +59,8 @@ def test_they_see_no_secrets_of_sources(tmp_path: Path, monkeypatch: pytest.Monk
     script.chmod(0o755)
     with serving.serving("unix:x", str(script), 1.0) as bridge:
         seen: Any = bridge.address
-    for environment in (seen, child_environment(), engine._environment()):
+    for environment in (seen, child_environment(), engine._build_environment()):
         assert "SHOP_PASSWORD" not in environment
         assert environment["HTTPS_PROXY"] == "http://proxy:3128"
     assert "JAVA_TOOL_OPTIONS" not in seen
-    assert engine._environment()["JAVA_TOOL_OPTIONS"] == "-Da=b"
+    assert engine._build_environment()["JAVA_TOOL_OPTIONS"] == "-Da=b"

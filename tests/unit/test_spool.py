@@ -58,11 +58,11 @@ def test_it_reads_up_to_its_own_marker(tmp_path: Path) -> None:
     assert found.end == 300
     lines = [
         line.split("\t")
-        for file in found.files("public.orders").iterdir()
+        for file in found.folder_of("public.orders").iterdir()
         for line in file.read_text().splitlines()
     ]
     assert [line[:3] for line in lines] == [["1", "0", "7"], ["3", "2", "8"]]
-    assert (found.changes("public.orders"), found.changes("public.lines")) == (2, 1)
+    assert (found.count_changes("public.orders"), found.count_changes("public.lines")) == (2, 1)
 
 
 def test_it_ends_when_the_log_is_read_from_behind_the_marker(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_transactions_that_are_published_are_found_by_their_ends(tmp_path: Path)
         _transaction(reader, number, end, ("public.orders", _change(number)))
     reader.spool.close()
     found = ChangeSpool(tmp_path, TABLES)
-    assert [found.first_after(p) for p in (0, 99, 100, 101, 300, 400)] == [0, 0, 1, 1, 3, 3]
+    assert [found.find_first_after(p) for p in (0, 99, 100, 101, 300, 400)] == [0, 0, 1, 1, 3, 3]
 
 
 def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
     )
     reader.spool.close()
     found = ChangeSpool(tmp_path, TABLES)
-    assert [found.truncates(table) for table in TABLES] == [1, 0]
-    assert [found.unavailable(table) for table in TABLES] == [2, 0]
+    assert [found.count_truncates(table) for table in TABLES] == [1, 0]
+    assert [found.count_left_out(table) for table in TABLES] == [2, 0]
 
 
 def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -
     _transaction(reader, 1, 100, *(("public.a_b", change) for change in changes))
     reader.spool.close()
     found = ChangeSpool(tmp_path, tables)
-    assert [found.changes(table) for table in tables] == [2, 1]
-    assert [found.truncates(table) for table in tables] == [1, 0]
+    assert [found.count_changes(table) for table in tables] == [2, 1]
+    assert [found.count_truncates(table) for table in tables] == [1, 0]
 
 
 def test_files_are_cut_and_only_the_user_can_read_them(
@@ -126,7 +126,7 @@ def test_files_are_cut_and_only_the_user_can_read_them(
         _transaction(reader, number, number * 10, ("public.orders", _change(number, s="\u2028\r")))
     reader.spool.close()
     found = ChangeSpool(tmp_path, TABLES)
-    files = sorted(found.files("public.orders").iterdir())
+    files = sorted(found.folder_of("public.orders").iterdir())
     assert len(files) > 1
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     lines = [line for file in files for line in file.read_bytes().split(b"\n") if line]

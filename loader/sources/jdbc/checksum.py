@@ -287,7 +287,7 @@ class JdbcContents(Contents):
     def hashes(self, share: Share) -> DataFrame:
         wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
         hashed = (
-            f"select {self._hash(self.list_key)} as k, "
+            f"select {self._hash(self.key)} as k, "
             f"{self._sql.number(self._hash(self.parts))} as n, "
             f"{wanted} as w from {self._relation}{_join_conditions(self._holds(share))}"
         )
@@ -298,7 +298,7 @@ class JdbcContents(Contents):
         )
 
     def rows(self, share: Share) -> DataFrame:
-        return self._read(_join_conditions(self._holds(share)), self._hash(self.list_key))
+        return self._read(_join_conditions(self._holds(share)), self._hash(self.key))
 
     def judge(self, share: Share) -> None:
         self._judge(_join_conditions(self._holds(share), self._wanted))
@@ -307,12 +307,12 @@ class JdbcContents(Contents):
         return self._sql.hash([self._sql.text(part, self._columns[part.name]) for part in parts])
 
     def _bucket(self, of: int) -> str:
-        return f"mod({self._sql.number(self._hash(self.list_key))}, {of})"
+        return f"mod({self._sql.number(self._hash(self.key))}, {of})"
 
     def _holds(self, share: Share) -> str:
         if share.keys is not None:
             # We made these hexadecimal digits, so they need no escape.
-            return f"{self._hash(self.list_key)} in ({', '.join(map(repr, share.keys))})"
+            return f"{self._hash(self.key)} in ({', '.join(map(repr, share.keys))})"
         if share.buckets is None:
             return ""
         return f"{self._bucket(share.of)} in ({', '.join(map(str, share.buckets))})"

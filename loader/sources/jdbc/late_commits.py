@@ -34,7 +34,7 @@ class Moment(Protocol):
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
         """Returns SQL for the lowest and the highest cursor."""
 
-    def now(self, connection: Connection) -> dt.datetime:
+    def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock, in UTC."""
 
 

@@ -107,7 +107,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         relation = self.source.relation(table.ref.native)
         with self.connect(table) as connection:
             if window.cursor is None:
-                unusual = self._unusual(table)
+                unusual = self._list_unusual_counts(table)
                 [(rows, *found)] = connection.rows(
                     f"select {', '.join(['count(*)', *unusual])} from {relation}"
                 )
@@ -127,7 +127,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             known = window.known if counts else None
             wanted = ["count(*)", counted, *ends]
             wanted += [self._count_up_to(column, known)] if known else []
-            wanted += self._unusual(table, cursor)
+            wanted += self._list_unusual_counts(table, cursor)
             wanted += [self.dialect.utc_clock.removeprefix("select ")] if together else []
             where = self.where(table, window)
             [(rows, dated, low, high, *others)] = connection.rows(
@@ -197,7 +197,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         Raises:
             TableError: there are some.
         """
-        unusual = self._unusual(table)
+        unusual = self._list_unusual_counts(table)
         if unusual:
             relation = self.source.relation(table.ref.native)
             with self.connect(table) as connection:
@@ -324,7 +324,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     expressions,
                     self.source.relation(table.ref.native),
                     self.where(table, window).removeprefix(" where "),
-                    dict(zip(table.schema.names, self._summed(table), strict=True)),
+                    dict(zip(table.schema.names, self._list_sums(table), strict=True)),
                     [known[name] for name in key],
                     parts,
                     left_out,

@@ -52,7 +52,7 @@ class Lineage:
         if len(text) > _LONGEST:
             text = "md5:" + hash_text(text)
         own: dict[str, Any] = {"tables": text, "database": self.database}
-        if self.read_columns:
+        if self.columns:
             own["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
         own |= {"view": self.view} if self.view else {}
         return own | ({"replicated": True} if self.replicated else {})
@@ -94,7 +94,7 @@ class Lineage:
     def _named(self) -> dict[str, str]:
         """The columns, by a short hash of each name."""
         return {
-            f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.read_columns.items()
+            f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()
         }
 
     def elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
