@@ -35,11 +35,11 @@ STEPS = (
     ("loader.cli.settings", "_start_spark", "before", "PySpark is imported, meanwhile Java starts"),
     ("loader.spark.jvm", "start", "after", "waiting for Java"),
     ("loader.cli.settings", "_start_spark", "after", "Spark's session"),
-    ("loader.sync.pipeline", "lock_all", "before", "the table is described"),
-    ("loader.sync.pipeline", "lock_all", "after", "locks"),
-    ("loader.sync.protocol", "recover", "before", "state and ledger; the source's snapshot"),
-    ("loader.sync.protocol", "plan_window", "before", "the newest commit, columns"),
-    ("loader.sync.protocol", "is_unchanged", "after", "bounds and digest"),
+    ("loader.sync.runner", "lock_all", "before", "the table is described"),
+    ("loader.sync.runner", "lock_all", "after", "locks"),
+    ("loader.sync.engine", "recover", "before", "state and ledger; the source's snapshot"),
+    ("loader.sync.engine", "plan_window", "before", "the newest commit, columns"),
+    ("loader.sync.plan_window", "is_unchanged", "after", "bounds and digest"),
     ("loader.sync.progress_writer", "ProgressWriter.write", "after", "the ledger's row"),
 )
 """Module, function, whether the step ends before or after it, and what the step is."""

@@ -15,6 +15,7 @@ from benchmarks.nemesis.workers import Workers
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
 from tests.sync.project import Project, Ran
 
 
@@ -77,7 +78,7 @@ class Commands:
         self.syncs += 1
         hook = _Hook(step, lambda: [do(op) for op in during] and None)
         pipeline = Pipeline(load_spec(self.project.folder / "loader.yml"), self.project.spark)
-        for outcome in pipeline.run(Watch(steps=hook), (), False, 2):
+        for outcome in run_tables(pipeline, Watch(steps=hook), (), False, 2):
             if outcome.error is not None:
                 self.failures.append(f"run_amid {step}: {outcome.error}")
         if hook.failure is not None:

@@ -27,7 +27,7 @@ def _horizon() -> Any:
 def _delta() -> Any:
     """Rows at the boundary that changed count as delivered."""
     from loader.rows import delta
-    from loader.sync import batch
+    from loader.sync import extract
 
     real = delta.flag_redelivered
 
@@ -43,7 +43,7 @@ def _delta() -> Any:
             delta.REDELIVERED, f.col(delta.REDELIVERED) | (at == f.lit(known[0]))
         )
 
-    return patch.object(batch, "flag_redelivered", wrong)
+    return patch.object(extract, "flag_redelivered", wrong)
 
 
 def _recovery() -> Any:
@@ -52,9 +52,9 @@ def _recovery() -> Any:
     It forgets what was in flight, too: on PostgreSQL the mark alone would find every row again.
     """
     from loader.rows.cursor import Cursor
-    from loader.sync import recovery
+    from loader.sync import recover
 
-    real = recovery._state_of
+    real = recover._state_of
 
     def wrong(head: Any, plan: Any) -> Any:
         state = real(head, plan)
@@ -65,7 +65,7 @@ def _recovery() -> Any:
         further_on = Cursor.parse(text, state.cursor.type)
         return replace(state, cursor=further_on, mark=None, boundary=None)
 
-    return patch.object(recovery, "_state_of", wrong)
+    return patch.object(recover, "_state_of", wrong)
 
 
 def _merge() -> Any:

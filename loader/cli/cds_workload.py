@@ -25,6 +25,7 @@ from loader.spark.session import session
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,7 +163,7 @@ def _execute(spark: SparkSession, statements: tuple[str, ...]) -> None:
 
 def _sync(spark: SparkSession, folder: Path) -> None:
     pipeline = Pipeline(load_spec(folder / "loader.yml"), spark)
-    for outcome in pipeline.run(Watch(), (), False, None):
+    for outcome in run_tables(pipeline, Watch()):
         if outcome.error is not None:
             raise outcome.error
 

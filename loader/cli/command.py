@@ -203,8 +203,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
     """Checks the spec, the lake, the connections and the cursors, and says how to fix them."""
-    from loader.sync.check import check_tables
-    from loader.sync.destination_check import check_destinations
+    from loader.sync.check import check_destinations, check_tables
 
     with open_pipeline(settings) as pipeline:
         reported: set[str] = set()

@@ -238,7 +238,7 @@ def _choose_raw_tables(
 ) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
     """Returns the raw tables of the spec's sources, each once; and errors for unreadable ones."""
     from loader.maintenance.compaction import Raw
-    from loader.sync.sharing import is_of
+    from loader.sync.ownership import is_loaded_by
 
     found: dict[tuple[str, str], tuple[Lake, Raw]] = {}
     errors: dict[str, LoaderError] = {}
@@ -253,7 +253,7 @@ def _choose_raw_tables(
                 if table in unreadable:
                     raise unreadable[table]
                 # A table that sources share is compacted once, for all of them.
-                if is_of(lake, table, (source.name, *source.formerly)):
+                if is_loaded_by(lake, table, (source.name, *source.formerly)):
                     why = "its source cannot be read" if source.name in failed else Raw.why
                     raw = known.get((source.name, table)) or Raw(table, name, why=why)
                     found.setdefault((lake.schema, table), (lake, raw))

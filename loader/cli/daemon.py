@@ -16,8 +16,9 @@ from loader.cli.stopping import stopping
 from loader.errors import LoaderError, TableError
 from loader.spec.spec import Spec, load_spec
 from loader.sync.fault_injection import drill
-from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import Outcome
 
 _LONGEST_REST = 300.0
 _REMEMBERED = 4

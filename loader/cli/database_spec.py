@@ -184,7 +184,7 @@ def describe_tables(source: Source) -> tuple[list[str], list[str]]:
     """Returns the lines of a spec's `tables` and `table_options`, with a reason for each choice."""
     from contextlib import nullcontext
 
-    from loader.sync.table_descriptions import describe_tables
+    from loader.sync.table_selection import describe_tables
 
     tables, options = [], []
     refs = source.tables()

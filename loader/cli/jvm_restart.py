@@ -15,8 +15,9 @@ from loader.cli.settings import Settings, restart_pipeline
 from loader.errors import JavaEndedError, LoaderError, TableError
 from loader.spark.failures import may_precede_java_end
 from loader.spark.jvm_exit import is_restart_wanted
-from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import Outcome, record_failure
 
 Sync = Callable[[Pipeline, tuple[str, ...], Callable[[Outcome], None]], None]
 
@@ -89,7 +90,9 @@ class RestartingRun:
                 what = f"{ended.why.what}, while this table alone was in work"
                 [table] = ended.in_work
                 error = TableError(what, where=f"table {table}", remedy=_REMEDY)
-                done(self.pipeline.record_failure(table, error))
+                source, _, name = table.partition(".")
+                spec = self.pipeline.spec.source(source)
+                done(record_failure(self.pipeline, spec, name, error))
             else:
                 runs += [(glob.escape(table),) for table in ended.in_work]
             if ended.others:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from loader.cli.output import Output
     from loader.cli.settings import Settings
     from loader.reconcile.reconciliation import Finding, Reconciliation
-    from loader.sync.pipeline import Outcome
+    from loader.sync.runner import Outcome
 
 BUCKETS = 64
 _MOST = 4096
@@ -64,6 +64,7 @@ def reconcile(
     from loader.spark.session import rows_written
     from loader.sync.fault_injection import drill
     from loader.sync.run_context import Watch
+    from loader.sync.runner import run_tables
 
     output = settings.output
     work = Reconciliation(repair, allow_deletes, buckets, per_run)
@@ -72,7 +73,7 @@ def reconcile(
         watch = Watch(progress, drill(os.environ, pipeline.spark))
         with progress, stopping(watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs):
             outcomes = []
-            for outcome in pipeline.run(watch, select, False, concurrency, work):
+            for outcome in run_tables(pipeline, watch, select, False, concurrency, work):
                 progress.done(outcome.table, "")
                 outcomes.append(outcome)
         sys.exit(report_findings(output, outcomes, work))

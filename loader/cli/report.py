@@ -12,7 +12,7 @@ from loader.errors import LoaderError
 from loader.lake.ledger import FAILED, SyncRecord
 
 if TYPE_CHECKING:
-    from loader.sync.pipeline import Outcome, Preview
+    from loader.sync.runner import Outcome, Preview
     from loader.sync.stored_progress import StoredProgress
 
 _FEW_NAMES = 3
@@ -57,7 +57,7 @@ def describe_end(outcome: Outcome) -> str:
 
 def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> int:
     """Prints the table of `loader run --dry-run`; returns 0 if all tables could be read, else 1."""
-    from loader.sync.pipeline import Outcome
+    from loader.sync.runner import Outcome
 
     rows = []
     errors: list[LoaderError] = []

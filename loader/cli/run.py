@@ -110,11 +110,12 @@ def run(
         from loader.cli.daemon import Daemon
         from loader.cli.runner import Wanted, once
         from loader.sync.backfill import Backfill
-        from loader.sync.protocol import sync_table
+        from loader.sync.engine import sync_table
+        from loader.sync.runner import preview_tables
 
         if dry_run:
             pipeline.accepts_key_change = accept_key_change
-            previews = pipeline.preview(select, full_refresh)
+            previews = preview_tables(pipeline, select, full_refresh)
             sys.exit(report.report_previews(settings.output, previews))
         if built is not None and settings.profile is not None:
             built.check(settings.profile)

@@ -15,10 +15,11 @@ from loader.cli.settings import Settings
 from loader.cli.stopping import stopping
 from loader.errors import JavaEndedError, LoaderError
 from loader.spark.session import restore_settings, rows_written
+from loader.sync.engine import sync_table
 from loader.sync.fault_injection import drill
-from loader.sync.pipeline import Outcome, Pipeline, Work
-from loader.sync.protocol import sync_table
+from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import Outcome, Work, run_tables
 
 if TYPE_CHECKING:
     from loader.cli.building import Build
@@ -51,8 +52,8 @@ class Wanted:
             pipeline: Pipeline, select: tuple[str, ...], done: Callable[[Outcome], None]
         ) -> None:
             pipeline.accepts_key_change = self.accept_key_change
-            for outcome in pipeline.run(
-                watch, select, self.full_refresh, self.concurrency, self.work
+            for outcome in run_tables(
+                pipeline, watch, select, self.full_refresh, self.concurrency, self.work
             ):
                 done(outcome)
             keep_small(pipeline)

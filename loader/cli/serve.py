@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
-    from loader.sync.pipeline import Outcome
+    from loader.sync.runner import Outcome
 
 _PORT = "localhost:7778"
 _LIKE_A_PLUGIN = {"ignore_unknown_options": True, "allow_extra_args": True}

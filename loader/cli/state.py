@@ -91,7 +91,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     """
     from loader.cli.settings import open_pipeline_with_served
     from loader.sources.programs.connector_state import is_memory
-    from loader.sync.plan import parse_cursor
+    from loader.sync.table_plan import parse_cursor
 
     with open_pipeline_with_served(settings) as pipeline:
         table = _resolve_name(pipeline, table, "loader state set")

@@ -9,9 +9,8 @@ from loader.codegen.table import OWN_COLUMNS, Column, Table
 from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
 from loader.rows.order import SOURCE_NAME
-from loader.sync.pipeline import Pipeline
-from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.selection import Planned
+from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.table_plan import FULL_REFRESH, Plan
 
 
 @dataclass(frozen=True)

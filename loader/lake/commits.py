@@ -27,7 +27,7 @@ SYNC = "strandline.sync"
 NEWEST = "strandline.newest"
 COMPACTED_TO = "strandline.compacted_to"
 SOURCES = "strandline.sources"
-"""Property of a shared raw table: its sources (JSON), see :mod:`loader.sync.sharing`."""
+"""Property of a shared raw table: its sources (JSON), see :mod:`loader.sync.ownership`."""
 ORIGINS = "strandline.origins"
 """Property of a raw table: the table that each of its sources loads into it (JSON)."""
 

@@ -162,9 +162,13 @@ class Tables:
         """Reads and appends a few of the table's rows, without a Spark job."""
         return Records(self._shared, self.handle(table))
 
-    def schema_of(self, table: str) -> StructType:
-        """Returns a table's columns as Spark reads them, without asking Spark."""
-        return self._columns_of(self.handle(table))
+    def schema_of(self, table: str, fresh: bool = False) -> StructType:
+        """Returns a table's columns as Spark reads them, without asking Spark.
+
+        Args:
+            fresh: as other processes may have altered them since the table was loaded.
+        """
+        return self._columns_of(self.fresh(table) if fresh else self.handle(table))
 
     def _columns_of(self, handle: Any) -> StructType:
         convert = self.jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert

@@ -17,9 +17,9 @@ from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.rows.window import BY_HAND
 from loader.state import StateBackend, StateRow, TableState
 from loader.state.value import moment_text
-from loader.sync.plan import FULL_REFRESH, INCREMENTAL
-from loader.sync.sharing import is_of
+from loader.sync.ownership import is_loaded_by
 from loader.sync.stores import Stores
+from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def raw_tables(stores: Stores, names: Collection[str]) -> tuple[list[str], dict[
     tables, unreadable = stores.lake.raw_tables()
     for table in tables:
         try:
-            if is_of(stores.lake, table, tuple(names)):
+            if is_loaded_by(stores.lake, table, tuple(names)):
                 found.append(table)
         except Exception as problem:
             unreadable[table] = problem

@@ -32,8 +32,8 @@ from loader.sources.contents import (
     totals,
     within,
 )
-from loader.sync.plan import Plan
-from loader.sync.sharing import own_rows
+from loader.sync.ownership import own_rows
+from loader.sync.table_plan import Plan
 
 UPDATE = "missed update"
 ROW = "missed row"

@@ -27,7 +27,7 @@ from loader.rows.delta import DELETED, HASH, row_hash, tombstone
 from loader.rows.order import quote_name
 from loader.sources import Snapshot
 from loader.sources.contents import KEY, Contents, Share
-from loader.sync.plan import Plan
+from loader.sync.table_plan import Plan
 
 SAMPLE = 10
 _OWN = "_cq_own_key"

@@ -26,9 +26,9 @@ from loader.reconcile.reconciled import Reconciled, VerifiedBucket, due
 from loader.reconcile.repair import repair
 from loader.rows.window import Window
 from loader.sources.contents import Share
-from loader.sync.attempt import TableSync
-from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.protocol import sync_locked_table
+from loader.sync.engine import sync_locked_table
+from loader.sync.table_plan import FULL_REFRESH, Plan
+from loader.sync.table_sync import TableSync
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Finding:
 
 @dataclass
 class Reconciliation:
-    """The work that :meth:`loader.sync.pipeline.Pipeline.run` does on each table to reconcile it.
+    """The work that :meth:`loader.sync.runner.run_tables` does on each table to reconcile it.
 
     Attributes:
         repairs: whether to append differences to raw.
@@ -86,29 +86,29 @@ class Reconciliation:
     per_run: int | None = None
     findings: list[Finding] = field(default_factory=list)
 
-    def __call__(self, attempt: TableSync) -> SyncRecord | None:
+    def __call__(self, sync: TableSync) -> SyncRecord | None:
         """Syncs a table, compares it, repairs it if asked to, and records the result.
 
         Raises:
             TableError: the table could not be synced, read or repaired; what was published stays.
         """
-        why = unfit(attempt.plan)
+        why = unfit(sync.plan)
         if why:
-            self.findings.append(Finding(attempt.plan.name, self.buckets, skipped=why))
-            attempt.held.release()
+            self.findings.append(Finding(sync.plan.name, self.buckets, skipped=why))
+            sync.held.release()
             return None
-        with attempt.unlocking():
-            record = sync_locked_table(attempt)
-            finding = self._compare(attempt)
+        with sync.unlock_at_end():
+            record = sync_locked_table(sync)
+            finding = self._compare(sync)
             appended = finding.synced + (record.rows_appended or 0)
             self.findings.append(replace(finding, synced=appended))
         return record
 
-    def _compare(self, attempt: TableSync) -> Finding:
-        plan, lake = attempt.plan, attempt.lake
-        attempt.phase("comparing")
+    def _compare(self, sync: TableSync) -> Finding:
+        plan, lake = sync.plan, sync.lake
+        sync.phase("comparing")
         wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
-        contents = attempt.snapshot.contents(
+        contents = sync.snapshot.contents(
             lake.spark, plan.table, plan.key, wanted, unique=plan.authoritative
         )
         reconciled = Reconciled(lake)
@@ -117,13 +117,13 @@ class Reconciliation:
             last = reconciled.last(plan.source, plan.lake_table, self.buckets)
         chosen = due(last, self.buckets, self.per_run)
         buckets, share = [Bucket(number, 0, 0, ()) for number in chosen], None
-        comparison = Comparison(plan, lake, contents, wanted, attempt.snapshot.tells_deletes)
+        comparison = Comparison(plan, lake, contents, wanted, sync.snapshot.tells_deletes)
         if lake.exists(plan.lake_table):  # else the source had nothing to load
             buckets, share = comparison.buckets(self.buckets, chosen)
         began = now()
         verified = [
             VerifiedBucket(
-                attempt.run_id,
+                sync.run_id,
                 plan.source,
                 plan.lake_table,
                 bucket.number,
@@ -137,7 +137,7 @@ class Reconciliation:
         ]
         found = Finding(plan.name, self.buckets, left_out=contents.left_out)
         if share is not None:
-            differences, appended = differing(attempt, comparison, share)
+            differences, appended = differing(sync, comparison, share)
             found = replace(found, synced=appended)
             if differences is not None:
                 verified = count_differences(verified, differences, self.buckets)
@@ -148,16 +148,16 @@ class Reconciliation:
                     distrusted=not self.allows_deletes and too_many_deletes(verified),
                 )
                 if self.repairs and not found.distrusted:
-                    verified = repair_differences(attempt, verified, differences)
+                    verified = repair_differences(sync, verified, differences)
                 unsure = {Share(self.buckets).number_of(key) for key in differences.changed}
                 verified = [one for one in verified if one.bucket not in unsure]
-        attempt.held.confirm()
+        sync.held.confirm()
         reconciled.append(verified)
         return replace(found, verified=tuple(verified))
 
 
 def differing(
-    attempt: TableSync, comparison: Comparison, share: Share
+    sync: TableSync, comparison: Comparison, share: Share
 ) -> tuple[Differences | None, int]:
     """Returns the confirmed differences (None if none), and how many rows a second sync appended.
 
@@ -165,27 +165,27 @@ def differing(
         share: the keys to look at.
     """
     appended = 0
-    attempt.phase("comparing keys")
+    sync.phase("comparing keys")
     candidates = materialize(comparison.differences(share))
     few = narrow_share(candidates, share)
-    if few is not None and not attempt.snapshot.steady(attempt.plan.table):
-        appended = sync_locked_table(attempt).rows_appended or 0
+    if few is not None and not sync.snapshot.steady(sync.plan.table):
+        appended = sync_locked_table(sync).rows_appended or 0
         candidates = materialize(still(candidates, comparison.differences(few)))
         few = narrow_share(candidates, few)
     if few is None:
         return None, appended
-    return certain(comparison, attempt.snapshot, candidates, few), appended
+    return certain(comparison, sync.snapshot, candidates, few), appended
 
 
 def repair_differences(
-    attempt: TableSync, verified: list[VerifiedBucket], differences: Differences
+    sync: TableSync, verified: list[VerifiedBucket], differences: Differences
 ) -> list[VerifiedBucket]:
     """Appends what differs; returns the buckets, marked as repaired."""
     missed = sum(bucket.all_missed for bucket in verified)
     if not missed:
         return verified
-    attempt.phase("repairing", missed)
-    done = repair(attempt, differences.rows, differences.gone, missed)
+    sync.phase("repairing", missed)
+    done = repair(sync, differences.rows, differences.gone, missed)
     return [
         replace(one, repaired=True, batch=done.batch) if one.all_missed else one for one in verified
     ]

@@ -12,15 +12,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.lake.ledger import SyncRecord, now
+from loader.lake.ledger import SyncRecord
 from loader.reconcile.comparison import GONE, key_names
 from loader.rows.delta import DELETED, HASH, Stamp, row_hash, stamp_rows
 from loader.rows.order import quote_name
-from loader.sync.attempt import TableSync
-from loader.sync.batch import Batch, CommitMetadata
-from loader.sync.plan import Plan
-from loader.sync.protocol import append, finish
-from loader.sync.recovery import PriorState, recover
+from loader.rows.window import Bounds, Window
+from loader.sync.engine import sync_locked_table
+from loader.sync.plan_window import PlannedBatch
+from loader.sync.recover import PriorState
+from loader.sync.table_plan import Plan
+from loader.sync.table_sync import TableSync
 
 RECONCILE = "reconcile"
 """The mode of its ledger row."""
@@ -28,8 +29,8 @@ RECONCILE = "reconcile"
 _ONE_FILE = 100_000
 
 
-def repair(attempt: TableSync, rows: DataFrame, gone: DataFrame, count: int) -> SyncRecord:
-    """Appends what a comparison found, by the steps of a sync: recover, append, record.
+def repair(sync: TableSync, rows: DataFrame, gone: DataFrame, count: int) -> SyncRecord:
+    """Appends what a comparison found, by the steps of a sync.
 
     The table's lock stays held.
 
@@ -43,39 +44,46 @@ def repair(attempt: TableSync, rows: DataFrame, gone: DataFrame, count: int) -> 
     Raises:
         TableError: nothing was published.
     """
-    known = recover(attempt)
-    intent, commit = append(attempt, build_repair(attempt, known, rows, gone, count))
-    if commit is None:
+
+    def build_rows(stamp: Stamp) -> DataFrame:
+        return _build_rows(sync.plan, rows, gone, count, stamp)
+
+    def plan_repair(sync: TableSync, prior: PriorState) -> PlannedBatch:
+        lake, plan = sync.lake, sync.plan
+        return PlannedBatch(
+            Window(),
+            Bounds(count),
+            lake.drift(plan.lake_table, plan.table.schema, plan.terms),
+            mode=RECONCILE,
+            state=replace(prior.state, batch=prior.next_batch),
+            idle_state=prior.state,
+            correction=build_rows,
+        )
+
+    done = sync_locked_table(sync, plan_repair)
+    if done.batch is None:
         raise TableError(
             "the differences were gone before they could be appended",
-            where=f"table {attempt.plan.name}",
+            where=f"table {sync.plan.name}",
             remedy="Reconcile again",
         )
-    return finish(attempt, known, intent, commit)
+    return done
 
 
-def build_repair(
-    attempt: TableSync, known: PriorState, rows: DataFrame, gone: DataFrame, count: int
-) -> Batch:
-    """Builds the batch; its state keeps the stored cursor and mark."""
-    plan = attempt.plan
-    after = replace(known.state, batch=known.next_batch)
-    intent = CommitMetadata(attempt.record(after, RECONCILE), after).overruling()
-    record, after = intent.record, intent.after
-    began = record.started_at or now()
-    stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
+def _build_rows(
+    plan: Plan, rows: DataFrame, gone: DataFrame, count: int, stamp: Stamp
+) -> DataFrame:
     table = plan.table.schema
     names = [f.col(quote_name(name)) for name in table.names]
     full = rows.select(*names, f.lit(False).alias(GONE)).union(_tombstones(plan, gone))
     # In one partition: in a union, both sides would number their rows from the same start.
     full = full.coalesce(1) if count <= _ONE_FILE else full
-    stamped_rows = (
+    return (
         stamp_rows(full, stamp)
         .withColumn(HASH, row_hash(table))
         .withColumn(DELETED, f.col(DELETED) | f.col(GONE))
         .drop(GONE)
     )
-    return Batch(stamped_rows, intent)
 
 
 def _tombstones(plan: Plan, gone: DataFrame) -> DataFrame:

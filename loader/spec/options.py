@@ -61,7 +61,7 @@ class TableOptions(Strict):
         column_types: the types to load columns as, instead of those that the source's would have.
         deleted_field: the column that marks deleted rows; see :func:`loader.rows.delta.tombstone`.
         shared: whether other sources that also set it load the same raw table
-            (:mod:`loader.sync.sharing`).
+            (:mod:`loader.sync.ownership`).
     """
 
     sync_mode: Literal["incremental", "full_refresh"] = "incremental"

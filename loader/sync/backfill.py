@@ -8,7 +8,7 @@ already has are redelivered, and dropped.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, localcontext
 from typing import Any
@@ -20,11 +20,11 @@ from loader.rows.cursor import EXACT, Cursor, CursorType
 from loader.rows.window import Window
 from loader.sources import Snapshot
 from loader.state import TableState
-from loader.sync.attempt import TableSync
-from loader.sync.batch import CommitMetadata
-from loader.sync.plan import Plan, parse_cursor
-from loader.sync.protocol import extract_and_append, finish
-from loader.sync.recovery import PriorState, recover
+from loader.sync.engine import sync_table
+from loader.sync.plan_window import PlannedBatch
+from loader.sync.recover import PriorState
+from loader.sync.table_plan import Plan, parse_cursor
+from loader.sync.table_sync import TableSync
 
 BACKFILL = "backfill"
 ROWS_A_CHUNK = 1_000_000
@@ -47,46 +47,35 @@ class Backfill:
     high: str | None = None
     chunk: str | None = None
 
-    def __call__(self, attempt: TableSync) -> SyncRecord:
+    def __call__(self, sync: TableSync) -> SyncRecord:
         """Backfills one table, whose lock is held; returns the sum of its chunks.
 
         Raises:
             TableError: if the table has no cursor, or was never synced; if the range does not
                 fit its cursor.
         """
-        plan = attempt.plan
-        with attempt.unlocking():
-            attempt.report_step("locked")
-            known = recover(attempt)
-            low, high = self._range(plan, known.state)
+        chunks: list[tuple[Cursor, Cursor]] = []
+        count = 0
+
+        def plan_chunk(sync: TableSync, prior: PriorState) -> PlannedBatch:
+            nonlocal count
+            low, high = self._range(sync.plan, prior.state)
             whole = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
-            before = done_to(known.state.backfill, whole, high)
-            if before is not None:
-                low = _after(before)
-                attempt.warn(f"an earlier backfill was interrupted: resuming at {low.text}")
-            total = None
-            with localcontext(EXACT):
-                pieces = list(self._pieces(plan, attempt.snapshot, low, high))
-            for number, (bottom, top) in enumerate(pieces, start=1):
-                attempt.phase(f"chunk {number} of {len(pieces)}, {bottom.text} to {top.text}")
-                last = number == len(pieces)
-                state = replace(
-                    known.state,
-                    batch=known.next_batch,
-                    backfill=None if last else {**whole, "done_to": top.text},
-                )
-                # Chunks end and begin at whole microseconds; some sources have finer times.
-                window = Window(
-                    plan.cursor,
-                    bottom,
-                    top,
-                    nulls=False,
-                    whole_microsecond=top.type in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ),
-                )
-                done, known = _chunk(attempt, known, state, window)
-                total = done if total is None else total.plus(done)
-        assert total is not None  # a range has at least one chunk
-        return total
+            if not count:
+                before = done_to(prior.state.backfill, whole, high)
+                if before is not None:
+                    low = _after(before)
+                    sync.warn(f"an earlier backfill was interrupted: resuming at {low.text}")
+                with localcontext(EXACT):
+                    chunks.extend(self._divide(sync.plan, sync.snapshot, low, high))
+                count = len(chunks)
+            bottom, top = chunks.pop(0)
+            number = count - len(chunks)
+            sync.phase(f"chunk {number} of {count}, {bottom.text} to {top.text}")
+            progress = {**whole, "done_to": top.text} if chunks else None
+            return _plan_chunk(sync, prior, bottom, top, progress, lambda: bool(chunks))
+
+        return sync_table(sync, plan_chunk)
 
     def _range(self, plan: Plan, state: TableState) -> tuple[Cursor, Cursor]:
         if plan.cursor is None:
@@ -115,7 +104,7 @@ class Backfill:
             )
         return low, high
 
-    def _pieces(
+    def _divide(
         self, plan: Plan, snapshot: Snapshot, low: Cursor, high: Cursor
     ) -> Iterator[tuple[Cursor, Cursor]]:
         where = f"table {plan.name}, --chunk"
@@ -170,19 +159,33 @@ def done_to(
     return done if both_open and done.order < high.order else None
 
 
-def _chunk(
-    attempt: TableSync, known: PriorState, after: TableState, window: Window
-) -> tuple[SyncRecord, PriorState]:
-    """Reads one chunk by the steps of a sync; returns its ledger row and the new prior state."""
-    bounds = attempt.snapshot.bounds(attempt.plan.table, window)
-    attempt.report_step("windowed")
-    record = replace(attempt.record(after, BACKFILL, window, bounds), rows_null_cursor=bounds.nulls)
-    intent, commit = extract_and_append(attempt, window, bounds, CommitMetadata(record, after))
-    if commit is None:
-        intent = replace(intent, after=replace(known.state, backfill=after.backfill))
-    done = finish(attempt, known, intent, commit)
-    next_batch = known.next_batch + (1 if commit else 0)
-    return done, replace(known, state=intent.after, next_batch=next_batch)
+def _plan_chunk(
+    sync: TableSync,
+    prior: PriorState,
+    bottom: Cursor,
+    top: Cursor,
+    progress: Mapping[str, Any] | None,
+    is_followed: Callable[[], bool],
+) -> PlannedBatch:
+    """Plans one chunk; the cursor stays, so the state keeps only the backfill's progress."""
+    plan, lake = sync.plan, sync.lake
+    # Chunks end and begin at whole microseconds; some sources have finer times.
+    window = Window(
+        plan.cursor,
+        bottom,
+        top,
+        nulls=False,
+        whole_microsecond=top.type in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ),
+    )
+    return PlannedBatch(
+        window,
+        sync.snapshot.bounds(plan.table, window),
+        lake.drift(plan.lake_table, plan.table.schema, plan.terms),
+        mode=BACKFILL,
+        state=replace(prior.state, batch=prior.next_batch, backfill=progress),
+        idle_state=replace(prior.state, backfill=progress),
+        is_followed=is_followed,
+    )
 
 
 _UNITS: dict[CursorType, Any] = {

@@ -26,23 +26,23 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, Window, lower_bound
 from loader.sources import Digest, Snapshot
 from loader.state import TableState
-from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.recovery import PriorState
+from loader.sync.recover import PriorState
+from loader.sync.table_plan import FULL_REFRESH, Plan
 
 
 def is_unchanged(
-    plan: Plan, snapshot: Snapshot, known: PriorState, window: Window, bounds: Bounds
+    plan: Plan, snapshot: Snapshot, prior: PriorState, window: Window, bounds: Bounds
 ) -> bool:
     """Returns whether a window holds just what the last sync read at its cursor."""
-    told = known.state.boundary
-    if told is None or window.low is None or plan.options.redelivered_rows == "append":
+    stored = prior.state.boundary
+    if stored is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
-    if plan.mode == FULL_REFRESH or known.starts_over:
+    if plan.mode == FULL_REFRESH or prior.starts_over:
         return False  # it begins a generation in any case
-    if told.get("batch") != known.state.batch or told.get("rows") != bounds.rows:
+    if stored.get("batch") != prior.state.batch or stored.get("rows") != bounds.rows:
         return False
     now = snapshot.digest(plan.table, window, bounds.rows)
-    return _build_boundary(plan, known.state.batch, now) == told
+    return _build_boundary(plan, prior.state.batch, now) == stored
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class AppendOnlyWindow:
 
 
 def find_append_only_window(
-    plan: Plan, snapshot: Snapshot, known: PriorState, lake: Lake, window: Window, bounds: Bounds
+    plan: Plan, snapshot: Snapshot, prior: PriorState, lake: Lake, window: Window, bounds: Bounds
 ) -> AppendOnlyWindow | None:
     """Returns the only rows of a window that are new; None if it takes a comparison to find them.
 
@@ -68,23 +68,23 @@ def find_append_only_window(
     the cursor is the highest in raw is asked of raw's files, not of the state: rows dated in the
     future, rows of another source or a cursor set by hand may lie above it.
     """
-    last = known.state.cursor
-    if plan.mode == FULL_REFRESH or known.starts_over or plan.keeps_redeliveries:
+    last = prior.state.cursor
+    if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:
         return None
     if window.cursor is None or window.low is None or last is None or window.cursor.collated:
         return None
     if bounds.log or bounds.deletions or bounds.nulls or bounds.finer or not bounds.rows:
         return None
-    overruled = known.state.base not in (None, known.state.generation)
+    overruled = prior.state.base not in (None, prior.state.generation)
     if (overruled and not plan.authoritative) or not lake.exists(plan.lake_table):
         return None
     left = snapshot.digest(plan.table, window, bounds.before, until=last)
     if left is None or may_exceed(lake, plan.lake_table, window.cursor.name, last):
         return None
-    told = known.state.boundary
-    if left.rows and (told is None or told.get("batch") != known.state.batch):
+    stored = prior.state.boundary
+    if left.rows and (stored is None or stored.get("batch") != prior.state.batch):
         return None
-    if left.rows and _build_boundary(plan, known.state.batch, left) != told:
+    if left.rows and _build_boundary(plan, prior.state.batch, left) != stored:
         return None
     fresh = replace(bounds, rows=bounds.rows - left.rows)
     return AppendOnlyWindow(replace(window, above=last), fresh, left.rows)

@@ -31,9 +31,10 @@ from loader.spec.plugins import SourceSpec
 from loader.spec.redaction import redact_foreign
 from loader.spec.spec import Spec
 from loader.sync.cloudquery_tables import SERVER, remember
-from loader.sync.pipeline import Outcome, Pipeline
-from loader.sync.plan import FOREIGN_COLUMNS, RESERVED
+from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import Outcome, run_tables
+from loader.sync.table_plan import FOREIGN_COLUMNS, RESERVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,7 +183,7 @@ class Served:
         pause, longest = PAUSE
         while True:
             locked: list[Outcome] = []
-            for outcome in pipeline.run(_Replay(self.watch), select, False, None):
+            for outcome in run_tables(pipeline, _Replay(self.watch), select):
                 if isinstance(outcome.error, LockedError):
                     locked.append(outcome)
                 else:

@@ -17,7 +17,7 @@ from pyspark.sql.window import Window as Over
 
 from loader.rows.delta import DELETED, HASH, OVERRULES, REDELIVERED, Stamp, row_hash, stamp_rows
 from loader.rows.order import SEQUENCE, quote_name, version_column
-from loader.sync.plan import Plan
+from loader.sync.table_plan import Plan
 
 _HELD = "_cq_held_hash"
 _LAST = 1 << 60

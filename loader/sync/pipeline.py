@@ -1,227 +1,314 @@
-"""One run: syncs the tables of all sources in parallel; one that fails stops no other."""
+"""Selects and plans the tables that a run syncs, by the spec and ``--select``; collects errors."""
 
 from __future__ import annotations
 
-import datetime as dt
-import logging
-import threading
-import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from loader.errors import LoaderError, LockedError
-from loader.lake.lease import Heartbeat, Lease
-from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
-from loader.names import in_the_lake
-from loader.sources import Bounds, Snapshot, Window
-from loader.spec.plugins import SourceSpec
-from loader.sync.attempt import TableSync
-from loader.sync.plan import INCREMENTAL, Plan
-from loader.sync.plan_window import preview_table
-from loader.sync.prior_progress import StoredProgress, load_progress
-from loader.sync.progress_writer import ProgressWriter
-from loader.sync.protocol import lock_all, sync_table
-from loader.sync.recovery import build_request
-from loader.sync.run_context import Watch
-from loader.sync.selection import Planned, Selection
-from loader.sync.turn import Turn, Turns
+from loader.error_report import did_you_mean
+from loader.errors import JavaEndedError, LoaderError, SpecError, TableError
+from loader.lake.lake import Lake
+from loader.lake.ledger import Ledger
+from loader.names import in_the_lake, is_wildcard, match_selection, qualify
+from loader.sources import Source, TableRef, connector
+from loader.spark.failures import clear
+from loader.spark.jvm_exit import has_java_ended
+from loader.spark.steps import step
+from loader.spec.options import TableOptions, options_for
+from loader.spec.plugins import DestinationSpec, SourceSpec
+from loader.spec.spec import Spec
+from loader.state import StateBackend
+from loader.state.lake_table import LakeState
+from loader.state.opening import open_state
+from loader.sync.ownership import Claim, check_same_shape, find_takeovers, list_sharers
+from loader.sync.stores import Stores
+from loader.sync.table_plan import NoCursorError, Plan, plan
+from loader.sync.table_selection import describe_tables, match_tables, options_for_nothing
 
-Work = Callable[[TableSync], SyncRecord | None]
-
-RECORD_SECONDS = 60.0
-"""A table that is done waits so long, still locked, for others whose state is written with its."""
-
-
-_log = logging.getLogger("loader")
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The result of one table's attempt; `error` is None on success."""
+class Planned:
+    """One source's part of a run.
 
-    table: str
-    record: SyncRecord | None = None
-    error: LoaderError | None = None
-    source: str = ""
+    Attributes:
+        errors: the errors of the source itself.
+        refused: why tables cannot be synced, by their names in the lake.
+    """
+
+    source: Source
+    spec: SourceSpec
+    plans: list[Plan] = field(default_factory=list)
+    errors: list[LoaderError] = field(default_factory=list)
+    refused: dict[str, LoaderError] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> list[LoaderError]:
+        """All errors, each once: the tables of a source that is down share one."""
+        return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
 
 
-@dataclass(frozen=True)
-class Preview:
-    """A dry run's result: the window that a sync would read, and its bounds."""
+class Pipeline:
+    """A spec bound to a Spark session: its sources, their destinations and tables.
 
-    plan: Plan
-    window: Window
-    bounds: Bounds
+    Attributes:
+        accepts_key_change: key and cursor columns may change their type if raw can follow.
+        resting: names of sources that this run leaves out.
+        quiet: when this process last recorded that a table of a source had nothing new.
+        unread: errors of tables that cannot be read, and that `loader serve` may have written.
+        planned_names: the tables that this run was to sync, as `source.table`.
+        in_work: those of them on which work began while Java ran, and is not done. If Java has
+            ended, one of them may be the reason.
+        fatal_source: the source during whose listing of tables Java ended; empty if none.
 
+    Raises:
+        SpecError: if a connector is unknown or its options are wrong.
+    """
 
-class Pipeline(Selection):
-    """A run of a spec: locks, syncs and reports every table, in parallel."""
+    def __init__(self, spec: Spec, spark: SparkSession) -> None:
+        self.spec = spec
+        self.spark = spark
+        self.accepts_key_change = False
+        self.resting: frozenset[str] = frozenset()
+        self.quiet: dict[tuple[str, str], float] = {}
+        self.unread: list[LoaderError] = []
+        self.planned_names: set[str] = set()
+        self.in_work: set[str] = set()
+        self.fatal_source = ""
+        self._lakes: dict[str, Lake] = {}  # by schema: what those of the threads are made from
+        self.sources: list[tuple[SourceSpec, Source]] = []
+        for source in spec.sources:
+            kind = connector(source.path, f"{source.where}.path")
+            options = source.options(kind.options_model)
+            bound = kind(source.name, options, spark, spec.folder)
+            bound.hide = spec.redactor.add
+            self.sources.append((source, bound))
+            self.stores(source)  # reports a missing package or a wrong option before anything else
 
-    _rehearsed: ClassVar[bool] = False
-    """Whether a run of this process has; from then on Java has loaded it."""
+    def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
+        """Opens a source's stores; a worker thread needs its own session.
 
-    def run(
-        self,
-        watch: Watch,
-        select: Sequence[str],
-        full_refresh: bool,
-        concurrency: int | None,
-        work: Work = sync_table,
-    ) -> Iterator[Outcome]:
-        """Syncs the selected tables; yields each table's outcome as it ends.
+        Raises:
+            SpecError: if the state backend's package is missing, or its options are wrong.
+        """
+        lake = Lake(self.spark, self.spec.schema_of(source))
+        if own_session:
+            lake = self._lakes.setdefault(lake.schema, lake).for_thread()
+        return Stores(lake, self._state(source, lake), Ledger(lake))
+
+    def _state(self, source: SourceSpec, lake: Lake) -> StateBackend:
+        tables = self.spec.destination(source.destinations[0]).lake
+
+        def kept_in(destination: DestinationSpec) -> Lake:
+            state = destination.lake
+            if (state.profile, state.target) != (tables.profile, tables.target):
+                raise SpecError(
+                    f"{destination.name} has another profile or target than the tables",
+                    where=f"{source.where}.backend_options.connection",
+                    remedy="One process has one Spark: name a destination with the same target",
+                )
+            schema = self.spec.state_schema_of(source) or lake.schema
+            return lake if schema == lake.schema else Lake(lake.spark, schema)
+
+        return open_state(self.spec, source, kept_in)
+
+    def prepare(self, source: SourceSpec) -> None:
+        """Creates a source's namespace, ledger and state if they do not exist yet.
+
+        Raises:
+            StateError: if the state backend is down, or cannot be written to.
+        """
+        stores = self.stores(source)
+        stores.ledger.prepare()
+        stores.state.prepare()
+
+    def plan_tables(
+        self, select: Sequence[str] = (), full_refresh: bool = False, keep: int = 1
+    ) -> list[Planned]:
+        """Plans every source's tables that its patterns and `select` choose; collects errors.
 
         Args:
-            work: called for each table, once it is locked and its source is open.
+            keep: how many connections to each source stay open, if the run needs them again.
 
         Raises:
             SpecError: if a selection matches nothing.
         """
-        with self.reuse_connections():
-            yield from self._run(watch, select, full_refresh, concurrency, work)
+        with self.reuse_connections(keep):
+            return self._parts(select, full_refresh)
 
-    def _run(
-        self,
-        watch: Watch,
-        select: Sequence[str],
-        full_refresh: bool,
-        concurrency: int | None,
-        work: Work,
-    ) -> Iterator[Outcome]:
-        run_id = uuid.uuid4().hex[:12]
-        watch.redact = self.spec.redactor.redact
-        if not Pipeline._rehearsed:
-            Pipeline._rehearsed = True
-            threading.Thread(target=self._rehearse, daemon=True).start()
-        workers = self._workers(concurrency)
-        for source, bound in self.sources:
-            bound.remembers(partial(self._marks, source))
-        parts = self.plan_tables(select, full_refresh, keep=workers)
-        leases: list[Lease] = []
-        sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
-        turns: dict[str, Turns] = {}
-        journal = ProgressWriter(self.quiet)
-        # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
-        # sources that share a table, as a batch is in the ledger before the next one begins.
-        together = work is sync_table and not watch.apart
-        slots = threading.Semaphore(workers)
-        with (
-            ExitStack() as opened,
-            Heartbeat(leases),
-            journal.write_remaining(),
-            ExitStack() as waiting,
-            ThreadPoolExecutor(workers) as pool,
-        ):
-            jobs = []
-            for part in parts:
-                unready = self._unready(part.spec)
-                name = part.spec.name
-                yield from (Outcome(e.where, error=e, source=name) for e in part.errors)
-                for table, error in part.refused.items():
-                    yield self._fail(part.spec, table, error, run_id)
-                locks: list[tuple[Plan, Lease]] = []
-                if unready is not None:
-                    for planned in part.plans:
-                        yield self._fail(part.spec, planned.lake_table, unready, run_id, planned)
-                    continue
-                refused: list[tuple[Plan, Exception]] = []
-                for planned, held in self._lock_tables(part, turns, watch, run_id):
-                    if isinstance(held, Exception):
-                        refused.append((planned, held))
-                        continue
-                    if not isinstance(held, Turn):
-                        opened.callback(held.release)
-                        leases.append(held)
-                        raw = self._raw(part.spec, planned)
-                        if sharing[raw] > 1:
-                            turns[raw] = Turns(held, sharing[raw])
-                            held = Turn(turns[raw])
-                    locks.append((planned, held))
-                for planned, problem in refused:
-                    yield self._fail(part.spec, planned.lake_table, problem, run_id, planned)
-                if not locks:
-                    continue
-                alone = [planned for planned, held in locks if not isinstance(held, Turn)]
-                said = self._load_progress(part.spec, alone) if together else None
-                try:
-                    tables = [planned.table for planned, _ in locks]
-                    snapshot = opened.enter_context(part.source.snapshot(tables))
-                    snapshot.remembers(partial(self._marks, part.spec))
-                    threads = pool
-                    if snapshot.delivers and work is sync_table:
-                        # Its tables wait for what comes, each in a thread of its own.
-                        threads = waiting.enter_context(ThreadPoolExecutor(len(locks)))
-                        stores = self.stores(part.spec)
-                        wanted = [build_request(planned, stores) for planned, _ in locks]
-                        snapshot.begin([one for one in wanted if one is not None], watch)
-                except Exception as problem:
-                    shared = self.redact_error(problem, f"source {part.spec.name}")
-                    for planned, held in locks:
-                        _unlock(held)
-                        yield self._fail(part.spec, planned.lake_table, shared, run_id, planned)
-                    continue
-                for planned, held in locks:
-                    if not planned.key:
-                        why = f" ({planned.table.keyless})" if planned.table.keyless else ""
-                        watch.warn(planned.name, f"no primary key: a snapshot needs one{why}")
-                    stores = self.stores(part.spec)
-                    attempt = TableSync(planned, held, snapshot, stores, watch, run_id)
-                    if snapshot.delivers:
-                        attempt = replace(attempt, slot=slots)
-                    if together and not isinstance(held, Turn):
-                        attempt = replace(attempt, journal=journal.add, recorded=said)
-                    jobs.append(threads.submit(self._attempt, work, part.spec, attempt))
-                if journal.waiting() > RECORD_SECONDS:
-                    yield from self._write_outcomes(journal, run_id)
-            yield from self._end_jobs(jobs, journal, run_id)
+    @contextmanager
+    def reuse_connections(self, keep: int = 1) -> Iterator[None]:
+        """Reuses the sources' connections for all queries within the block.
 
-    def _rehearse(self) -> None:
-        """Warms the JVM in the background during discovery."""
-        with suppress(Exception):  # there is no ledger yet, or the error is reported later
-            self.stores(self.sources[0][0]).ledger.rehearse()
+        Args:
+            keep: how many of each stay open within such a block.
+        """
+        with ExitStack() as asked:
+            for source, bound in self.sources:
+                asked.enter_context(bound.reuse_connections(min(keep, source.concurrency or keep)))
+            yield
 
-    def _end_jobs(
-        self, jobs: Iterable[Future[Outcome | None]], journal: ProgressWriter, run_id: str
-    ) -> Iterator[Outcome]:
-        """The outcome of each table, once its state and its ledger row are written."""
-        pending = set(jobs)
-        while pending:
-            done, pending = wait(pending, timeout=RECORD_SECONDS)
-            for job in done:
-                outcome = job.result()
-                if outcome is not None:
-                    yield outcome
-            yield from self._write_outcomes(journal, run_id)
-
-    def _write_outcomes(self, journal: ProgressWriter, run_id: str) -> Iterator[Outcome]:
-        for entry in journal.write():
-            planned, record = entry.attempt.plan, entry.total
-            if entry.error is None:
-                yield _succeed(planned, record)
+    def _parts(self, select: Sequence[str], full_refresh: bool) -> list[Planned]:
+        parts: list[Planned] = []
+        seen: list[str] = []
+        matched: set[str] = set()
+        listed = [self._list_tables(source, bound) for source, bound in self.sources]
+        claims = self._claims(listed)
+        listing = (claim for same in claims.values() for claim, _, _ in same)
+        select = qualify(select, (f"{claim.source}.{claim.table}" for claim in listing))
+        for (source, bound), refs in zip(self.sources, listed, strict=True):
+            if source.name in self.resting:
+                matched.update(select)
                 continue
-            source = self.spec.source(planned.source)
-            began = record.started_at
-            yield self._fail(source, planned.lake_table, entry.error, run_id, planned, began)
+            if isinstance(refs, LoaderError):
+                down = refs
+                named = [n for n in source.tables if not is_wildcard(n)]
+                named = [
+                    n for n in named if not select or match_selection(f"{source.name}.{n}", select)
+                ]
+                refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
+                errors = [] if refused else [down]
+                parts.append(Planned(bound, source, errors=errors, refused=refused))
+                matched.update(select)  # they might have matched its tables
+                continue
+            wanted, missing = match_tables(source, refs)
+            names_of, other = (source.name, *source.formerly), full_refresh and bool(select)
+            try:
+                lake = self.stores(source).lake
+                taken = find_takeovers(lake, names_of, wanted, refs, other)
+            except Exception as error:
+                down = self.redact_error(error, f"source {source.name}")
+                parts.append(Planned(bound, source, errors=[down]))
+                matched.update(select)
+                continue
+            if select:
+                names = {n: f"{source.name}.{n}" for n in (*(r.name for r in wanted), *missing)}
+                seen += names.values()
+                picked = {n: match_selection(full, select) for n, full in names.items()}
+                matched.update(*picked.values())
+                wanted = [ref for ref in wanted if picked[ref.name]]
+                missing = {n: error for n, error in missing.items() if picked[n]}
+            else:
+                missing |= options_for_nothing(source, bound.table_options, refs)
+            parts.append(
+                self._plan_table(source, bound, wanted, missing, full_refresh, other, claims, taken)
+            )
+        for pattern in select:
+            if pattern not in matched:
+                raise SpecError(
+                    f"no table of the spec is called {pattern!r}",
+                    where="--select",
+                    remedy=f"{did_you_mean(pattern, seen)} Choose from: "
+                    f"{', '.join(sorted(seen)[:20])}".strip(),
+                )
+        return parts
 
-    def _lock_tables(
-        self, part: Planned, turns: Mapping[str, Turns], watch: Watch, run_id: str
-    ) -> list[tuple[Plan, Lease | Exception]]:
-        """Locks a source's tables, all at once; a table that this run already holds, by turns."""
-        own = {id(p): turns.get(self._raw(part.spec, p)) for p in part.plans}
-        free = [planned for planned in part.plans if own[id(planned)] is None]
-        taken = lock_all(free, self.stores(part.spec).lake, watch, run_id)
-        ended = {id(planned): held for planned, held in zip(free, taken, strict=True)}
-        found: list[tuple[Plan, Lease | Exception]] = []
-        for planned in part.plans:
-            turn = own[id(planned)]
-            found.append((planned, ended[id(planned)] if turn is None else Turn(turn)))
+    def _list_tables(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
+        if source.name in self.resting:
+            return TableError("this run leaves it out", where=f"source {source.name}")
+        java_ran = not has_java_ended()
+        try:
+            with step(f"source {source.name}: listing its tables"):
+                return bound.tables()
+        except Exception as error:
+            found = self.redact_error(error, f"source {source.name}")
+            if java_ran and isinstance(found, JavaEndedError):
+                self.fatal_source = source.name
+            return found
+
+    def _claims(
+        self, listed: Sequence[list[TableRef] | LoaderError]
+    ) -> dict[str, list[tuple[Claim, Source, TableRef]]]:
+        """Groups the spec's tables by the raw table that they are loaded into, in lower case.
+
+        For a source that is down, only the tables that the spec names.
+        """
+        found: dict[str, list[tuple[Claim, Source, TableRef]]] = {}
+        for (source, bound), refs in zip(self.sources, listed, strict=True):
+            if isinstance(refs, LoaderError):
+                wanted = [TableRef(name) for name in source.tables if not is_wildcard(name)]
+            else:
+                wanted, _ = match_tables(source, refs)
+            for ref in wanted:
+                claim = self._claim(source, bound, ref)
+                found.setdefault(claim.raw.lower(), []).append((claim, bound, ref))
         return found
 
-    def _marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
+    def _claim(self, source: SourceSpec, bound: Source, ref: TableRef) -> Claim:
+        shared = options_of(bound, ref).shared
+        return Claim(
+            source.name, ref.name, f"{self.spec.schema_of(source)}.{ref.lake_name}", shared
+        )
+
+    def _plan_table(
+        self,
+        source: SourceSpec,
+        bound: Source,
+        wanted: Sequence[TableRef],
+        missing: Mapping[str, TableError],
+        full_refresh: bool,
+        accepts_other_origin: bool,
+        claims: Mapping[str, Sequence[tuple[Claim, Source, TableRef]]],
+        taken: Mapping[tuple[str, str], TableError],
+    ) -> Planned:
+        plans: list[Plan] = []
+        errors: list[LoaderError] = []
+        refused: dict[str, LoaderError] = {}
+        for name, error in missing.items():
+            if name in source.tables and not is_wildcard(name):
+                refused[TableRef(name).lake_name] = error
+            else:
+                errors.append(error)
+        self.planned_names.update(f"{source.name}.{ref.lake_name}" for ref in wanted)
+        free = [ref for ref in wanted if ref.key not in taken]
+        synced = {ref.lake_name.lower() for ref in free}
+        for ref in wanted:
+            if ref.key in taken and ref.lake_name.lower() in synced:
+                errors.append(taken[ref.key])  # the other one is synced
+            elif ref.key in taken:
+                refused[ref.lake_name] = taken[ref.key]
+        wanted = free
+        lacking: dict[str, NoCursorError] = {}
+        tables = describe_tables(bound, wanted, source.concurrency, self.note_work)
+        for ref, table in zip(wanted, tables, strict=True):
+            where = f"table {source.name}.{ref.name}"
+            try:
+                if isinstance(table, Exception):
+                    raise table
+                planned = plan(source.name, table, options_of(bound, ref), full_refresh)
+                self._beside_state(planned, self.spec.schema_of(source))
+                mine = self._claim(source, bound, ref)
+                same = claims[mine.raw.lower()]
+                planned = replace(
+                    planned,
+                    accepts_key_change=self.accepts_key_change,
+                    accepts_other_origin=accepts_other_origin,
+                    formerly=source.formerly,
+                    sharers=list_sharers(mine, [claim for claim, _, _ in same]),
+                )
+                first, other, its_ref = same[0]
+                if first.source != source.name and first.source not in self.resting:
+                    check_same_shape(planned, _shape_of(first, other, its_ref) or planned)
+                names = (planned.name, planned.lake_table, *planned.name.split("."))
+                self.spec.redactor.keep_readable(*names)
+                plans.append(planned)
+            except NoCursorError as problem:
+                lacking[ref.name] = problem
+            except Exception as problem:
+                refused[ref.lake_name] = self.redact_error(problem, where)
+        if len(lacking) > 1:
+            together = NoCursorError.of_all(lacking, source.name, bound.any_cursor)
+            lacking = dict.fromkeys(lacking, together)
+        cleared = {id(error): self.redact_error(error, error.where) for error in lacking.values()}
+        refused |= {TableRef(name).lake_name: cleared[id(e)] for name, e in lacking.items()}
+        return Planned(bound, source, plans, errors, refused)
+
+    def find_marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
         """Returns the stored marks of a source's table, whose name may have other capitals.
 
         If the source has none under its current name, returns those by its earlier names.
@@ -238,117 +325,60 @@ class Pipeline(Selection):
                     break
         return [one.mark for one in found if one is not None and one.mark is not None]
 
-    def _unready(self, source: SourceSpec) -> LoaderError | None:
-        """Prepares a source's stores; returns the error that fails its tables, and no others."""
-        try:
-            self.prepare(source)
-        except Exception as problem:
-            return self.redact_error(problem, f"source {source.name}")
-        return None
-
-    def _load_progress(self, source: SourceSpec, plans: Sequence[Plan]) -> StoredProgress | None:
-        """The stored progress of a source's tables; a failed read is each table's error."""
-        try:
-            return load_progress(plans, self.stores(source))
-        except Exception:
-            return None
-
-    def _attempt(self, work: Work, source: SourceSpec, attempt: TableSync) -> Outcome | None:
-        """Does the work to one table; its outcome is None if the journal has it."""
-        started, planned, held = now(), attempt.plan, attempt.held
-        try:
-            if isinstance(held, Turn):
-                held.acquire()
-            # A session of its own: the id of a staged batch is a setting.
-            stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
-            with self._working(planned.name):
-                record = work(replace(attempt, stores=stores))
-        except Exception as error:
-            attempt.snapshot.abandon(planned.table)
-            _unlock(held)
-            table, run_id = planned.lake_table, attempt.run_id
-            return self._fail(source, table, error, run_id, planned, started)
-        if attempt.journal is not None:
-            return None
-        _unlock(held)
-        return _succeed(planned, record)
-
-    def _fail(
-        self,
-        source: SourceSpec,
-        table: str,
-        error: BaseException,
-        run_id: str,
-        planned: Plan | None = None,
-        started: dt.datetime | None = None,
-    ) -> Outcome:
-        name = f"{source.name}.{table}"
-        found = self.redact_error(error, f"table {name}")
-        _log.error("%s: %s", name, found)
-        record = SyncRecord(
-            run_id=run_id,
-            source_name=source.name,
-            table_name=table,
-            mode=planned.mode if planned else INCREMENTAL,
-            cursor_field=planned.cursor.name if planned and planned.cursor else None,
-            started_at=started or now(),
-            error=str(found)[:2000],
-        ).finish(status=LOCKED if isinstance(found, LockedError) else FAILED)
-        self.quiet.pop(record.table, None)
-        try:
-            self.stores(source).ledger.append(record)
-        except Exception as second:
-            # The lake itself may have failed. Then the ledger cannot say so; the first error does.
-            found.__context__ = second
-        return Outcome(name, record, found, source.name)
-
-    def record_failure(self, table: str, error: LoaderError) -> Outcome:
-        """Writes into the ledger why a JVM that has ended did not sync a table (`source.table`)."""
-        source, _, name = table.partition(".")
-        return self._fail(self.spec.source(source), name, error, uuid.uuid4().hex[:12])
-
-    def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
-        """Yields the windows that :meth:`run` would read; writes nothing."""
-        for part in self.plan_tables(select, full_refresh):
-            yield from (Outcome(error.where, error=error) for error in part.problems)
-            if not part.plans:
-                continue
-            try:
-                tables = [planned.table for planned in part.plans]
-                with part.source.snapshot(tables) as snapshot:
-                    for planned in part.plans:
-                        yield self._preview(part.spec, planned, snapshot)
-            except Exception as error:
-                where = f"source {part.spec.name}"
-                yield Outcome(where, error=self.redact_error(error, where))
-
-    def _preview(self, source: SourceSpec, planned: Plan, snapshot: Snapshot) -> Preview | Outcome:
-        try:
-            window, bounds = preview_table(planned, snapshot, self.stores(source))
-            return Preview(planned, window, bounds)
-        except Exception as error:
-            return Outcome(planned.name, error=self.redact_error(error, f"table {planned.name}"))
-
-    def _workers(self, concurrency: int | None) -> int:
-        configured = [source.concurrency for source in self.spec.sources if source.concurrency]
-        return concurrency or max(configured, default=self._by_cores)
+    @contextmanager
+    def note_work(self, name: str) -> Iterator[None]:
+        """Notes that a table is being worked on; after an error, it stays noted."""
+        if not has_java_ended():
+            self.in_work.add(name)
+        yield
+        self.in_work.discard(name)
 
     @cached_property
-    def _by_cores(self) -> int:
-        # A table waits for its database, and for files, about half the time.
-        return max(1, min(4, 2 * int(self.spark.sparkContext.defaultParallelism)))
+    def _state_tables(self) -> dict[tuple[str, str], str]:
+        """The lake's state tables: schema and name in lower case, each with a source."""
+        found: dict[tuple[str, str], str] = {}
+        for source, _ in self.sources:
+            state = self.stores(source).state
+            if isinstance(state, LakeState):
+                found.setdefault((state.lake.schema.lower(), state.table.lower()), source.name)
+        return found
+
+    def _beside_state(self, planned: Plan, schema: str) -> None:
+        """Refuses a raw table that has the name of some source's state table.
+
+        Raises:
+            TableError: if it has; names the source.
+        """
+        keeper = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
+        if keeper is not None:
+            raise TableError(
+                f"the raw table would be called {planned.lake_table}, like the state table of "
+                f"source {keeper}",
+                where=f"table {planned.name}",
+                remedy=f"Give backend_options.table_name of {keeper} another name",
+            )
+
+    def redact_error(self, error: BaseException, where: str) -> LoaderError:
+        """Returns an error as a user should read it, without secrets."""
+        found = clear(error, where)
+        hide = self.spec.redactor.redact
+        clean = type(found)(hide(found.what), where=hide(found.where), remedy=hide(found.remedy))
+        clean.__cause__ = error if found is not error else error.__cause__
+        return clean.with_traceback(error.__traceback__)
+
+    def raw_table(self, source: SourceSpec, planned: Plan) -> str:
+        """Returns the raw table that a plan loads, in lower case."""
+        return f"{self.spec.schema_of(source)}.{planned.lake_table}".lower()
 
 
-def _succeed(planned: Plan, record: SyncRecord | None) -> Outcome:
-    if record is not None:
-        rows = record.rows_appended or 0
-        _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-    return Outcome(planned.name, record, source=planned.source)
+def options_of(source: Source, ref: TableRef) -> TableOptions:
+    """Returns the options of one table."""
+    return options_for(source.table_options, ref.name, TableOptions())
 
 
-def _unlock(held: Lease) -> None:
-    """Unlocks a table, if the catalog that its lock is in can be reached."""
+def _shape_of(claim: Claim, source: Source, ref: TableRef) -> Plan | None:
+    """Plans another source's table; None if that fails: that source reports its own error."""
     try:
-        held.release()
-    except Exception as error:
-        _log.warning("%s could not be unlocked: %s", held.where, error)
+        return plan(claim.source, source.describe(ref), options_of(source, ref))
+    except Exception:
+        return None

@@ -23,7 +23,7 @@ from loader.errors import StateError
 from loader.lake.ledger import NOTHING_NEW, SyncRecord
 from loader.state import StateRow, TableState
 from loader.state.lake_table import LakeState
-from loader.sync.attempt import TableSync
+from loader.sync.table_sync import TableSync
 
 _log = logging.getLogger("loader")
 
@@ -44,7 +44,7 @@ class Entry:
         error: why it could not be written.
     """
 
-    attempt: TableSync
+    sync: TableSync
     state: TableState | None
     record: SyncRecord
     total: SyncRecord
@@ -61,10 +61,10 @@ class Entry:
     @property
     def state_place(self) -> Hashable:
         """Equal for entries whose states one commit can hold."""
-        state = self.attempt.stores.state
+        state = self.sync.stores.state
         if isinstance(state, LakeState):
             return state.lake.schema, state.table
-        return self.attempt.plan.source
+        return self.sync.plan.source
 
 
 class ProgressWriter:
@@ -88,12 +88,12 @@ class ProgressWriter:
             return time.monotonic() - self._since if self._entries else 0.0
 
     def add(
-        self, attempt: TableSync, state: TableState | None, record: SyncRecord, total: SyncRecord
+        self, sync: TableSync, state: TableState | None, record: SyncRecord, total: SyncRecord
     ) -> None:
         """Adds the progress of a table's sync; any thread may call it."""
         with self._adding:
             self._since = self._since if self._entries else time.monotonic()
-            self._entries.append(Entry(attempt, state, record, total))
+            self._entries.append(Entry(sync, state, record, total))
 
     def write(self) -> list[Entry]:
         """Writes what was added, and unlocks the tables.
@@ -113,12 +113,12 @@ class ProgressWriter:
             self._record_all(entries)
         _each(entries, "ledger-recorded")
         for entry in entries:
-            entry.does(partial(entry.attempt.confirm_stored, entry.state))
+            entry.does(partial(entry.sync.confirm_stored, entry.state))
             try:
-                entry.attempt.held.release()
+                entry.sync.held.release()
             except Exception as error:
                 # All is written. The next run that locks the table finds its owner's process gone.
-                _log.warning("%s could not be unlocked: %s", entry.attempt.plan.name, error)
+                _log.warning("%s could not be unlocked: %s", entry.sync.plan.name, error)
         _each(entries, "unlocked")
         return entries
 
@@ -135,7 +135,7 @@ class ProgressWriter:
             self._store([entry for entry in same if entry.state is not None])
 
     def _record_all(self, entries: Sequence[Entry]) -> None:
-        for same in _group(entries, lambda entry: entry.attempt.lake.schema):
+        for same in _group(entries, lambda entry: entry.sync.lake.schema):
             self._record(same)
 
     def _store(self, entries: Sequence[Entry]) -> None:
@@ -146,8 +146,8 @@ class ProgressWriter:
         confirmed = _confirm(entries)
         if not confirmed:
             return
-        backend = confirmed[0].attempt.stores.state
-        states = {entry.attempt.plan.name: entry.state for entry in confirmed if entry.state}
+        backend = confirmed[0].sync.stores.state
+        states = {entry.sync.plan.name: entry.state for entry in confirmed if entry.state}
         try:
             rows = backend.following(states)
             backend.append([row for row in rows.values() if isinstance(row, StateRow)])
@@ -166,21 +166,21 @@ class ProgressWriter:
                     ]  # the backend is unreachable: each try may take minutes
             return
         for entry in confirmed:
-            row = rows[entry.attempt.plan.name]
+            row = rows[entry.sync.plan.name]
             if isinstance(row, StateError):
                 entry.error = row
 
     def _record(self, entries: Sequence[Entry]) -> None:
-        told = [entry for entry in _confirm(entries) if not self._is_known(entry)]
-        if not told:
+        written = [entry for entry in _confirm(entries) if not self._is_known(entry)]
+        if not written:
             return
         try:
-            told[0].attempt.stores.ledger.append_all([entry.record for entry in told])
+            written[0].sync.stores.ledger.append_all([entry.record for entry in written])
         except Exception as error:
-            for entry in told:
+            for entry in written:
                 entry.error = error
             return
-        for entry in told:
+        for entry in written:
             self._quiet.pop(entry.record.table, None)
             if entry.record.status == NOTHING_NEW:
                 self._quiet[entry.record.table] = time.monotonic()
@@ -199,7 +199,7 @@ def _beside_each_other(entries: Sequence[Entry]) -> bool:
     Whichever of them a crash leaves out, the next run adds. A drill wants them in order.
     """
     return any(entry.state is not None for entry in entries) and all(
-        isinstance(entry.attempt.stores.state, LakeState) and entry.attempt.watch.steps is None
+        isinstance(entry.sync.stores.state, LakeState) and entry.sync.watch.steps is None
         for entry in entries
     )
 
@@ -207,13 +207,13 @@ def _beside_each_other(entries: Sequence[Entry]) -> bool:
 def _confirm(entries: Iterable[Entry]) -> list[Entry]:
     """Those whose tables are still ours: nothing is written for one that was taken over."""
     for entry in entries:
-        entry.does(entry.attempt.stores.confirm)
+        entry.does(entry.sync.stores.confirm)
     return [entry for entry in entries if entry.error is None]
 
 
 def _each(entries: Iterable[Entry], step: str) -> None:
     for entry in entries:
-        entry.does(partial(entry.attempt.report_step, step))
+        entry.does(partial(entry.sync.report_step, step))
 
 
 def _group(entries: Iterable[Entry], by: Callable[[Entry], Any]) -> list[list[Entry]]:

@@ -20,6 +20,7 @@ from loader.errors import TableError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
 from tests.cdc.test_changes import follow
 from tests.services import Database
 from tests.sync.project import Project
@@ -79,7 +80,7 @@ def _broken_off(project: Project, at: int, between: Callable[[], None] = lambda:
                     raise TableError("broken off", where=table, remedy="Run again")
 
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    errors = [outcome.error for outcome in pipeline.run(Watch(steps=Steps()), (), False, 2)]
+    errors = [outcome.error for outcome in run_tables(pipeline, Watch(steps=Steps()), (), False, 2)]
     assert all(error is None or "broken off" in str(error) for error in errors), errors
     return any(errors)
 

@@ -13,8 +13,8 @@ from loader.lake.lease import Lease
 from loader.spec.spec import load_spec
 from loader.sync import cloudquery_ingest
 from loader.sync.cloudquery_ingest import Served
-from loader.sync.pipeline import Outcome
 from loader.sync.run_context import Watch
+from loader.sync.runner import Outcome
 from tests.connectors.test_served import ORDERS, Bridge
 from tests.sync.project import Project
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from loader.errors import TableError
 from loader.spec.spec import load_spec
-from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import Outcome, run_tables
 from tests.sync.project import Project
 
 
@@ -24,7 +25,7 @@ def run_with(
 ) -> dict[str, Outcome]:
     """Runs a project's spec; returns each table's outcome."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    outcomes = pipeline.run(Watch(steps=Hook(reached)), tuple(select), False, None)
+    outcomes = run_tables(pipeline, Watch(steps=Hook(reached)), tuple(select))
     return {outcome.table: outcome for outcome in outcomes}
 
 

@@ -22,10 +22,11 @@ from loader.errors import TableError
 from loader.lake import ledger
 from loader.lake.catalog_owners import CatalogLockStore
 from loader.spec.spec import load_spec
-from loader.sync.destination_check import check_destination
+from loader.sync.check import check_destination
 from loader.sync.fault_injection import STEPS
-from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import Outcome, run_tables
 from tests.crash import shop
 from tests.crash.steps import Hook, run_with
 from tests.services import Database
@@ -56,7 +57,7 @@ def test_a_machine_that_is_paused_at_every_step(
         """The other machine's kernel does not see this one's locks."""
         (folder / project.schema / f"{table}.lock").unlink()
         pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-        heirs.extend(pipeline.run(Watch(), [f"shop.{table}"], False, 1))
+        heirs.extend(run_tables(pipeline, Watch(), [f"shop.{table}"], False, 1))
 
     def pause(step: str, name: str) -> None:
         table = name.partition(".")[2]
@@ -230,7 +231,7 @@ def test_credentials_that_are_rotated_in_the_midst_of_a_run(
             database.execute(f"alter role {user} password '{after}'")
 
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    outcomes = list(pipeline.run(Watch(steps=Hook(rotate)), (), False, 1))
+    outcomes = list(run_tables(pipeline, Watch(steps=Hook(rotate)), (), False, 1))
     [lost] = [outcome for outcome in outcomes if outcome.error is not None]
     assert [outcome.table for outcome in outcomes if outcome.error is None] == ended
     assert str(lost.error).startswith(f"table {lost.table}: ")

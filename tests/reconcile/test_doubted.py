@@ -15,6 +15,7 @@ from loader.reconcile.reconciliation import Reconciliation
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
 from tests.reconcile.shop import Shop, line, missed, nothing, reconcile
 from tests.services import Database, Postgres
 from tests.sync.project import Project
@@ -153,7 +154,7 @@ def test_a_table_that_is_emptied_and_filled_meanwhile(
         work = Reconciliation(repairs=True)
         pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
         watch = Watch(listener=Phase("comparing", rewrite))
-        assert [one.error for one in pipeline.run(watch, (), False, None, work)] == [None]
+        assert [one.error for one in run_tables(pipeline, watch, (), False, None, work)] == [None]
         return work, bool(done)
 
     [same] = repaired("note")[0].findings

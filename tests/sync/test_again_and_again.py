@@ -5,13 +5,14 @@ from __future__ import annotations
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
 from tests.services import Database
 from tests.sync.project import Project
 
 
 def _round(pipeline: Pipeline) -> str:
     """Syncs the only table; returns its status."""
-    [outcome] = pipeline.run(Watch(), (), False, 1)
+    [outcome] = run_tables(pipeline, Watch(), (), False, 1)
     assert outcome.record is not None
     return outcome.record.status
 

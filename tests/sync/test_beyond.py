@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from loader.sync import batch
+from loader.sync import extract
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -26,13 +26,13 @@ Synced = Callable[[], dict[str, tuple[object, ...]]]
 def synced(project: Project, monkeypatch: pytest.MonkeyPatch) -> Synced:
     """Syncs; returns by table: rows appended and redelivered, and whether rows were compared."""
     compared: list[str] = []
-    marked = batch.flag_redelivered
+    marked = extract.flag_redelivered
 
     def spied(rows, raw, *others):  # type: ignore[no-untyped-def]
         compared.append(raw._jdf.queryExecution().analyzed().toString())
         return marked(rows, raw, *others)
 
-    monkeypatch.setattr(batch, "flag_redelivered", spied)
+    monkeypatch.setattr(extract, "flag_redelivered", spied)
 
     def run() -> dict[str, tuple[object, ...]]:
         compared.clear()

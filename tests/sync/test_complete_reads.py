@@ -11,6 +11,7 @@ import pytest
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
 from tests.reconcile.conftest import derby as derby
 from tests.reconcile.conftest import shop as shop
 from tests.reconcile.shop import Shop
@@ -33,7 +34,7 @@ def _run(project: Project, act: Callable[[], None], full_refresh: bool) -> int:
     """Runs while something happens between bounds and read; returns the rows that it appends."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     watch = Watch(steps=At("windowed", act))
-    [outcome] = pipeline.run(watch, (), full_refresh, None)
+    [outcome] = run_tables(pipeline, watch, (), full_refresh, None)
     assert outcome.error is None, outcome.error
     assert outcome.record is not None
     return outcome.record.rows_appended or 0

@@ -16,7 +16,8 @@ from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.spark import interruption
 from loader.spark.database_errors import DatabaseError
 from loader.spec.spec import load_spec
-from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.pipeline import Pipeline
+from loader.sync.runner import Outcome
 from tests.crash.steps import run_with
 from tests.services import Database
 from tests.sync.project import Project

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loader.sync import batch
-from loader.sync.attempt import TableSync
+from loader.sync import extract
+from loader.sync.table_sync import TableSync
 from tests.services import Database, Postgres
 from tests.services.pooler import pooled
 from tests.sync.project import Project
@@ -36,8 +36,10 @@ def test_only_light_windows_pass_through_the_driver(
     project.run()
     for name in options:
         postgres_database.execute(f"update {name} set doc = doc || id")  # at the cursor
-    held, passed = batch.hold_rows, []
-    monkeypatch.setattr(batch, "hold_rows", lambda rows: passed.append(rows.columns) or held(rows))
+    held, passed = extract.hold_rows, []
+    monkeypatch.setattr(
+        extract, "hold_rows", lambda rows: passed.append(rows.columns) or held(rows)
+    )
     ran = project.run()
     assert len(passed) == 1
     for name in options:

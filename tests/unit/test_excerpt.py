@@ -27,7 +27,7 @@ CUT = {
     "cdc/slot.py": "a slot's name",
     "sources/programs/malformed.py": "compared, not shown",
     "state/local.py": "a file's name",
-    "sync/pipeline.py": "secrets were removed before",
+    "sync/runner.py": "secrets were removed before",
 }
 """The modules that cut something that has more than 30 parts, and why none of it is a secret."""
 

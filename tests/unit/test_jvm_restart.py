@@ -10,10 +10,10 @@ import pytest
 from loader.cli import jvm_restart
 from loader.cli.jvm_restart import RestartingRun
 from loader.errors import JavaEndedError, TableError
-from loader.sync import selection
-from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync import pipeline as pipeline_module
+from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
-from loader.sync.selection import Selection
+from loader.sync.runner import Outcome
 
 ENDED = JavaEndedError("Spark's Java process ended with exit code 3")
 
@@ -22,7 +22,7 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     java = SimpleNamespace(ended=False)
-    monkeypatch.setattr(selection, "has_java_ended", lambda: java.ended)
+    monkeypatch.setattr(pipeline_module, "has_java_ended", lambda: java.ended)
     monkeypatch.setattr(jvm_restart, "is_restart_wanted", lambda: java.ended)
 
     def restart(settings: Any, pipeline: Any) -> Any:
@@ -34,7 +34,7 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
         raise ENDED
 
     monkeypatch.setattr(jvm_restart, "restart_pipeline", restart)
-    pipeline: Any = Selection.__new__(Selection)
+    pipeline: Any = Pipeline.__new__(Pipeline)
     pipeline.redact_error = lambda error, where: error
     pipeline.resting, pipeline.in_work, pipeline.planned_names = frozenset(), set(), set()
 

@@ -13,7 +13,7 @@ from loader.cli.building import _find_option_value
 from loader.cli.daemon import Daemon, rest_after
 from loader.errors import LoaderError, SpecError, TableError
 from loader.spec.spec import load_spec
-from loader.sync.pipeline import Outcome
+from loader.sync.runner import Outcome
 
 
 class _Output:

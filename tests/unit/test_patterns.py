@@ -6,7 +6,7 @@ import time
 
 from loader.sources import TableRef
 from loader.spec.plugins import SourceSpec
-from loader.sync.table_patterns import match_tables
+from loader.sync.table_selection import match_tables
 
 REFS = [TableRef(name) for name in ("*", "hr_*", "hr_pay", "orders", "Orders2", "or?ers")]
 

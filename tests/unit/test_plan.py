@@ -13,9 +13,9 @@ from loader.rows.window import Bounds
 from loader.sources import SourceTable, TableRef
 from loader.spec.options import TableOptions
 from loader.state import TableState
-from loader.sync.plan import FULL_REFRESH, INCREMENTAL, Plan, plan
-from loader.sync.protocol import advance_state
-from loader.sync.recovery import PriorState
+from loader.sync.plan_window import advance_state
+from loader.sync.recover import PriorState
+from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, Plan, plan
 
 COLUMNS = {
     "id": t.IntegerType(),

@@ -8,8 +8,8 @@ import pytest
 
 from loader.errors import TableError
 from loader.lake.lease import Lease
-from loader.sync.sharing import Claim, list_sharers
-from loader.sync.turn import Turn, Turns
+from loader.sync.ownership import Claim, list_sharers
+from loader.sync.runner import Turn, Turns
 
 
 def _claims(*sources: tuple[str, bool]) -> list[Claim]:

@@ -11,7 +11,7 @@ from loader.sources.file.options import FileOptions, FileTableOptions
 from loader.sources.jdbc.options import JdbcTableOptions
 from loader.sources.programs.options import ProgramTableOptions
 from loader.spec.options import TableOptions, options_for
-from loader.sync.plan import NoCursorError, plan
+from loader.sync.table_plan import NoCursorError, plan
 
 
 def test_a_name_counts_before_wildcards_and_a_later_wildcard_before_an_earlier_one() -> None:

@@ -71,6 +71,7 @@ class Drift:
         before: the source schema to remember before raw is altered.
         after: the source schema to remember with the batch.
         added: columns that the source did not have at the last batch, also renamed ones.
+        raw: the raw table's columns that this was planned for; None if there is no table.
     """
 
     notes: tuple[str, ...]
@@ -79,6 +80,7 @@ class Drift:
     before: SourceSchema
     after: SourceSchema
     added: tuple[str, ...] = ()
+    raw: t.StructType | None = None
 
 
 def plan_creation(source: t.StructType) -> Drift:
@@ -134,6 +136,7 @@ def drift(
         before=replace(before, variants=tuple(sorted(variants.values()))),
         after=SourceSchema.of(source, gone, variants.values()),
         added=tuple(field.name for name, field in arriving.items() if name not in before.columns),
+        raw=raw,
     )
 
 

@@ -1,4 +1,4 @@
-"""Checks which sources may load a raw table: one, or several that share it.
+"""Checks what may load a raw table: one source, or several that share it, and one table of each.
 
 A raw table's batch numbers, state and comparisons belong to its source. So a second source is
 refused before anything is read, unless the spec declares in both that they share the table
@@ -8,6 +8,12 @@ source and key together identify a row.
 Sources of one spec are checked against each other. Sources of other spec files only the raw table
 knows: its newest commit names its source, and a property (:data:`loader.lake.commits.SOURCES`)
 lists the sources that share it, with the key and the cursor of each.
+
+Names in the lake are not unique in a source: the schema `a` with a table `b_c` would have the raw
+table of `a_b.c`; a table `"Orders"` fits a spec that means `orders`; a schema that comes first in
+the search path has the table of each bare name. So each raw table records the table that it is
+loaded from (:data:`loader.lake.commits.ORIGINS`), and no other table of the same name takes it
+over.
 """
 
 from __future__ import annotations
@@ -21,11 +27,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.lake.commits import SOURCES, Commit, newest_commit, sharers, source_of
+from loader.lake.commits import (
+    ORIGINS,
+    SOURCES,
+    Commit,
+    newest_commit,
+    origins,
+    sharers,
+    source_of,
+)
 from loader.lake.lake import Lake
 from loader.property_codec import encode_property
 from loader.rows.order import SOURCE_NAME
-from loader.sync.plan import Plan
+from loader.sources import TableRef
+from loader.sync.table_plan import Plan
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,7 @@ class Claim:
     shared: bool
 
 
-def owners(claims: Sequence[Claim]) -> list[Claim]:
+def list_granted(claims: Sequence[Claim]) -> list[Claim]:
     """Returns the granted claims on one raw table: the first in the spec, or all that share it."""
     return [one for one in claims if one.shared] if claims[0].shared else list(claims[:1])
 
@@ -59,7 +74,7 @@ def list_sharers(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
         TableError: if another source already loads it, and they do not share it.
     """
     claims = [one for one in claims if one.source != mine.source or one == mine]
-    allowed = owners(claims)
+    allowed = list_granted(claims)
     if mine not in allowed:
         other = allowed[0]
         lacking = [one for one in (other, mine) if not one.shared]
@@ -80,7 +95,7 @@ def list_sharers(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.source for one in allowed))
 
 
-def same_shape(mine: Plan, other: Plan) -> None:
+def check_same_shape(mine: Plan, other: Plan) -> None:
     """Refuses a source whose key or cursor differs from the other sharers'.
 
     Raises:
@@ -140,7 +155,7 @@ def own_rows(plan: Plan, raw: DataFrame) -> DataFrame:
     return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.is_shared else raw
 
 
-def is_of(lake: Lake, table: str, names: Sequence[str]) -> bool:
+def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
     """Whether a source loads a raw table, according to the table itself.
 
     Args:
@@ -154,7 +169,7 @@ def is_of(lake: Lake, table: str, names: Sequence[str]) -> bool:
     return any(name in there for name in names)
 
 
-def register(plan: Plan, lake: Lake) -> None:
+def register_sharer(plan: Plan, lake: Lake) -> None:
     """Records in the raw table that a source shares it; the caller holds the lock."""
     if not plan.is_shared or not lake.exists(plan.lake_table):
         return
@@ -216,3 +231,104 @@ def _compare(mine: Plan, other: str, shape: Mapping[str, Any]) -> None:
 
 def _format_value(value: Any) -> str:
     return (", ".join(value) if isinstance(value, list) else value) or "none"
+
+
+def find_takeovers(
+    lake: Lake,
+    names: Sequence[str],
+    wanted: Sequence[TableRef],
+    listed: Sequence[TableRef],
+    full_refresh: bool = False,
+) -> dict[tuple[str, str], TableError]:
+    """Finds the tables that would be loaded into another one's raw table.
+
+    Of several that the spec chooses, only that goes on which raw has rows of; none, if raw does not
+    record it.
+
+    Args:
+        names: the source's names, now and before.
+        wanted: the tables that the spec chooses.
+        listed: all tables of the source.
+        full_refresh: the user asked to read these tables again, and may mean others by them.
+
+    Returns:
+        An error for each, by :attr:`TableRef.key`.
+    """
+    chosen = {ref.key for ref in wanted}
+    by_raw: dict[str, list[TableRef]] = {}
+    for ref in listed:
+        by_raw.setdefault(ref.lake_name.lower(), []).append(ref)
+    errors: dict[tuple[str, str], TableError] = {}
+    for same in by_raw.values():
+        rivals = [ref for ref in same if ref.key in chosen]
+        if len(same) == 1 or not rivals:
+            continue
+        spelled = dict.fromkeys(ref.lake_name for ref in (*rivals, *same))
+        recorded = (_read_recorded(lake, table, names) for table in spelled if lake.exists(table))
+        owner = next(filter(None, recorded), "")
+        if len(rivals) > 1:
+            error = _sharing(rivals, owner, names[0])
+            errors |= {ref.key: error for ref in rivals if ref.place != owner}
+        elif owner not in ("", rivals[0].place) and not full_refresh:
+            error = _other(lake, rivals[0], owner, names[0])
+            errors[rivals[0].key] = error
+    return errors
+
+
+def check_origin(plan: Plan, lake: Lake) -> None:
+    """Refuses a table if its raw table was loaded from another one of its source.
+
+    Raises:
+        TableError: if it was, unless the user asked for a full refresh.
+    """
+    before = _read_recorded(lake, plan.lake_table, plan.names)
+    if before not in ("", plan.table.ref.place) and not plan.accepts_other_origin:
+        raise _other(lake, plan.table.ref, before, plan.source)
+
+
+def record_origin(plan: Plan, lake: Lake) -> None:
+    """Records in the raw table which table a source loads; the caller holds the lock."""
+    table = plan.lake_table
+    if lake.exists(table) and _read_recorded(lake, table, plan.names) != plan.table.ref.place:
+        lake.set_properties(table, origin_property(plan, origins(lake.handle(table))))
+
+
+def origin_property(plan: Plan, before: Mapping[str, str]) -> dict[str, str]:
+    """Returns the property of a raw table that records which table a source loads into it.
+
+    Args:
+        before: what is recorded of its other sources.
+    """
+    after = {**before, plan.source: plan.table.ref.place}
+    return {ORIGINS: encode_property(json.dumps(after, sort_keys=True))}
+
+
+def _read_recorded(lake: Lake, table: str, names: Sequence[str]) -> str:
+    there = origins(lake.handle(table))
+    return next((there[name] for name in names if name in there), "")
+
+
+def _sharing(rivals: Sequence[TableRef], owner: str, source: str) -> TableError:
+    names = sorted(ref.name for ref in rivals)
+    if len(set(names)) < len(names):
+        names = sorted(ref.place for ref in rivals)
+    loaded = f", which was loaded from {owner}" if owner else ""
+    return TableError(
+        f"{', '.join(names[:-1])} and {names[-1]} would share the raw table "
+        f"{rivals[0].lake_name}{loaded}",
+        where=f"source {source}, tables",
+        remedy="Load one of them through a second source with another `schema`, or name "
+        "it in skip_tables",
+    )
+
+
+def _other(lake: Lake, ref: TableRef, owner: str, source: str) -> TableError:
+    name = f"{source}.{ref.lake_name}"
+    return TableError(
+        f"the raw table {lake.schema}.{ref.lake_name} was loaded from {owner}, and would now be "
+        f"loaded from {ref.place}",
+        where=f"table {name}",
+        remedy="If this is the same table, renamed or moved, read all of it again: `loader run "
+        f"--full-refresh --select {name}`. If not, write the right one's name in `tables` of "
+        f"source {source}, with its schema",
+    )

@@ -9,14 +9,12 @@ from typing import Any
 
 from loader.lake.lake import Lake
 from loader.lake.lease import Lease
-from loader.lake.ledger import SyncRecord, now
-from loader.rows.window import Bounds, Window
+from loader.lake.ledger import SyncRecord
 from loader.sources import Snapshot
 from loader.state import TableState
-from loader.sync.plan import Plan
-from loader.sync.prior_progress import StoredProgress
 from loader.sync.run_context import Watch
-from loader.sync.stores import Stores
+from loader.sync.stores import StoredProgress, Stores
+from loader.sync.table_plan import Plan
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,11 @@ class TableSync:
         return self.stores.lake
 
     @contextmanager
-    def unlocking(self) -> Iterator[None]:
-        """Releases the lock on exit, also after an error."""
+    def unlock_at_end(self) -> Iterator[None]:
+        """Releases the lock on exit, also after an error; a journal does so once all is written."""
+        if self.journal is not None:
+            yield
+            return
         try:
             yield
         finally:
@@ -100,38 +101,3 @@ class TableSync:
     def warn(self, text: str) -> None:
         """Warns the user about this table."""
         self.watch.warn(self.plan.name, text)
-
-    def record(
-        self,
-        after: TableState,
-        mode: str,
-        window: Window | None = None,
-        bounds: Bounds | None = None,
-    ) -> SyncRecord:
-        """Returns a batch's ledger row, as far as it is known before the batch is read.
-
-        Args:
-            after: the state once the batch is published.
-            mode: the ledger's name for how the batch is read.
-            window, bounds: the range that is read; None if rows are named one by one.
-        """
-        low = high = floor = None
-        if window is not None and bounds is not None:
-            low, high, floor = window.low, window.end(bounds), window.floor(bounds)
-        type_ = self.plan.cursor.type if self.plan.cursor else None
-        return SyncRecord(
-            run_id=self.run_id,
-            source_name=self.plan.source,
-            table_name=self.plan.lake_table,
-            batch=after.batch,
-            generation=after.generation,
-            mode=mode,
-            cursor_field=after.cursor_field,
-            cursor_type=type_.value if type_ else None,
-            cursor_low=floor.text if floor else None,
-            cursor_high=after.cursor.text if after.cursor else None,
-            read_from=low.text if low else None,
-            read_to=high.text if high else None,
-            rows_redelivered=0,
-            started_at=now(),
-        )

@@ -9,13 +9,11 @@ from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.sources import Request
 from loader.state import TableState
-from loader.sync.attempt import TableSync
-from loader.sync.origins import check_origin, record_origin
-from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.prior_progress import StoredProgress, load_progress
+from loader.sync.ownership import check_origin, check_ownership, record_origin, register_sharer
 from loader.sync.run_context import Watch
-from loader.sync.sharing import check_ownership, register
-from loader.sync.stores import Stores
+from loader.sync.stores import StoredProgress, Stores, load_progress
+from loader.sync.table_plan import FULL_REFRESH, Plan
+from loader.sync.table_sync import TableSync
 
 
 @dataclass(frozen=True)
@@ -25,34 +23,36 @@ class PriorState:
     Attributes:
         next_batch: the next batch's number. Sources that share a table share its numbers.
         began: whether the source ever had a batch, even if raw has lost it since.
+        total: the sum of the run's batches so far; None before the first.
     """
 
     state: TableState
     next_batch: int
     began: bool = False
+    total: SyncRecord | None = None
 
     @property
     def starts_over(self) -> bool:
         """Whether raw was there and is gone: everything is read again, in a new generation."""
         return self.state.batch == 0 and self.began
 
-    def follow_with(self, after: TableState) -> PriorState:
+    def follow_with(self, after: TableState, total: SyncRecord) -> PriorState:
         """Returns the prior state for the batch after one with this state."""
         began = self.began or after.batch > self.state.batch
-        return PriorState(after, max(self.next_batch, after.batch + 1), began)
+        return PriorState(after, max(self.next_batch, after.batch + 1), began, total)
 
 
-def recover(attempt: TableSync) -> PriorState:
+def recover(sync: TableSync) -> PriorState:
     """Brings state and ledger in line with the newest data commit, and deletes staged leftovers.
 
     Raises:
         StateError: if the data is newer than the state and its commit has expired.
     """
-    plan, stores = attempt.plan, attempt.stores
+    plan, stores = sync.plan, sync.stores
     stores.confirm()
-    register(plan, stores.lake)
-    said = attempt.recorded or load_progress([plan], stores)
-    head, own, state = reconcile_state(plan, stores, attempt.watch, said)
+    register_sharer(plan, stores.lake)
+    said = sync.recorded or load_progress([plan], stores)
+    head, own, state = reconcile_state(plan, stores, sync.watch, said)
     if not plan.accepts_other_origin:
         record_origin(plan, stores.lake)
     if stores.lake.exists(plan.lake_table):
@@ -62,30 +62,33 @@ def recover(attempt: TableSync) -> PriorState:
     if state is None or stored < own.batch:
         state = _state_of(own, plan)
         if own.batch:
-            attempt.warn(f"state was behind: rolled forward to batch {own.batch}")
+            sync.warn(f"state was behind: rolled forward to batch {own.batch}")
             stores.store(plan.name, state)
     elif stored > own.batch:
         state = _roll_back(own, state, plan)
-        attempt.warn(
+        sync.warn(
             f"state was ahead of the data (batch {stored}, raw has {own.batch}): "
             + ("rolled back" if own.batch else "raw is gone, reading everything again")
         )
         stores.store(plan.name, state)
-    attempt.report_step("recovered-state")
+    sync.report_step("recovered-state")
     if own.batch > last and own.sync is not None:
         recovered = replace(
             SyncRecord.from_dict(own.sync),
             status=RECOVERED,
-            run_id=attempt.run_id,
+            run_id=sync.run_id,
             rows_appended=own.rows,
             snapshot_id=own.snapshot_id,
         )
         stores.record(recovered.finish())
-    attempt.report_step("recovered")
+    sync.report_step("recovered")
     highest = max(head.batch, stored, last)
     if plan.is_shared:
         highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=head.batch))
-    return PriorState(state, highest + 1, began=max(own.batch, stored, last) > 0)
+    began = max(own.batch, stored, last) > 0
+    if not began and not plan.is_shared:
+        stores.lake.unmake(plan.lake_table, plan.table.schema)
+    return PriorState(state, highest + 1, began)
 
 
 def build_request(plan: Plan, stores: Stores) -> Request | None:

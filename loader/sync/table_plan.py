@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other sources may load the same raw table; see :mod:`loader.sync.sharing`."""
+        """Whether other sources may load the same raw table; see :mod:`loader.sync.ownership`."""
         return self.options.shared
 
     @property

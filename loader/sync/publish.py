@@ -1,0 +1,88 @@
+"""Publishes a batch: stages it where no reader sees it, then makes it visible whole."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from loader.errors import LoaderError, TableError
+from loader.lake.commits import Commit
+from loader.lake.schema.conform import conform
+from loader.spark.session import plan_now
+from loader.sync.extract import Batch, check_row_count
+from loader.sync.ownership import origin_property, record_origin, register_sharer
+from loader.sync.table_sync import TableSync
+
+
+def publish(sync: TableSync, batch: Batch) -> Commit | None:
+    """Appends a batch in one commit, with its state and ledger row; None if it has no rows.
+
+    The raw table is created in any case, as models read it.
+
+    Raises:
+        TableError: if the table cannot take the source's columns, if rows were missed, or if the
+            run was stopped: no reader sees anything of the batch.
+    """
+    plan, lake = sync.plan, sync.lake
+    if batch.rows is None:
+        ensure_raw_table(sync, batch.state.batch)
+        return None
+    sync.held.confirm()
+    sync.phase("appending")
+    rows = _prepare_table(sync, batch, batch.rows)
+    sync.report_step("prepared")
+    facts = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
+    staged = lake.stage(plan.lake_table, rows, batch.state.batch, facts)
+    rows_staged = lake.count_staged_rows(plan.lake_table, staged)
+    try:
+        check_row_count(plan, batch.counted, rows_staged)
+        sync.snapshot.check_unaltered(plan.table)
+    except LoaderError:
+        lake.discard(plan.lake_table, staged)
+        raise
+    if not rows_staged:
+        lake.discard(plan.lake_table, staged)
+        return None
+    sync.report_step("staged")
+    sync.watch.check_interruption(plan.name)
+    sync.held.confirm()
+    published = lake.publish(plan.lake_table, staged, batch.drift.after, plan.terms.source)
+    sync.report_step("published")
+    if plan.accepts_other_origin:
+        record_origin(plan, lake)
+    return published
+
+
+def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
+    """Creates or alters the raw table as planned; returns the rows in its columns."""
+    plan, lake, drift = sync.plan, sync.lake, batch.drift
+    rows = conform(rows, drift.routes, f"table {plan.name}")
+    there = lake.schema_of(plan.lake_table, fresh=True) if lake.exists(plan.lake_table) else None
+    if there != drift.raw:
+        raise TableError(
+            f"the columns of the raw table {lake.schema}.{plan.lake_table} were altered while the "
+            "source was read",
+            where=f"table {plan.name}",
+            remedy="Nothing was published, and the cursor has not moved; run again",
+        )
+    if there is None:
+        ensure_raw_table(sync, batch.state.batch)
+        return rows
+    rows = plan_now(rows) if drift.alterations else rows
+    lake.evolve(plan.lake_table, drift, plan.terms.source)
+    if batch.record.schema_changes:
+        sync.warn(f"schema: {batch.record.schema_changes}")
+    return rows
+
+
+def ensure_raw_table(sync: TableSync, batch: int) -> None:
+    """Creates the raw table if there is none, also for a source without rows: models can read it.
+
+    Args:
+        batch: the number that its first batch will have.
+    """
+    plan, lake = sync.plan, sync.lake
+    if lake.exists(plan.lake_table):
+        return
+    cursor = plan.cursor.name if plan.cursor else None
+    lake.create_raw(plan.lake_table, plan.table.schema, cursor, batch, origin_property(plan, {}))
+    register_sharer(plan, lake)

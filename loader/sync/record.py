@@ -1,0 +1,52 @@
+"""Records a batch: state, then ledger; :mod:`loader.sync.recover` repairs a crash in between."""
+
+from __future__ import annotations
+
+from loader.lake.commits import Commit
+from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord
+from loader.sync.extract import Batch
+from loader.sync.recover import PriorState
+from loader.sync.table_sync import TableSync
+
+
+def record(
+    sync: TableSync, prior: PriorState, batch: Batch, commit: Commit | None
+) -> tuple[PriorState, SyncRecord | None]:
+    """Writes the state and the ledger row of a batch.
+
+    Args:
+        commit: None if nothing was appended.
+
+    Returns:
+        What the next batch begins with, and after the last one the sum of all, else None.
+    """
+    row = batch.record
+    redelivered = row.rows_redelivered or 0
+    if commit is not None:
+        state = batch.state
+        row = row.finish(
+            status=SYNCED,
+            rows_appended=commit.rows,
+            rows_read=(commit.rows or 0) + redelivered,
+            snapshot_id=commit.snapshot_id,
+        )
+    else:
+        state = batch.idle_state
+        row = row.finish(
+            status=NOTHING_NEW,
+            batch=None,
+            generation=prior.state.generation,
+            cursor_high=state.cursor.text if state.cursor else row.cursor_high,
+            rows_read=redelivered,
+            rows_appended=0,
+            schema_changes=None,
+        )
+    total = row if prior.total is None else prior.total.plus(row)
+    changed = state if state != prior.state else None
+    following = prior.follow_with(state, total)
+    if not batch.is_followed():
+        sync.settle(changed, row, total)
+        return following, total
+    if commit is not None or changed is not None:
+        sync.at_once().settle(changed, row, total)
+    return following, None
