@@ -11,6 +11,8 @@ import click
 from loader.cli.own_tables import VERSIONS, own_tables
 from loader.cli.state_stores import backends
 from loader.errors import LoaderError, SpecError
+from loader.lake.locks import sweep_owners
+from loader.lake.raw_table import list_raw_tables
 from loader.names import match_selection
 from loader.spark.steps import step
 
@@ -182,7 +184,7 @@ def _compact_tables(
         return
     if not upkeep.dry_run:
         for lake in {lake.schema: lake for lake, _ in tables}.values():
-            lake.sweep_owners(AGE.total_seconds())
+            sweep_owners(lake, AGE.total_seconds())
         for shared in backends(pipeline):
             try:
                 shared.prune(VERSIONS)
@@ -244,7 +246,7 @@ def _choose_raw_tables(
     errors: dict[str, LoaderError] = {}
     for source, _ in pipeline.sources:
         lake = pipeline.stores(source).lake
-        tables, unreadable = lake.raw_tables()
+        tables, unreadable = list_raw_tables(lake)
         for table in (*tables, *unreadable):
             name = f"{source.name}.{table}"
             if select and not match_selection(name, select):

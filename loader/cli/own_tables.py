@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from filelock import Timeout
 
 from loader.cli.state_stores import backends
+from loader.lake.locks import lock_table
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake
@@ -120,13 +121,13 @@ def _keep_small(pipeline: Pipeline, own: OwnTable) -> None:
     from loader.maintenance.compaction import READ_BY_LOADERS, rewrite
     from loader.state.lake_table import LakeState
 
-    with own.lake.lock(own.name, timeout=0):
+    with lock_table(own.lake, own.name, timeout=0):
         pass  # no process is writing: the next step need not wait
     for shared in backends(pipeline):
         state = shared.stores.state
         if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.place:
             shared.prune(VERSIONS)
-    with own.lake.lock(own.name, timeout=0):
+    with lock_table(own.lake, own.name, timeout=0):
         rewrite(own.lake, own.name, own.order)
         before = now() - READ_BY_LOADERS
         expiry.expire(own.lake, own.name, int(before.timestamp() * 1000))

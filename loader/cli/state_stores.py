@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from loader.error_report import did_you_mean
 from loader.errors import LockedError, SpecError
 from loader.lake.lease import Heartbeat, Lease
+from loader.lake.locks import create_lease
 from loader.names import explain_refusal, in_the_lake, is_wildcard, match_selection
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
             if (lake.schema, raw) in taken:
                 continue  # several sources share it
             taken.add((lake.schema, raw))
-            lease = lake.lease(raw, f"table {table}", run_id)
+            lease = create_lease(lake, raw, f"table {table}", run_id)
             try:
                 lease.acquire()
             except LockedError:

@@ -30,7 +30,7 @@ from loader.lake.lock_store import LockRecord, silent_for
 from loader.spark.failures import clear
 
 if TYPE_CHECKING:
-    from loader.lake.tables import Tables
+    from loader.lake.lake import Lake
 
 TABLE = "_cq_locks"
 RECORD = "strandline.owner"
@@ -45,7 +45,7 @@ _AGAIN = ("CommitFailedException", "CommitStateUnknownException")
 class CatalogLockStore:
     """Records in tags of ``<schema>._cq_locks``."""
 
-    def __init__(self, lake: Tables) -> None:
+    def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
     def read(self, table: str) -> str | None:

@@ -19,7 +19,7 @@ from loader.property_codec import decode_property, encode_property
 from loader.rows.order import SOURCE_NAME
 
 if TYPE_CHECKING:
-    from loader.lake.tables import Tables
+    from loader.lake.lake import Lake
 
 BATCH = "strandline.batch"
 STATE = "strandline.state"
@@ -59,7 +59,7 @@ class Commit:
         return str(named) if named else None
 
 
-def newest_commit(lake: Tables, table: str, of: Collection[str] = ()) -> Commit:
+def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
     """Returns the newest published batch.
 
     Args:
@@ -80,7 +80,7 @@ def newest_commit(lake: Tables, table: str, of: Collection[str] = ()) -> Commit:
     return kept if kept and kept.batch == row["batch"] else Commit(batch=row["batch"] or 0)
 
 
-def source_of(lake: Tables, table: str, batch: int) -> str | None:
+def source_of(lake: Lake, table: str, batch: int) -> str | None:
     """Returns a batch's source, read from its rows; None if it has no rows any more."""
     rows = lake.frame(table).where(f.col("_cq_batch") == batch).select(SOURCE_NAME).take(1)
     return str(rows[0][0]) if rows else None
@@ -111,7 +111,7 @@ def newest_of(source: str) -> str:
     return f"{NEWEST}.{source.encode().hex()}"
 
 
-def all_commits(lake: Tables, table: str, known: Collection[int] = ()) -> list[Commit]:
+def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Commit]:
     """Returns every published batch, oldest first; if its commit has expired, from its rows.
 
     Such a batch has no state, and its `sync` holds only what each row says. If compaction has
@@ -136,7 +136,7 @@ def all_commits(lake: Tables, table: str, known: Collection[int] = ()) -> list[C
     return [found[batch] for batch in sorted(found)]
 
 
-def keep_newest(lake: Tables, table: str) -> None:
+def keep_newest(lake: Lake, table: str) -> None:
     """Keeps the newest batch's commit in a property, as the commit itself is about to expire.
 
     In a shared table, it keeps the newest commit of each source.
@@ -157,7 +157,7 @@ def keep_newest(lake: Tables, table: str) -> None:
         lake.set_properties(table, told)
 
 
-def _read_from_rows(lake: Tables, table: str) -> Iterator[Commit]:
+def _read_from_rows(lake: Lake, table: str) -> Iterator[Commit]:
     compacted_to = int(lake.handle(table).properties().get(COMPACTED_TO) or 0)
     yield from (Commit(batch) for batch in range(1, compacted_to + 1))
     rows = lake.spark.sql(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from loader.lake.tables import Tables
+from loader.lake.lake import Lake
 from loader.rows.cursor import Cursor, CursorType
 
 _ZONED = "+00:00"
 
 
-def may_exceed(tables: Tables, table: str, column: str, cursor: Cursor) -> bool:
+def may_exceed(tables: Lake, table: str, column: str, cursor: Cursor) -> bool:
     """Returns whether a row may have a higher cursor than this one.
 
     Also true if there are no statistics, or if the column has another type by now.

@@ -1,240 +1,245 @@
-"""The lake: raw tables that follow their source, tables that runs share, and their locks.
+"""The lake: the Iceberg tables of one namespace, listed, created, read, inspected and locked.
 
 Everything about Iceberg is in this folder, and nothing about sources.
 """
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
-from filelock import FileLock, Timeout
-from pyspark.sql.types import StructField, StructType
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, UnsupportedOperationException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from loader.errors import TableError
-from loader.lake.lease import Lease
-from loader.lake.locks import TableLocks
+from loader.lake.location_check import confirm_place
 from loader.lake.records import Records
-from loader.lake.schema.drift import Drift, drift, plan_creation
-from loader.lake.schema.evolution_policy import Terms
-from loader.lake.schema.source_schema import PROPERTY, SourceSchema, property_of, read_source_schema
-from loader.lake.schema.widening import raw_type
-from loader.lake.snapshot_cache import append_and_note
-from loader.lake.staging import Staging
-from loader.lake.system_tables import PREFIX
-from loader.rows.delta import COLUMNS
+from loader.rows.literal import text_literal
 from loader.rows.order import quote_name
 
-IDENTITY = "strandline.table-id"
-"""Identifies a raw table, also against a dropped one of its name: SQL hides Iceberg's own
-UUID."""
 
-FIRST_BATCH = "strandline.first-batch"
-"""A raw table's first batch number; the ledger may have earlier batches, of a dropped table."""
+class Lake:
+    """One namespace of an Iceberg catalog that the loader writes to, seen by one Spark session.
 
-# A quarter of Parquet's own: a task holds that much while it writes, and a large load has as many
-# tasks as there are cores.
-_ROW_GROUP_BYTES = 32 * 1024 * 1024
+    Each thread that writes needs its own session: the id of a staged snapshot is a session setting.
 
-_shared = threading.Lock()
+    Args:
+        separate: with a session of its own, which is made once it is needed: most syncs find
+            nothing new, and look only at what Iceberg knows of a table.
+    """
 
-
-class Lake(Staging):
-    """One namespace of an Iceberg catalog that the loader writes to."""
-
-    def ensure(self, table: str, schema: str) -> Records:
-        """Returns a shared table (state, ledger); creates it, and its namespace, if it is missing.
-
-        Two runs may call at once.
-        """
-        there = self.find_records(table)
-        if there is not None:
-            return there
-        self.prepare()
-        with _shared, self.lock(table):
-            if not self.exists(table):
-                self.create(table, schema)
-        return self.records(table)
-
-    def complete(self, table: str, there: Records, columns: Mapping[str, str]) -> None:
-        """Adds columns that a shared table from an older version lacks.
-
-        Args:
-            there: the table, as it was a moment ago.
-            columns: types by name.
-        """
-        if not self._lacking(there.handle, columns):
-            return
-        with _shared, self.lock(table):
-            for name in self._lacking(self.handle(table), columns):
-                self.spark.sql(
-                    f"alter table {self.name(table)} add column {quote_name(name)} {columns[name]}"
-                )
-
-    def _lacking(self, handle: Any, columns: Mapping[str, str]) -> list[str]:
-        there = {name.lower() for name in self._columns_of(handle).names}
-        return [name for name in columns if name.lower() not in there]
-
-    def create_raw(
-        self,
-        table: str,
-        schema: StructType,
-        cursor_field: str | None,
-        first_batch: int,
-        more: Mapping[str, str],
-    ) -> None:
-        """Creates a raw table: the source's columns, then ours, with statistics to prune by.
-
-        Args:
-            first_batch: its first batch number: a dropped table of the same name may have had
-                batches before.
-            more: properties that it has besides.
-
-        Raises:
-            TableError: if the source has a column that only the loader may write.
-        """
-        taken = [name for name in schema.names if name.lower() in COLUMNS]
-        if taken:
-            raise TableError(
-                f"the source has a column {taken[0]!r}, which the loader writes itself",
-                where=f"table {table}",
-                remedy="Rename it, or read the others through a view in the source",
-            )
-        # Iceberg keeps statistics of a table's first 100 columns only; ours come last.
-        measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]
-        properties = {
-            "write.wap.enabled": "true",
-            "write.parquet.row-group-size-bytes": str(_ROW_GROUP_BYTES),
-            IDENTITY: uuid.uuid4().hex,
-            FIRST_BATCH: str(first_batch),
-            **{f"write.metadata.metrics.column.{name}": "full" for name in measured},
-            PROPERTY: SourceSchema.of(schema).text,
-            **more,
-        }
-        fields = [StructField(field.name, raw_type(field.dataType)) for field in schema.fields]
-        for name, data_type in COLUMNS.items():
-            fields.append(StructField(name, data_type))
-        self.create(table, StructType(fields), properties)
-
-    def unmake(self, table: str, schema: StructType) -> None:
-        """Drops a raw table that never had a batch if the source's columns are others by now.
-
-        It has no rows whose columns would have to be kept, so it is created again.
-        """
-        if not self.exists(table):
-            return
-        handle = self.handle(table)
-        before = handle.properties().get(PROPERTY)  # no other table has it
-        if before in (None, SourceSchema.of(schema).text) or list(handle.snapshots()):
-            return
-        self.drop(table)
-
-    def drift(self, table: str, schema: StructType, terms: Terms) -> Drift:
-        """Plans how a raw table follows the source's current columns; changes nothing.
-
-        Raises:
-            TableError: if it cannot, or may not.
-        """
-        if not self.exists(table):
-            return plan_creation(schema)
-        properties = self.properties(table)
-        if properties.get("write.wap.enabled") != "true":
-            raise TableError(
-                "it has lost the property write.wap.enabled, so a batch would be seen before it "
-                "is whole: another program has made or replaced this table",
-                where=f"table {self.schema}.{table}",
-                remedy="If its rows are the loader's (a copy that was put back, say), set it: "
-                f"alter table {self.name(table)} set tblproperties ('write.wap.enabled' = 'true')",
-            )
-        said = read_source_schema(properties, terms.source, f"table {table}")
-        return drift(self.schema_of(table), said, schema, terms)
-
-    def evolve(self, table: str, followed: Drift, source: str = "") -> None:
-        """Alters a raw table's columns as planned, before rows with the new columns are staged.
-
-        The remembered source schema stays as it was until those rows are published. After a crash
-        in between, the next run plans the same change, less what is already done.
-
-        Args:
-            source: whose columns these are, if the table is shared.
-        """
-        if not followed.alterations:
-            return
-        self.set_properties(table, {property_of(source): followed.before.text})
-        for alteration in followed.alterations:
-            self.spark.sql(f"alter table {self.name(table)} {alteration.sql}")
-        self.fresh(table)
-
-    def raw_tables(self) -> tuple[list[str], dict[str, Exception]]:
-        """Lists the raw tables, with the error of each table that cannot be read."""
-        found: list[str] = []
-        unreadable: dict[str, Exception] = {}
-        for name in self.tables():
-            if name.startswith(PREFIX):
-                continue
-            try:
-                if self.handle(name).properties().get("write.wap.enabled") == "true":
-                    found.append(name)
-            except Exception as problem:
-                unreadable[name] = problem
-        return found, unreadable
-
-    def add(
-        self,
-        table: str,
-        rows: Sequence[Mapping[str, Any]],
-        note: Callable[[dict[Any, Any]], None] | None = None,
-    ) -> None:
-        """Appends a few rows to a shared table, without a Spark job: one writer at a time.
-
-        Args:
-            rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.
-            note: adds them to the table's cache (:mod:`loader.lake.snapshot_cache`); None if
-                nothing is cached.
-        """
-        with self._alone(table):
-            records = self.records(table)
-            if note is None:
-                records.append(rows)
-            else:
-                append_and_note(records.handle, lambda: records.append(rows), note)
+    def __init__(self, spark: SparkSession, schema: str, separate: bool = False) -> None:
+        self._shared = spark
+        self._separate = separate
+        self.schema = schema
+        self._unchanging: str | None = None
+        self._loaded: Any = None
 
     @contextmanager
-    def _alone(self, table: str) -> Iterator[None]:
+    def unchanging(self, table: str) -> Iterator[None]:
+        """Loads a table only once in this block: it is locked, so no other run appends to it.
+
+        The handle includes this thread's own commits through it; for commits by Spark or other
+        processes, see :meth:`fresh`.
+        """
+        self._unchanging = table
         try:
-            with _shared, self.lock(table):
-                yield
-        except Timeout:
-            raise TableError(
-                f"another process has been writing {self.schema}.{table} for a minute",
-                where=f"table {table}",
-                remedy="Run again: what this run published is recorded by the next",
-            ) from None
-
-    def lock(self, table: str, timeout: float = 60) -> FileLock:
-        """Returns a table's file lock; the system releases it when its process dies.
-
-        If the warehouse is a local folder, the lock file is beside the table, as a Hadoop catalog
-        cannot tell two writers apart there. Otherwise it is in a folder of this user.
-        """
-        return self._locks.lock(table, timeout)
-
-    def lease(self, table: str, where: str, run_id: str) -> Lease:
-        """Returns a table's lease, not yet taken; in a shared catalog, other machines see it too.
-
-        Args:
-            where: the table's name in messages.
-        """
-        return Lease(table, where, self.lock(table), self._locks.owners, run_id)
-
-    def sweep_owners(self, age: float) -> int:
-        """Deletes leftovers of runs that died over `age` seconds ago; returns their number."""
-        return self._locks.sweep(age)
+            yield
+        finally:
+            self._unchanging = self._loaded = None
 
     @cached_property
-    def _locks(self) -> TableLocks:
-        return TableLocks(self)
+    def spark(self) -> SparkSession:
+        """The session that reads and writes with Spark."""
+        from loader.spark.session import sibling
+
+        return sibling(self._shared) if self._separate else self._shared
+
+    @property
+    def jvm(self) -> Any:
+        """Spark's JVM."""
+        return self._shared._jvm
+
+    def for_thread(self) -> Lake:
+        """Returns the same namespace with a session of its own."""
+        made = Lake(self._shared, self.schema, separate=True)
+        made.__dict__ |= {"catalog": self.catalog, "_in_folders": self._in_folders}
+        return made
+
+    def name(self, table: str) -> str:
+        """Returns a table's qualified, quoted name."""
+        return f"{quote_name(self.schema)}.{quote_name(table)}"
+
+    def prepare(self) -> None:
+        """Creates the namespace if it does not exist."""
+        if not self.spark.catalog.databaseExists(quote_name(self.schema)):
+            self.spark.sql(f"create namespace if not exists {quote_name(self.schema)}")
+
+    def exists(self, table: str) -> bool:
+        """Whether the table exists."""
+        if table == self._unchanging:
+            with suppress(Py4JJavaError, AnalysisException):
+                self.handle(table)  # it will be needed
+                return True
+        try:
+            return self.spark.catalog.tableExists(self.name(table))
+        except UnsupportedOperationException:
+            return self._loads(table)  # Spark 4 asks for a view, too: a catalog may know of none
+
+    def _loads(self, table: str) -> bool:
+        try:
+            self.handle(table)
+        except AnalysisException:
+            return False
+        except Py4JJavaError as error:
+            if "NoSuch" not in str(error.java_exception):
+                raise
+            return False
+        return True
+
+    def find_records(self, table: str) -> Records | None:
+        """Returns a table's rows as :meth:`records` does; None if there is no such table."""
+        try:
+            return self.records(table)
+        except (Py4JJavaError, AnalysisException):
+            # Some catalogs answer a question about a table in no namespace with an error.
+            there = self.spark.catalog.databaseExists(quote_name(self.schema)) and self.exists(
+                table
+            )
+            # It is damaged, or another process has just created it.
+            return self.records(table) if there else None
+
+    def frame(self, table: str) -> DataFrame:
+        """Returns the table's published rows."""
+        return self.spark.table(self.name(table))
+
+    def create(
+        self, table: str, schema: StructType | str, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Creates an empty table, without a snapshot, with properties for small appended batches.
+
+        If another process has just created it, it stays as it is.
+
+        Args:
+            schema: the columns, as a struct or as DDL.
+            properties: Iceberg table properties besides ours.
+        """
+        if isinstance(schema, StructType):
+            schema = self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL()
+        given = {**_PROPERTIES, **(properties or {})}
+        listed = ", ".join(
+            f"{text_literal(key)} = {text_literal(value)}" for key, value in given.items()
+        )
+        self.spark.sql(
+            f"create table if not exists {self.name(table)} ({schema}) using iceberg "
+            f"tblproperties ({listed})"
+        )
+
+    def drop(self, table: str) -> None:
+        """Drops a table."""
+        self.spark.sql(f"drop table {self.name(table)}")
+        if table == self._unchanging:
+            self._loaded = None
+
+    def set_properties(self, table: str, properties: Mapping[str, str]) -> None:
+        """Sets properties of a table, in one commit."""
+        update = self.handle(table).updateProperties()
+        for key, value in properties.items():
+            update = update.set(key, value)
+        update.commit()
+
+    def tables(self) -> list[str]:
+        """Lists all tables of the namespace."""
+        if not self.spark.catalog.databaseExists(quote_name(self.schema)):
+            return []
+        rows = self.spark.sql(f"show tables in {quote_name(self.schema)}").collect()
+        return sorted(row["tableName"] for row in rows if not row["isTemporary"])
+
+    def records(self, table: str) -> Records:
+        """Reads and appends a few of the table's rows, without a Spark job."""
+        return Records(self._shared, self.handle(table))
+
+    def schema_of(self, table: str, fresh: bool = False) -> StructType:
+        """Returns a table's columns as Spark reads them, without asking Spark.
+
+        Args:
+            fresh: as other processes may have altered them since the table was loaded.
+        """
+        return self.columns_of(self.fresh(table) if fresh else self.handle(table))
+
+    def columns_of(self, handle: Any) -> StructType:
+        """Returns the columns of a table that is loaded, as Spark reads them."""
+        convert = self.jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
+        return StructType.fromJson(json.loads(convert(handle.schema()).json()))
+
+    def handle(self, table: str) -> Any:
+        """Loads Iceberg's own object for a table.
+
+        Raises:
+            TableError: if the warehouse was copied or moved.
+        """
+        if table != self._unchanging:
+            return self._load(table)
+        if self._loaded is None:
+            self._loaded = self._load(table)
+        return self._loaded
+
+    def fresh(self, table: str) -> Any:
+        """Loads a table's current version, including commits of other processes.
+
+        It is not refreshed: after many commits of others a Hadoop catalog cannot find the way from
+        where it was, and a REST catalog would keep credentials that may have expired.
+        """
+        if table == self._unchanging:
+            self._loaded = None
+        return self.handle(table)
+
+    def properties(self, table: str) -> dict[str, str]:
+        """Returns a table's Iceberg properties."""
+        # In one text, as each entry of a Java map costs several calls to the JVM.
+        mapper = self.jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        found: dict[str, str] = json.loads(
+            mapper.writeValueAsString(self.handle(table).properties())
+        )
+        return found
+
+    def _load(self, table: str) -> Any:
+        # Iceberg looks catalogs up in the settings of the thread's active session.
+        self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(self._shared._jsparkSession)
+        handle = self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            self._shared._jsparkSession, f"{quote_name(self.catalog)}.{self.name(table)}"
+        )
+        if self._in_folders:
+            confirm_place(handle, f"{self.schema}.{table}")
+        return handle
+
+    @cached_property
+    def _in_folders(self) -> bool:
+        """Whether the catalog is nothing but folders, which can be copied or moved."""
+        kind = self._shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
+        return (kind or "").lower() == "hadoop"
+
+    @cached_property
+    def catalog(self) -> str:
+        """The catalog that two-part names belong to."""
+        return self._shared.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
+
+
+FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}
+"""Each commit adds a manifest, and each reader of a table opens all of them. By default Iceberg
+puts them together once there are a hundred, which is late for batches of a few rows."""
+
+_PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    # By default it is 3: a seventh more CPU in a first load (benchmarks/README.md has sizes, too).
+    "write.parquet.compression-level": "1",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    **FEW_MANIFESTS,
+}

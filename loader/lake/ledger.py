@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from loader import __version__
 from loader.lake.snapshot_cache import get_cache
-from loader.lake.system_tables import describe_remedy, naming
+from loader.lake.system_tables import (
+    add_missing_columns,
+    append_rows,
+    describe_remedy,
+    ensure_table,
+    naming,
+)
 from loader.rows.literal import text_literal
 
 if TYPE_CHECKING:
@@ -149,7 +155,7 @@ class Ledger:
     def prepare(self) -> None:
         """Creates the table if it does not exist, and adds columns that it lacks."""
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-        self.lake.complete(TABLE, self.lake.ensure(TABLE, schema), COLUMNS)
+        add_missing_columns(self.lake, TABLE, ensure_table(self.lake, TABLE, schema), COLUMNS)
 
     def append(self, record: SyncRecord) -> None:
         """Adds one row, durably."""
@@ -166,7 +172,7 @@ class Ledger:
                     known[of] = max(known.get(of, 0), one.batch)
 
         if records:
-            self.lake.add(TABLE, [asdict(record) for record in records], noted)
+            append_rows(self.lake, TABLE, [asdict(record) for record in records], noted)
 
     @_named
     def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:

@@ -14,34 +14,56 @@ import tempfile
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from filelock import FileLock
 
 from loader.errors import SpecError
 from loader.lake.catalog_owners import CatalogLockStore
+from loader.lake.lake import Lake
+from loader.lake.lease import Lease
 from loader.lake.lock_store import FileLockStore, LockStore, lock_file
 from loader.names import file_name
 from loader.spark.private_folder import ensure_own_folder, home_folder
-
-if TYPE_CHECKING:
-    from loader.lake.tables import Tables
 
 FOLDER = "STRANDLINE_LOCKS"
 """The environment variable that names another folder."""
 
 
+def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
+    """Returns a table's file lock; the system releases it when its process dies.
+
+    If the warehouse is a local folder, the lock file is beside the table, as a Hadoop catalog
+    cannot tell two writers apart there. Otherwise it is in a folder of this user.
+    """
+    return _locks_of(lake).lock(table, timeout)
+
+
+def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
+    """Returns a table's lease, not yet taken; in a shared catalog, other machines see it too.
+
+    Args:
+        where: the table's name in messages.
+    """
+    return Lease(table, where, lock_table(lake, table), _locks_of(lake).owners, run_id)
+
+
+def sweep_owners(lake: Lake, age: float) -> int:
+    """Deletes leftovers of runs that died over `age` seconds ago; returns their number."""
+    return _locks_of(lake).owners.sweep(age)
+
+
 class TableLocks:
     """The file locks of one namespace's tables, and the records of who holds them."""
 
-    def __init__(self, lake: Tables) -> None:
+    def __init__(self, lake: Lake) -> None:
         self.lake = lake
         setting = f"spark.sql.catalog.{lake.catalog}"
         self._kind = lake.spark.conf.get(f"{setting}.type", None)
         self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
 
     def lock(self, table: str, timeout: float) -> FileLock:
-        """Returns a table's file lock; see :meth:`loader.lake.lake.Lake.lock`."""
+        """Returns a table's file lock; see :func:`lock_table`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / f"{file_name(table)}.lock"
         return lock_file(place, timeout)
@@ -60,14 +82,20 @@ class TableLocks:
             return self._beside
         return of_this_user(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
 
-    def sweep(self, age: float) -> int:
-        """Deletes leftovers of runs that died over `age` seconds ago; returns their number."""
-        return self.owners.sweep(age)
-
     @cached_property
     def _beside(self) -> Path | None:
         warehouse = beside_the_tables(self._kind, self._warehouse)
         return warehouse / self.lake.schema if warehouse else None
+
+
+_of_lakes: WeakKeyDictionary[Lake, TableLocks] = WeakKeyDictionary()
+
+
+def _locks_of(lake: Lake) -> TableLocks:
+    found = _of_lakes.get(lake)
+    if found is None:
+        found = _of_lakes[lake] = TableLocks(lake)
+    return found
 
 
 def beside_the_tables(kind: str | None, warehouse: str) -> Path | None:

@@ -16,100 +16,102 @@ from pyspark.sql import DataFrame
 
 from loader.errors import TableError
 from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, newest_commit
+from loader.lake.lake import Lake
 from loader.lake.schema.source_schema import SourceSchema, property_of
-from loader.lake.tables import Tables
 from loader.rows.order import quote_name
 from loader.spark import local_files
 
 
-class Staging(Tables):
-    """A namespace whose raw tables accept batches."""
+def stage_batch(
+    lake: Lake, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]
+) -> int:
+    """Writes a batch that no reader sees yet; returns its Iceberg snapshot's id.
 
-    def stage(self, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]) -> int:
-        """Writes a batch that no reader sees yet; returns its Iceberg snapshot's id.
-
-        Args:
-            table: loaded a moment ago, if this block may load it only once (:meth:`unchanging`).
-            rows: by column name, null in columns that they lack; created in this lake's session.
-            facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
-        """
-        full, wanted, there = rows, self.schema_of(table).names, rows.columns
-        if there != wanted:
-            present = {name.lower() for name in there}
-            full = rows.selectExpr(
-                *(
-                    quote_name(name) if name.lower() in present else f"null as {quote_name(name)}"
-                    for name in wanted
-                )
+    Args:
+        table: loaded a moment ago, if this block may load it only once (:meth:`unchanging`).
+        rows: by column name, null in columns that they lack; created in this lake's session.
+        facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
+    """
+    full, wanted, there = rows, lake.schema_of(table).names, rows.columns
+    if there != wanted:
+        present = {name.lower() for name in there}
+        full = rows.selectExpr(
+            *(
+                quote_name(name) if name.lower() in present else f"null as {quote_name(name)}"
+                for name in wanted
             )
-        before = int(self.handle(table).operations().current().lastSequenceNumber())
-        self.spark.conf.set("spark.wap.id", str(batch))
-        try:
-            (
-                full.writeTo(self.name(table))
-                .option(f"snapshot-property.{BATCH}", str(batch))
-                .option(f"snapshot-property.{STATE}", facts["state"])
-                .option(f"snapshot-property.{SYNC}", json.dumps(facts["sync"], default=str))
-                .append()
-            )
-        finally:
-            self.spark.conf.unset("spark.wap.id")
-        local_files.count_written_batch(self.spark)
-        return next(
-            int(found.snapshotId())
-            for found in _newest_first(self.fresh(table))
-            if found.summary().get("wap.id") == str(batch) and found.sequenceNumber() > before
         )
+    before = int(lake.handle(table).operations().current().lastSequenceNumber())
+    lake.spark.conf.set("spark.wap.id", str(batch))
+    try:
+        (
+            full.writeTo(lake.name(table))
+            .option(f"snapshot-property.{BATCH}", str(batch))
+            .option(f"snapshot-property.{STATE}", facts["state"])
+            .option(f"snapshot-property.{SYNC}", json.dumps(facts["sync"], default=str))
+            .append()
+        )
+    finally:
+        lake.spark.conf.unset("spark.wap.id")
+    local_files.count_written_batch(lake.spark)
+    return next(
+        int(found.snapshotId())
+        for found in _newest_first(lake.fresh(table))
+        if found.summary().get("wap.id") == str(batch) and found.sequenceNumber() > before
+    )
 
-    def count_staged_rows(self, table: str, snapshot_id: int) -> int:
-        """Returns how many rows a staged snapshot adds."""
-        snapshot = self.handle(table).snapshot(snapshot_id)
-        return int(snapshot.summary().get("added-records") or 0)
 
-    def publish(
-        self, table: str, snapshot_id: int, columns: SourceSchema | None = None, source: str = ""
-    ) -> Commit:
-        """Makes a staged batch visible, whole, in one commit.
+def count_staged_rows(lake: Lake, table: str, snapshot_id: int) -> int:
+    """Returns how many rows a staged snapshot adds."""
+    snapshot = lake.handle(table).snapshot(snapshot_id)
+    return int(snapshot.summary().get("added-records") or 0)
 
-        Args:
-            columns: the source's columns, to remember with the same commit.
-            source: which source, if the table is shared.
 
-        Raises:
-            TableError: if that batch number was published already.
-        """
-        handle = self.fresh(table)
-        transaction = handle.newTransaction()
-        try:
-            transaction.manageSnapshots().cherrypick(snapshot_id).commit()
-            name = property_of(source)
-            if columns is not None and columns.text != handle.properties().get(name):
-                transaction.updateProperties().set(name, columns.text).commit()
-            transaction.commitTransaction()
-        except Py4JJavaError as error:
-            if "DuplicateWAPCommit" in str(error.java_exception):
-                raise TableError(
-                    "another run has published this batch number",
-                    where=f"table {table}",
-                    remedy="Nothing was lost or doubled; run again",
-                ) from error
-            raise
-        return newest_commit(self, table)
+def publish_batch(
+    lake: Lake, table: str, snapshot_id: int, columns: SourceSchema | None = None, source: str = ""
+) -> Commit:
+    """Makes a staged batch visible, whole, in one commit.
 
-    def discard(self, table: str, snapshot_id: int | None = None) -> int:
-        """Deletes staged batches that were never published, with their files; returns how many."""
-        handle = self.handle(table)
-        orphans = [one for one in _staged_lately(handle) if snapshot_id in (None, one)]
-        if orphans:
-            published = _published(handle)
-            orphans = [one for one in orphans if one not in published]
-        if orphans:
-            # None by age: without this limit, Iceberg also expires by the table's properties.
-            expiry = handle.expireSnapshots().expireOlderThan(0)
-            for orphan in orphans:
-                expiry = expiry.expireSnapshotId(orphan)
-            expiry.commit()
-        return len(orphans)
+    Args:
+        columns: the source's columns, to remember with the same commit.
+        source: which source, if the table is shared.
+
+    Raises:
+        TableError: if that batch number was published already.
+    """
+    handle = lake.fresh(table)
+    transaction = handle.newTransaction()
+    try:
+        transaction.manageSnapshots().cherrypick(snapshot_id).commit()
+        name = property_of(source)
+        if columns is not None and columns.text != handle.properties().get(name):
+            transaction.updateProperties().set(name, columns.text).commit()
+        transaction.commitTransaction()
+    except Py4JJavaError as error:
+        if "DuplicateWAPCommit" in str(error.java_exception):
+            raise TableError(
+                "another run has published this batch number",
+                where=f"table {table}",
+                remedy="Nothing was lost or doubled; run again",
+            ) from error
+        raise
+    return newest_commit(lake, table)
+
+
+def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> int:
+    """Deletes staged batches that were never published, with their files; returns how many."""
+    handle = lake.handle(table)
+    orphans = [one for one in _staged_lately(handle) if snapshot_id in (None, one)]
+    if orphans:
+        published = _published(handle)
+        orphans = [one for one in orphans if one not in published]
+    if orphans:
+        # None by age: without this limit, Iceberg also expires by the table's properties.
+        expiry = handle.expireSnapshots().expireOlderThan(0)
+        for orphan in orphans:
+            expiry = expiry.expireSnapshotId(orphan)
+        expiry.commit()
+    return len(orphans)
 
 
 def _newest_first(handle: Any) -> Iterator[Any]:

@@ -1,17 +1,25 @@
-"""The loader's own tables: an error names the one that is damaged, not the one being synced."""
+"""The loader's own tables (state, ledger): created, completed, and appended to by one writer.
+
+An error names the one that is damaged, not the one being synced.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from filelock import Timeout
 
 from loader.corruption import BACK
-from loader.errors import DamagedError
+from loader.errors import DamagedError, TableError
+from loader.lake.snapshot_cache import append_and_note
 
 if TYPE_CHECKING:
-    from loader.lake.tables import Tables
+    from loader.lake.lake import Lake
+    from loader.lake.records import Records
 
 PREFIX = "_cq_"
 """No raw table's name begins so."""
@@ -24,9 +32,11 @@ class InLake(Protocol):
     """Something that reads and writes one of the loader's own tables."""
 
     @property
-    def lake(self) -> Tables:
+    def lake(self) -> Lake:
         """The namespace of the table."""
 
+
+_shared = threading.Lock()
 
 Given = ParamSpec("Given")
 Owner = TypeVar("Owner", bound=InLake)
@@ -46,7 +56,7 @@ def describe_remedy(stopped: str, table: str) -> str:
 
 
 @contextmanager
-def name_damage(lake: Tables, table: str, remedy: str) -> Iterator[None]:
+def name_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
     """Makes damage that is found meanwhile an error of this table.
 
     Raises:
@@ -86,3 +96,80 @@ def naming(
         return inner
 
     return decorated
+
+
+def ensure_table(lake: Lake, table: str, schema: str) -> Records:
+    """Returns a shared table (state, ledger); creates it, and its namespace, if it is missing.
+
+    Two runs may call at once.
+    """
+    from loader.lake.locks import lock_table
+
+    there = lake.find_records(table)
+    if there is not None:
+        return there
+    lake.prepare()
+    with _shared, lock_table(lake, table):
+        if not lake.exists(table):
+            lake.create(table, schema)
+    return lake.records(table)
+
+
+def add_missing_columns(lake: Lake, table: str, there: Records, columns: Mapping[str, str]) -> None:
+    """Adds columns that a shared table from an older version lacks.
+
+    Args:
+        there: the table, as it was a moment ago.
+        columns: types by name.
+    """
+    if not _find_missing(lake, there.handle, columns):
+        return
+    from loader.lake.locks import lock_table  # here, as `status` needs no Spark
+    from loader.rows.order import quote_name
+
+    with _shared, lock_table(lake, table):
+        for name in _find_missing(lake, lake.handle(table), columns):
+            lake.spark.sql(
+                f"alter table {lake.name(table)} add column {quote_name(name)} {columns[name]}"
+            )
+
+
+def _find_missing(lake: Lake, handle: Any, columns: Mapping[str, str]) -> list[str]:
+    there = {name.lower() for name in lake.columns_of(handle).names}
+    return [name for name in columns if name.lower() not in there]
+
+
+def append_rows(
+    lake: Lake,
+    table: str,
+    rows: Sequence[Mapping[str, Any]],
+    note: Callable[[dict[Any, Any]], None] | None = None,
+) -> None:
+    """Appends a few rows to a shared table, without a Spark job: one writer at a time.
+
+    Args:
+        rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.
+        note: adds them to the table's cache (:mod:`loader.lake.snapshot_cache`); None if
+            nothing is cached.
+    """
+    with _lock_alone(lake, table):
+        records = lake.records(table)
+        if note is None:
+            records.append(rows)
+        else:
+            append_and_note(records.handle, lambda: records.append(rows), note)
+
+
+@contextmanager
+def _lock_alone(lake: Lake, table: str) -> Iterator[None]:
+    from loader.lake.locks import lock_table
+
+    try:
+        with _shared, lock_table(lake, table):
+            yield
+    except Timeout:
+        raise TableError(
+            f"another process has been writing {lake.schema}.{table} for a minute",
+            where=f"table {table}",
+            remedy="Run again: what this run published is recorded by the next",
+        ) from None

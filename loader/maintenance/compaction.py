@@ -20,10 +20,11 @@ from pyspark.errors import PySparkException
 
 from loader.errors import TableError, sentence
 from loader.lake.commits import keep_newest, newest_commit
-from loader.lake.lake import Lake
+from loader.lake.lake import FEW_MANIFESTS, Lake
 from loader.lake.lease import Heartbeat
 from loader.lake.ledger import now
-from loader.lake.tables import FEW_MANIFESTS
+from loader.lake.locks import create_lease, lock_table
+from loader.lake.staging import discard_staged
 from loader.maintenance import expiry
 from loader.maintenance.dependents import Dependent, Unreadable
 from loader.maintenance.orphan_files import describe_strays, sweep
@@ -131,12 +132,12 @@ def compact_raw(
         expired = len(expiry.list_expirable(lake, raw.table, upkeep.before_ms()))
         note = _note(gone.note, describe_strays(size.strays, 0))
         return CompactionResult(raw.name, size, size, count(lake, gone), expired, note)
-    lease = lake.lease(raw.table, f"table {raw.name}", uuid.uuid4().hex[:12])
+    lease = create_lease(lake, raw.table, f"table {raw.name}", uuid.uuid4().hex[:12])
     lease.acquire()
     try:
         with Heartbeat([lease]):
             was, before = _version(lake, raw.table), footprint(lake, raw.table)
-            lake.discard(raw.table)
+            discard_staged(lake, raw.table)
             _complete(lake, raw.table, FEW_MANIFESTS)
             gone, rows = _count_superseded(lake, raw, upkeep, dependents)
             lease.confirm()
@@ -161,7 +162,9 @@ def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> C
         Timeout: if another process has been writing it for a minute.
     """
     before_ms = upkeep.before_ms(READ_BY_LOADERS)
-    held: FileLock | nullcontext[None] = nullcontext() if upkeep.dry_run else lake.lock(table)
+    held: FileLock | nullcontext[None] = (
+        nullcontext() if upkeep.dry_run else lock_table(lake, table)
+    )
     with held:
         was, before = _version(lake, table), footprint(lake, table)
         if upkeep.dry_run:

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from loader.errors import DamagedError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import now
+from loader.lake.locks import lock_table
 from loader.lake.system_tables import PREFIX
 from loader.spark.failures import clear
 
@@ -29,7 +30,7 @@ def set_aside(lake: Lake, table: str) -> str | None:
     """
     if not table.startswith(PREFIX):
         return None
-    with lake.lock(table):
+    with lock_table(lake, table):
         try:
             if lake.exists(table):
                 lake.fresh(table)  # of a warehouse that was moved, nothing is damaged

@@ -14,6 +14,7 @@ from loader.errors import StateError
 from loader.lake.commits import Commit, all_commits
 from loader.lake.lake import Lake
 from loader.lake.ledger import RECOVERED, SyncRecord
+from loader.lake.raw_table import list_raw_tables
 from loader.rows.window import BY_HAND
 from loader.state import StateBackend, StateRow, TableState
 from loader.state.value import moment_text
@@ -46,7 +47,7 @@ def raw_tables(stores: Stores, names: Collection[str]) -> tuple[list[str], dict[
         names: the source's names, now and before.
     """
     found = []
-    tables, unreadable = stores.lake.raw_tables()
+    tables, unreadable = list_raw_tables(stores.lake)
     for table in tables:
         try:
             if is_loaded_by(stores.lake, table, tuple(names)):

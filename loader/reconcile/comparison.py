@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loader.lake.lake import Lake
+from loader.lake.raw_table import plan_drift
 from loader.lake.schema.conform import conform
 from loader.lake.schema.drift import ColumnMapping
 from loader.lake.schema.widening import bare
@@ -193,7 +194,7 @@ class Comparison:
     def _as_source(self) -> DataFrame:
         """Returns raw in the source's columns and types, by the routes that sync rows take."""
         plan, raw = self.plan, self._raw()
-        drift = self.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
+        drift = plan_drift(self.lake, plan.lake_table, plan.table.schema, plan.terms)
         there = {field.name.lower(): field for field in raw.schema.fields}
         back = [
             ColumnMapping(field.name, bare(field.dataType), route.source, route.source_type)

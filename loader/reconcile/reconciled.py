@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, fields
 
 from loader import __version__
 from loader.lake.lake import Lake
-from loader.lake.system_tables import describe_remedy, naming
+from loader.lake.locks import lock_table
+from loader.lake.system_tables import append_rows, describe_remedy, ensure_table, naming
 from loader.rows.literal import text_literal
 
 TABLE = "_cq_reconciled"
@@ -74,8 +75,8 @@ class Reconciled:
         columns = ", ".join(
             f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(VerifiedBucket)
         )
-        self.lake.ensure(TABLE, columns)
-        self.lake.add(TABLE, [asdict(row) for row in verified])
+        ensure_table(self.lake, TABLE, columns)
+        append_rows(self.lake, TABLE, [asdict(row) for row in verified])
 
     @_named
     def prune(self, keep: int) -> int:
@@ -99,7 +100,7 @@ class Reconciled:
         same = " and ".join(f"verified.{name} = floors.{name}" for name in bucket)
         older = f"{same} and verified.verified_at < floors.floor"
         name = f"{self.lake.name(TABLE)} as verified"
-        with self.lake.lock(TABLE):
+        with lock_table(self.lake, TABLE):
             [row] = self.lake.spark.sql(
                 f"select count(*) as n from {name} inner join ({floors}) as floors on {older}"
             ).collect()

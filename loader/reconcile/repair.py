@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord
+from loader.lake.raw_table import plan_drift
 from loader.reconcile.comparison import GONE, key_names
 from loader.rows.delta import DELETED, HASH, Stamp, row_hash, stamp_rows
 from loader.rows.order import quote_name
@@ -53,7 +54,7 @@ def repair(sync: TableSync, rows: DataFrame, gone: DataFrame, count: int) -> Syn
         return PlannedBatch(
             Window(),
             Bounds(count),
-            lake.drift(plan.lake_table, plan.table.schema, plan.terms),
+            plan_drift(lake, plan.lake_table, plan.table.schema, plan.terms),
             mode=RECONCILE,
             state=replace(prior.state, batch=prior.next_batch),
             idle_state=prior.state,

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from loader.errors import DamagedError, JavaEndedError, StateError
 from loader.lake.lake import Lake
+from loader.lake.locks import lock_table
 from loader.lake.records import Records
 from loader.lake.snapshot_cache import append_and_note, get_cache
 from loader.lake.system_tables import describe_remedy
@@ -105,7 +106,7 @@ class LakeState(StateBackend):
                 if row.key in known:
                     known[row.key] = _newest([*known[row.key], row])
 
-        with self._translate_errors(), self.lake.lock(self.table):
+        with self._translate_errors(), lock_table(self.lake, self.table):
             records = self.lake.records(self.table)
             self._check_free(records, rows)
             append_and_note(records.handle, lambda: records.append(values), noted)
@@ -117,7 +118,7 @@ class LakeState(StateBackend):
             f"(key = {text_literal(key)} and coalesce(version, 0) < {floor})"
             for key, floor in floors.items()
         )
-        with self._translate_errors(), self.lake.lock(self.table):
+        with self._translate_errors(), lock_table(self.lake, self.table):
             self.lake.fresh(self.table)  # a copy would write into the original's folder
             self.lake.spark.sql(f"delete from {self.lake.name(self.table)} where {below}")
 

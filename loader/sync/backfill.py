@@ -16,6 +16,7 @@ from typing import Any
 from loader.duration import Lookback
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord
+from loader.lake.raw_table import plan_drift
 from loader.rows.cursor import EXACT, Cursor, CursorType
 from loader.rows.window import Window
 from loader.sources import Snapshot
@@ -180,7 +181,7 @@ def _plan_chunk(
     return PlannedBatch(
         window,
         sync.snapshot.bounds(plan.table, window),
-        lake.drift(plan.lake_table, plan.table.schema, plan.terms),
+        plan_drift(lake, plan.lake_table, plan.table.schema, plan.terms),
         mode=BACKFILL,
         state=replace(prior.state, batch=prior.next_batch, backfill=progress),
         idle_state=replace(prior.state, backfill=progress),

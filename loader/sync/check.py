@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from loader.errors import LoaderError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
+from loader.lake.raw_table import plan_drift
 from loader.lake.system_tables import PREFIX
 from loader.rows.cursor import CursorType
 from loader.rows.delta import HASH
@@ -82,7 +83,7 @@ def describe_drift(plan: Plan, lake: Lake) -> list[str]:
     Raises:
         TableError: if raw cannot follow the source, or may not.
     """
-    found = lake.drift(plan.lake_table, plan.table.schema, plan.terms)
+    found = plan_drift(lake, plan.lake_table, plan.table.schema, plan.terms)
     return [f"with the next batch: {'; '.join(found.notes)}"] if found.notes else []
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 from loader.errors import JavaEndedError, LoaderError, LockedError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
-from loader.lake.system_tables import STATES
+from loader.lake.system_tables import STATES, append_rows, ensure_table
 from loader.names import in_the_lake
 from loader.sources.cloudquery.serving import Serving
 from loader.sources.programs.message_reader import UNASKED
@@ -112,7 +112,7 @@ class Served:
             TableError: if the bridge or Spark's Java process has ended by itself: every further
                 sync would fail.
         """
-        self.lake.ensure(STATES, _SCHEMA)
+        ensure_table(self.lake, STATES, _SCHEMA)
         self.bridge.answer({"states": self._states()})
         for message in self.bridge.messages():
             if "state" in message:
@@ -277,7 +277,8 @@ class Served:
 
     def _remember(self, table: str, rows: Mapping[str, Any]) -> None:
         now = dt.datetime.now(dt.timezone.utc)
-        self.lake.add(
+        append_rows(
+            self.lake,
             STATES,
             [
                 {"table_name": table, "key": k, "value": v, "version": n, "updated_at": now}

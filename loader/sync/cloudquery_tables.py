@@ -19,6 +19,8 @@ from pyspark.errors import PySparkException
 from loader.errors import DamagedError, LoaderError, SpecError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
+from loader.lake.locks import create_lease, lock_table
+from loader.lake.raw_table import list_raw_tables
 from loader.lake.system_tables import STATES, describe_remedy
 from loader.names import in_the_lake
 from loader.property_codec import decode_property, encode_property
@@ -57,7 +59,7 @@ def remember(lake: Lake, table: str, stream: Mapping[str, Any], whole: bool) -> 
     now = {"primary_key": keys, "whole": whole}
     if now == before:
         return
-    lease = lake.lease(table, f"table {lake.schema}.{table}", uuid.uuid4().hex[:12])
+    lease = create_lease(lake, table, f"table {lake.schema}.{table}", uuid.uuid4().hex[:12])
     lease.acquire()
     try:
         lake.set_properties(table, {SERVED: encode_property(json.dumps(now, sort_keys=True))})
@@ -85,7 +87,7 @@ def prune_states(lake: Lake, keep: int) -> None:
         "states.table_name = floors.table_name and states.key = floors.key "
         "and states.version < floors.floor"
     )
-    with lake.lock(STATES):
+    with lock_table(lake, STATES):
         found = lake.spark.sql(
             f"select 1 from {name} as states inner join ({floors}) as floors on {older} limit 1"
         )
@@ -170,7 +172,7 @@ def _read_served(lake: Lake) -> tuple[dict[str, dict[str, dict[str, Any]]], dict
     found: dict[str, dict[str, dict[str, Any]]] = {}
     if not _is_served(lake):
         return found, {}
-    tables, unread = lake.raw_tables()
+    tables, unread = list_raw_tables(lake)
     for table in tables:
         try:
             said = _read_note(lake, table)

@@ -6,7 +6,9 @@ from pyspark.sql import DataFrame
 
 from loader.errors import LoaderError, TableError
 from loader.lake.commits import Commit
+from loader.lake.raw_table import alter_table, create_raw_table
 from loader.lake.schema.conform import conform
+from loader.lake.staging import count_staged_rows, discard_staged, publish_batch, stage_batch
 from loader.spark.session import plan_now
 from loader.sync.extract import Batch, check_row_count
 from loader.sync.ownership import origin_property, record_origin, register_sharer
@@ -31,21 +33,21 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
     rows = _prepare_table(sync, batch, batch.rows)
     sync.report_step("prepared")
     facts = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
-    staged = lake.stage(plan.lake_table, rows, batch.state.batch, facts)
-    rows_staged = lake.count_staged_rows(plan.lake_table, staged)
+    staged = stage_batch(lake, plan.lake_table, rows, batch.state.batch, facts)
+    rows_staged = count_staged_rows(lake, plan.lake_table, staged)
     try:
         check_row_count(plan, batch.counted, rows_staged)
         sync.snapshot.check_unaltered(plan.table)
     except LoaderError:
-        lake.discard(plan.lake_table, staged)
+        discard_staged(lake, plan.lake_table, staged)
         raise
     if not rows_staged:
-        lake.discard(plan.lake_table, staged)
+        discard_staged(lake, plan.lake_table, staged)
         return None
     sync.report_step("staged")
     sync.watch.check_interruption(plan.name)
     sync.held.confirm()
-    published = lake.publish(plan.lake_table, staged, batch.drift.after, plan.terms.source)
+    published = publish_batch(lake, plan.lake_table, staged, batch.drift.after, plan.terms.source)
     sync.report_step("published")
     if plan.accepts_other_origin:
         record_origin(plan, lake)
@@ -68,7 +70,7 @@ def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
         ensure_raw_table(sync, batch.state.batch)
         return rows
     rows = plan_now(rows) if drift.alterations else rows
-    lake.evolve(plan.lake_table, drift, plan.terms.source)
+    alter_table(lake, plan.lake_table, drift, plan.terms.source)
     if batch.record.schema_changes:
         sync.warn(f"schema: {batch.record.schema_changes}")
     return rows
@@ -84,5 +86,7 @@ def ensure_raw_table(sync: TableSync, batch: int) -> None:
     if lake.exists(plan.lake_table):
         return
     cursor = plan.cursor.name if plan.cursor else None
-    lake.create_raw(plan.lake_table, plan.table.schema, cursor, batch, origin_property(plan, {}))
+    create_raw_table(
+        lake, plan.lake_table, plan.table.schema, cursor, batch, origin_property(plan, {})
+    )
     register_sharer(plan, lake)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from loader.errors import LoaderError, StateError
 from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
+from loader.lake.raw_table import drop_outdated_table
+from loader.lake.staging import discard_staged
 from loader.sources import Request
 from loader.state import TableState
 from loader.sync.ownership import check_origin, check_ownership, record_origin, register_sharer
@@ -56,7 +58,7 @@ def recover(sync: TableSync) -> PriorState:
     if not plan.accepts_other_origin:
         record_origin(plan, stores.lake)
     if stores.lake.exists(plan.lake_table):
-        stores.lake.discard(plan.lake_table)
+        discard_staged(stores.lake, plan.lake_table)
     stored = state.batch if state else 0
     last = said.last_batch(plan, stores.ledger, since=own.batch)
     if state is None or stored < own.batch:
@@ -87,7 +89,7 @@ def recover(sync: TableSync) -> PriorState:
         highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=head.batch))
     began = max(own.batch, stored, last) > 0
     if not began and not plan.is_shared:
-        stores.lake.unmake(plan.lake_table, plan.table.schema)
+        drop_outdated_table(stores.lake, plan.lake_table, plan.table.schema)
     return PriorState(state, highest + 1, began)
 
 

@@ -21,6 +21,7 @@ from loader.errors import LoaderError, LockedError
 from loader.lake.lake import Lake
 from loader.lake.lease import Heartbeat, Lease, acquire_all
 from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
+from loader.lake.locks import create_lease
 from loader.sources import Bounds, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.engine import sync_table
@@ -416,7 +417,7 @@ def lock_all(
     leases: dict[int, Lease] = {}
     for number, plan in enumerate(plans):
         try:
-            leases[number] = lake.lease(plan.lake_table, f"table {plan.name}", run_id)
+            leases[number] = create_lease(lake, plan.lake_table, f"table {plan.name}", run_id)
         except Exception as problem:
             ended[number] = problem
     names = ", ".join(plan.name for plan in plans[:3]) + (", …" if len(plans) > 3 else "")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from loader.errors import JavaEndedError, TableError
+from loader.lake.raw_table import list_raw_tables
 from loader.sources.cloudquery import serving
 from loader.spec.spec import load_spec
 from loader.sync import cloudquery_ingest
@@ -199,7 +200,7 @@ def test_another_source_takes_no_table_over(project: Project) -> None:
     assert well is None
     assert "was loaded by source shop" in refused
     assert project.rows("select note, _cq_generation from raw.orders") == [("shop", 1)]
-    assert set(project.lake().raw_tables()[0]) == {"orders", "______x", "_etc_passwd", "__"}
+    assert set(list_raw_tables(project.lake())[0]) == {"orders", "______x", "_etc_passwd", "__"}
 
 
 def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:

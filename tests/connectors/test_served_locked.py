@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from loader.lake.lease import Lease
+from loader.lake.locks import create_lease
 from loader.spec.spec import load_spec
 from loader.sync import cloudquery_ingest
 from loader.sync.cloudquery_ingest import Served
@@ -70,7 +71,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     """Its rows are published; a retry would append those of tables without a key again."""
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
-    compaction = project.lake().lease("orders", "orders", "compaction")
+    compaction = create_lease(project.lake(), "orders", "orders", "compaction")
     heard: list[str] = []
 
     class Listener:
@@ -111,7 +112,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
     names = ("orders", "lines[1]", "lines1")
 
     def ran(number: int, *, stops: bool = False) -> tuple[list[str | None], Held, list[Outcome]]:
-        held = Held(project.lake().lease("lines[1]", "lines", f"other{number}"))
+        held = Held(create_lease(project.lake(), "lines[1]", "lines", f"other{number}"))
         watch = Watch(held)
         held.stops = watch if stops else None
         bridge: Any = Bridge(session(project.folder, number, *names))
@@ -151,7 +152,7 @@ def test_a_sync_that_has_ended_before_its_turn_is_told_so(project: Project) -> N
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     gone, next_one = session(project.folder, 1, "orders"), session(project.folder, 2, "orders")
     (Path(gone["folder"]) / "messages.jsonl").unlink()
-    heard = Held(project.lake().lease("other", "other", "other"))
+    heard = Held(create_lease(project.lake(), "other", "other", "other"))
     outcomes: list[Outcome] = []
     bridge: Any = Bridge(gone, next_one)
     Served(spec, project.spark, "lake", bridge, Watch(heard), outcomes.append).run()

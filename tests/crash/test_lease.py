@@ -20,6 +20,7 @@ from loader.lake.catalog_owners import CatalogLockStore
 from loader.lake.lake import Lake
 from loader.lake.lease import LOOK, Heartbeat, Lease, acquire_all
 from loader.lake.lock_store import FileLockStore, LockRecord, LockStore, StalenessClock
+from loader.lake.locks import create_lease
 from loader.spark.session import sibling
 from tests.crash import shop
 from tests.crash.steps import run_with
@@ -396,7 +397,7 @@ def test_a_run_that_was_taken_over_writes_nothing_more(
     shop.configure(project, postgres_database, ["orders"])
     project.run()
     shop.change(postgres_database, ["orders"])
-    owners = project.lake().lease("orders", "", "").owners
+    owners = create_lease(project.lake(), "orders", "", "").owners
     batches = "select count(distinct _cq_batch) from raw.orders"
     states = "select count(*) from raw._cq_state"
     syncs = "select count(*) from raw._cq_syncs where status <> 'failed'"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loader.lake.locks import lock_table
 from loader.maintenance import lock_retry, table_stats
 from tests.maintenance.shop import CHANGED, ORDERS, Shop
 from tests.services import Database
@@ -147,7 +148,7 @@ def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(
 ) -> None:
     monkeypatch.setattr(lock_retry, "PATIENCE", 0.5)
     before = shop.versions()
-    with shop.project.lake().lock("orders", timeout=0):
+    with lock_table(shop.project.lake(), "orders", timeout=0):
         ran = shop.project.loader("compact", "--keep-versions", "1")
     assert ran.code == 1
     assert ran.errors[0].startswith("table shop.orders: another run holds this table.")

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from loader.errors import DamagedError, LoaderError
+from loader.lake.system_tables import append_rows
 from loader.maintenance.quarantine import set_aside
 from loader.spark.failures import clear
 from tests.services import Database
@@ -237,7 +238,7 @@ def test_every_file_of_a_table_counts(
     lake = project.lake()
     lake.prepare()
     lake.create("t", "id bigint, text string")
-    lake.add("t", [{"id": n, "text": str(n)} for n in range(3)])
+    append_rows(lake, "t", [{"id": n, "text": str(n)} for n in range(3)])
     _cut(_newest(warehouse / project.schema, f"t/{pattern}"), size)
     for found in _told_of(project, "id"):
         assert isinstance(found, DamagedError), f"{found}"
@@ -250,7 +251,7 @@ def test_a_flipped_bit_is_found_without_a_second_file(project: Project, warehous
     lake = project.lake()
     lake.prepare()
     lake.create("t", "id bigint, text string")
-    lake.add("t", [{"id": 1, "text": "unmistakable"}])
+    append_rows(lake, "t", [{"id": 1, "text": "unmistakable"}])
     folder = warehouse / project.schema / "t"
     assert not list(folder.rglob(".*.crc"))
     file = _newest(folder, "data/*.parquet")
@@ -270,7 +271,7 @@ def test_a_damaged_table_is_put_aside_in_a_catalog_of_names(
 
     lake = _shared_lake(spark, postgres_database, tmp_path)
     lake.create("_cq_syncs", "id bigint")
-    lake.add("_cq_syncs", [{"id": 1}])
+    append_rows(lake, "_cq_syncs", [{"id": 1}])
     assert set_aside(lake, "_cq_syncs") is None
     # Gone rather than cut off: Iceberg reads a cut one again and again, for a minute.
     _newest(tmp_path / "shared/raw/_cq_syncs/metadata", "*.metadata.json").unlink()

@@ -12,6 +12,7 @@ import pytest
 from loader.errors import TableError
 from loader.lake.lake import Lake
 from loader.lake.lock_store import LockRecord
+from loader.lake.staging import stage_batch
 from loader.lake.system_tables import name_damage
 from loader.maintenance.quarantine import set_aside
 from loader.spark.session import sibling
@@ -77,7 +78,7 @@ def test_files_of_killed_runs_go_once_they_are_old(shop: Shop, warehouse: Path) 
 def test_a_batch_that_was_staged_and_never_published_goes(shop: Shop) -> None:
     lake = shop.project.lake().for_thread()
     rows = lake.frame("orders").limit(1).drop("_cq_batch").selectExpr("*", "bigint(6) as _cq_batch")
-    lake.stage("orders", rows, 6, {"state": "{}", "sync": {}})
+    stage_batch(lake, "orders", rows, 6, {"state": "{}", "sync": {}})
     shop.compact()
     staged = [
         snapshot

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from loader.cli import main, state_upkeep
 from loader.cli.state_stores import Shared
 from loader.errors import TableError
+from loader.lake.locks import lock_table
 from loader.sync.pipeline import Pipeline
 from tests.services import Postgres
 from tests.sync.original import Original
@@ -168,7 +169,7 @@ def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
     for command in ("set", "reset", "show"):
         refused = shop.loader("state", command, "shop.../x", *(["1"] if command == "set" else []))
         assert (refused.code, "'../x' contains '/'" in refused.text) == (2, True)
-    with shop.lake().lock("fresh", timeout=0):
+    with lock_table(shop.lake(), "fresh", timeout=0):
         busy = _import(shop, file, [fresh])
     assert busy.errors[0].startswith("table shop.fresh: a run is syncing this table.")
     file.write_bytes(b"\xef\xbb\xbf" + json.dumps(fresh).encode())  # as Windows' Notepad saves it

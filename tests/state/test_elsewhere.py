@@ -125,20 +125,20 @@ def test_a_state_store_that_is_down_fails_its_source_only(
 def test_a_store_that_goes_away_between_data_and_state_is_caught_up_with(
     shop: Project, redis_server: Redis, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from loader.lake.lake import Lake
+    from loader.sync import publish
 
     keep_in(shop, "redis", redis_server.url)
     shop.run()
     postgres_database.execute("insert into orders values (3, 7)")
-    publish = Lake.publish
+    publish_batch = publish.publish_batch
 
-    def then_gone(self: Lake, *arguments: Any) -> Any:
-        commit = publish(self, *arguments)
+    def then_gone(*arguments: Any) -> Any:
+        commit = publish_batch(*arguments)
         redis_server.stop()
         return commit
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "publish", then_gone)
+        patch.setattr(publish, "publish_batch", then_gone)
         ran = shop.loader("run")
     assert ran.code == 1
     assert "Redis" in ran.errors[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from loader.lake.locks import lock_table
 from tests.dbt.dbtproject import DbtProject
 from tests.services import Database, Postgres
 from tests.sync.original import Original
@@ -135,7 +136,7 @@ def test_the_selected_table_only(shop: Project, spark: SparkSession) -> None:
     ]
     missing = shop.loader("state", "rebuild", "--select", "shop.nothing")
     assert (missing.code, len(missing.errors)) == (2, 1)
-    with shop.lake().lock("orders", timeout=0):
+    with lock_table(shop.lake(), "orders", timeout=0):
         busy = shop.loader("state", "rebuild")
     assert busy.code == 1
     assert [e["table"] for e in busy.events if e["event"] == "rebuilt"] == ["shop.items"]

@@ -28,6 +28,7 @@ from loader.lake.ledger import (
     SyncRecord,
     now,
 )
+from loader.lake.locks import create_lease, lock_table
 from loader.spark.profile import load_profile
 from loader.spec.spec import load_spec
 from loader.state import TableState
@@ -125,9 +126,9 @@ def test_both_readers_give_the_same_answers(shop: Project) -> None:
         f"insert into {shop.schema}._cq_state values ('drop.größe', '{{}}', null, null), "
         f"('drop.orders', 'x', 13, now()), ('drop.''q''', 'ü', 1, timestamp'1969-12-31 23:59:59.5')"
     )
-    lease = lake.lease("orders", "table orders", "me")
+    lease = create_lease(lake, "orders", "table orders", "me")
     lease.acquire()
-    with lake.lock(TABLE):  # as a run holds them
+    with lock_table(lake, TABLE):  # as a run holds them
         by_spark, in_folder = _read(shop)
     lease.release()
     assert in_folder == by_spark

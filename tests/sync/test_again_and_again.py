@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loader.lake.locks import lock_table
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
@@ -39,7 +40,7 @@ def test_nothing_new_is_recorded_once_a_minute(
     assert [_round(pipeline) for _ in range(3)] == ["synced", *["nothing new"] * 2]
     assert _recorded(project)[2:] == ["synced", "nothing new"]
 
-    with project.lake().lock("t", timeout=0):
+    with lock_table(project.lake(), "t", timeout=0):
         assert _round(pipeline) == "locked"
     assert [_round(pipeline) for _ in range(2)] == ["nothing new"] * 2
     assert _recorded(project)[4:] == ["locked", "nothing new"]

@@ -7,6 +7,7 @@ import json
 from click.testing import CliRunner
 
 from loader.cli import main
+from loader.lake.locks import lock_table
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -187,7 +188,7 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
         ran_ = project.loader("state", *arguments)
         assert (ran_.code, len(ran_.errors)) == (code, 1)
         assert told in ran_.errors[0]
-    with project.lake().lock("orders", timeout=0):
+    with lock_table(project.lake(), "orders", timeout=0):
         held = project.loader("state", "set", name, "2025-01-01")
         assert held.code == 1
         assert held.errors[0].startswith("table shop.orders: a run is syncing this table.")

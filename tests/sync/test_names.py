@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from loader.lake.raw_table import list_raw_tables
 from tests.services import Database
 from tests.sync.project import ROOT, Project, Ran
 
@@ -83,7 +84,7 @@ def _sync_twice(project: Project, database: Database, tables: list[str], mark: s
         (name, "9", 2) for name in expected
     }
     # no name creates a folder within a folder, which nothing would list
-    listed = {f"shop.{name}" for name in project.lake().raw_tables()[0]}
+    listed = {f"shop.{name}" for name in list_raw_tables(project.lake())[0]}
     assert listed == expected
 
 

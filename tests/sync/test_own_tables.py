@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from loader.cli import own_tables
+from loader.lake.locks import lock_table
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -54,7 +55,7 @@ def test_a_run_puts_the_files_of_state_and_ledger_together(
 def test_a_table_that_somebody_writes_is_left_for_the_next_run(
     project: Project, orders: Database, few: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with project.lake().lock("_cq_state"), caplog.at_level(logging.WARNING, "loader"):
+    with lock_table(project.lake(), "_cq_state"), caplog.at_level(logging.WARNING, "loader"):
         project.run()  # it has no state to write
     assert not caplog.records
     assert _files(project, "_cq_state") == 4

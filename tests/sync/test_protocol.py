@@ -9,10 +9,12 @@ import pytest
 from pyspark.sql.functions import lit
 
 from loader.errors import StateError, TableError
-from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
+from loader.lake.locks import lock_table
+from loader.lake.staging import discard_staged, publish_batch, stage_batch
 from loader.state import StateRow
 from loader.state.lake_table import LakeState
+from loader.sync import publish as publish_module
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -141,7 +143,7 @@ def test_a_crash_before_the_commit_leaves_nothing_to_see(
 
     orders.execute("insert into orders values (101, 'late', 101)")
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "publish", crash)
+        patch.setattr(publish_module, "publish_batch", crash)
         with pytest.raises(Crash):
             project.loader("run")
     assert project.rows("select count(*) from raw.orders") == [(100,)]
@@ -155,9 +157,9 @@ def test_a_batch_number_is_published_once(project: Project, orders: Database) ->
     lake = project.lake()
     rows = lake.frame("orders").limit(1)
     facts = {"state": "{}", "sync": {}}
-    staged = lake.stage("orders", rows, 1, facts)
+    staged = stage_batch(lake, "orders", rows, 1, facts)
     with pytest.raises(TableError, match="published this batch number"):
-        lake.publish("orders", staged)
+        publish_batch(lake, "orders", staged)
     assert project.rows("select count(*) from raw.orders") == [(100,)]
 
 
@@ -165,12 +167,14 @@ def test_a_batch_published_over_somebody_elses_commit_keeps_its_state(
     project: Project, orders: Database
 ) -> None:
     lake = project.lake()
-    staged = lake.stage("orders", lake.frame("orders").limit(1), 2, {"state": "{}", "sync": {}})
+    staged = stage_batch(
+        lake, "orders", lake.frame("orders").limit(1), 2, {"state": "{}", "sync": {}}
+    )
     project.spark.sql(
         f"alter table {lake.name('orders')} unset tblproperties ('write.wap.enabled')"
     )
     project.spark.sql(f"delete from {lake.name('orders')} where id = 1")
-    head = lake.publish("orders", staged)
+    head = publish_batch(lake, "orders", staged)
     assert (head.batch, head.state) == (2, "{}")
 
 
@@ -246,7 +250,7 @@ def test_a_full_refresh_appends_everything_in_a_new_generation(
 
 
 def test_two_runs_on_one_table_one_of_them_skips_it(project: Project, orders: Database) -> None:
-    with project.lake().lock("orders"):
+    with lock_table(project.lake(), "orders"):
         ran = project.loader("run")
     assert ran.code == 1
     assert ran.table("shop.orders")["status"] == "locked"
@@ -289,10 +293,10 @@ def test_discarding_a_batch_expires_nothing_else(project: Project, orders: Datab
     assert len(kept) == 2
     rows = lake.frame("orders").limit(1).withColumn("_cq_batch", lit(3).cast("bigint"))
     facts = {"state": "{}", "sync": {}}
-    staged = [lake.stage("orders", rows, 3, facts) for _ in range(2)]
+    staged = [stage_batch(lake, "orders", rows, 3, facts) for _ in range(2)]
     assert project.snapshots("orders") == 4
-    assert lake.discard("orders", staged[0]) == 1
-    assert lake.discard("orders") == 1
+    assert discard_staged(lake, "orders", staged[0]) == 1
+    assert discard_staged(lake, "orders") == 1
     assert kept == project.rows(
         "select snapshot_id from raw.orders.snapshots order by committed_at"
     )

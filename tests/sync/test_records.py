@@ -9,6 +9,7 @@ import pytest
 
 from loader.errors import TableError
 from loader.lake.ledger import TABLE, Ledger, SyncRecord
+from loader.lake.system_tables import append_rows
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -32,7 +33,7 @@ def test_spark_reads_what_iceberg_wrote_and_the_other_way(project: Project) -> N
     lake.prepare()
     for table in ("ours", "sparks"):
         lake.create(table, COLUMNS)
-    lake.add("ours", ROWS)
+    append_rows(lake, "ours", ROWS)
     names = COLUMNS.replace(",", "").split()[::2]
     wanted = [tuple(row.get(name) for name in names) for row in ROWS]
     micros = "name, small, large, yes, unix_micros(at)"
@@ -91,14 +92,14 @@ def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
     lake = project.lake()
     lake.prepare()
     lake.create("t", "id bigint, part string", {"write.delete.mode": "merge-on-read"})
-    lake.add("t", [{"id": 1, "part": "a"}, {"id": 2, "part": "b"}])
+    append_rows(lake, "t", [{"id": 1, "part": "a"}, {"id": 2, "part": "b"}])
     project.spark.sql(f"delete from {lake.name('t')} where id = 2")
     assert project.rows("select content from raw.t.files order by 1") == [(0,), (1,)]
     assert lake.records("t").select(["id"], {}, {}) == [{"id": 1}]
     # an administrator changes the table; its older files and ours do without
     project.spark.sql(f"alter table {lake.name('t')} add partition field part")
     project.spark.sql(f"alter table {lake.name('t')} add column note string")
-    lake.add("t", [{"id": 3, "part": "c"}])
+    append_rows(lake, "t", [{"id": 3, "part": "c"}])
     assert project.rows("select id, part, note from raw.t order by id") == [
         (1, "a", None),
         (3, "c", None),
@@ -110,12 +111,12 @@ def test_rows_were_deleted_from_a_later_file(project: Project) -> None:
     lake = project.lake()
     lake.prepare()
     lake.create("t", "id bigint, part string", {"write.delete.mode": "merge-on-read"})
-    lake.add("t", [{"id": 1, "part": "a"}])
-    lake.add("t", [{"id": 2, "part": "b"}, {"id": 3, "part": "c"}, {"id": 5, "part": "c"}])
+    append_rows(lake, "t", [{"id": 1, "part": "a"}])
+    append_rows(lake, "t", [{"id": 2, "part": "b"}, {"id": 3, "part": "c"}, {"id": 5, "part": "c"}])
     project.spark.sql(f"delete from {lake.name('t')} where id = 2")
     for added in ([], [{"id": 4, "part": "a"}]):
         if added:
-            lake.add("t", added)
+            append_rows(lake, "t", added)
         found = lake.records("t").select(["id"], {}, {})
         assert sorted(row["id"] for row in found) == [1, 3, *[4 for _ in added], 5]
 
@@ -149,7 +150,7 @@ def test_tables_that_somebody_else_made(project: Project) -> None:
         ("theirs", "id decimal(38, 0), part string not null, at string", "partitioned by (id)"),
     ):
         project.spark.sql(f"create table {lake.name(name)} ({columns}) using iceberg {tail}")
-        lake.add(name, rows)
+        append_rows(lake, name, rows)
         found = project.rows(
             f"select int(id), part, timestamp(at) = '{at}' from raw.{name} sort by 1"
         )
@@ -161,7 +162,7 @@ def test_tables_that_somebody_else_made(project: Project) -> None:
         assert str(found[0]["at"]).startswith("2025-01-01 00:30:00.5")
     # a table that once had partitions goes on without
     project.spark.sql(f"alter table {lake.name('cut')} drop partition field part")
-    lake.add("cut", rows[:1])
+    append_rows(lake, "cut", rows[:1])
     assert project.rows("select count(*) from raw.cut where part = 'a'") == [(3,)]
     with pytest.raises(TableError, match="it has no column note"):
-        lake.add("cut", [{"id": 1, "note": "x"}])
+        append_rows(lake, "cut", [{"id": 1, "note": "x"}])
