@@ -103,7 +103,7 @@ def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None])
 
     A table that a source of the spec has loaded since belongs to that source. A lake that cannot be
     looked at has none, if the spec has sources: commands that need it report its error. Tables
-    that cannot be read are in :attr:`loader.sync.pipeline.Selection.unread`.
+    that cannot be read are in :attr:`loader.sync.pipeline.Pipeline.unread`.
 
     Args:
         warn: called for each table or source that is left out, with its name and the reason.

@@ -93,9 +93,7 @@ class Lineage:
     @cached_property
     def _named(self) -> dict[str, str]:
         """The columns, by a short hash of each name."""
-        return {
-            f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()
-        }
+        return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark is of another database; older marks do not say."""
