@@ -11,8 +11,6 @@ import click
 from loader.cli.own_tables import VERSIONS, own_tables
 from loader.cli.state_stores import backends
 from loader.errors import LoaderError, SpecError
-from loader.lake.locks import sweep_owners
-from loader.lake.raw_table import list_raw_tables
 from loader.names import match_selection
 from loader.spark.steps import step
 
@@ -183,6 +181,8 @@ def _compact_tables(
     if select:
         return
     if not upkeep.dry_run:
+        from loader.lake.locks import sweep_owners
+
         for lake in {lake.schema: lake for lake, _ in tables}.values():
             sweep_owners(lake, AGE.total_seconds())
         for shared in backends(pipeline):
@@ -239,6 +239,7 @@ def _choose_raw_tables(
     failed: set[str],
 ) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
     """Returns the raw tables of the spec's sources, each once; and errors for unreadable ones."""
+    from loader.lake.raw_table import list_raw_tables
     from loader.maintenance.compaction import Raw
     from loader.sync.ownership import is_loaded_by
 

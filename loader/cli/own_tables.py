@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from filelock import Timeout
 
 from loader.cli.state_stores import backends
-from loader.lake.locks import lock_table
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake
@@ -117,6 +116,7 @@ def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
 
 def _keep_small(pipeline: Pipeline, own: OwnTable) -> None:
     from loader.lake.ledger import now
+    from loader.lake.locks import lock_table
     from loader.maintenance import expiry
     from loader.maintenance.compaction import READ_BY_LOADERS, rewrite
     from loader.state.lake_table import LakeState

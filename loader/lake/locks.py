@@ -14,17 +14,20 @@ import tempfile
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from filelock import FileLock
 
 from loader.errors import SpecError
 from loader.lake.catalog_owners import CatalogLockStore
-from loader.lake.lake import Lake
 from loader.lake.lease import Lease
 from loader.lake.lock_store import FileLockStore, LockStore, lock_file
 from loader.names import file_name
 from loader.spark.private_folder import ensure_own_folder, home_folder
+
+if TYPE_CHECKING:
+    from loader.lake.lake import Lake
 
 FOLDER = "STRANDLINE_LOCKS"
 """The environment variable that names another folder."""
