@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from loader.sources.jdbc.connections import Connection
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 
 Row = tuple[Any, ...]
 

@@ -35,7 +35,7 @@ from loader.sources.jdbc.interface import (
     disable_timeouts,
     open_exported_snapshot,
 )
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 
 _FEW = 4
 """So many first loads have a snapshot each: each holds a connection."""

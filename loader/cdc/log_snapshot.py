@@ -44,8 +44,8 @@ from loader.rows.delta import DELETED
 from loader.rows.window import Bounds, Logged, Window
 from loader.sources import Snapshot, SourceTable
 from loader.sources.jdbc.interface import Database
-from loader.spark.database_errors import DatabaseError
-from loader.spark.private_folder import private_folder
+from loader.spark.error_translation import DatabaseError
+from loader.spark.temporary_files import private_folder
 
 _log = logging.getLogger("loader")
 T = TypeVar("T")

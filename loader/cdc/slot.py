@@ -18,7 +18,7 @@ from typing import Any
 from loader.cdc.position import Mark, format_position, parse_position
 from loader.errors import TableError
 from loader.sources.jdbc.interface import Connection, Database
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 
 PLUGIN = "pgoutput"
 FLUSH = "strandline-flush"

@@ -18,7 +18,7 @@ from loader.cdc.slot import Slot, SourceSlot
 from loader.errors import TableError
 from loader.sources import SourceTable
 from loader.sources.jdbc.interface import Connection, read_activity
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 
 _MUCH = 10 * 1024**3
 """Of more log than this that the slot keeps, a run warns."""

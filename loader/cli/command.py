@@ -101,7 +101,7 @@ def _readable(error: Exception) -> LoaderError:
     """Returns the error as people should read it; its cause is kept for `--debug`."""
     if isinstance(error, LoaderError):
         return error
-    from loader.spark.failures import clear
+    from loader.spark.error_translation import clear
 
     found = clear(error, "")
     found.__cause__ = error

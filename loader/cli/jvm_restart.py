@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from loader.cli.settings import Settings, restart_pipeline
 from loader.errors import JavaEndedError, LoaderError, TableError
-from loader.spark.failures import may_precede_java_end
+from loader.spark.error_translation import may_precede_java_end
 from loader.spark.jvm_exit import is_restart_wanted
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from loader.spark.interruption import interrupt as interrupt_work
 from loader.spark.interruption import resume
-from loader.spark.private_folder import remove_all
+from loader.spark.temporary_files import remove_all
 
 AT_ONCE = 1.0
 """Seconds in which several signals are one: `timeout` signals its child, then the whole group."""

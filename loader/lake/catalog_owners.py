@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from loader.corruption import BACK
 from loader.errors import DamagedError, TableError
 from loader.lake.lock_store import LockRecord, silent_for
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from loader.errors import TableError
 from loader.lake.location_check import refuse_moved
-from loader.spark.shared_files import read_regular
+from loader.spark.safe_files import read_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa

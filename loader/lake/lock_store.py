@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from loader.errors import TableError
 from loader.names import file_name
-from loader.spark.shared_files import create_regular, read_regular
+from loader.spark.safe_files import create_regular, read_regular
 
 _LONGEST = 1 << 16
 """The most bytes of a record; a valid one has a few hundred."""

@@ -24,7 +24,7 @@ from loader.lake.catalog_owners import CatalogLockStore
 from loader.lake.lease import Lease
 from loader.lake.lock_store import FileLockStore, LockStore, lock_file
 from loader.names import file_name
-from loader.spark.private_folder import ensure_own_folder, home_folder
+from loader.spark.temporary_files import ensure_own_folder, home_folder
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake

@@ -69,7 +69,7 @@ def name_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as problem:
-        from loader.spark.failures import clear
+        from loader.spark.error_translation import clear
 
         where = f"table {lake.schema}.{table}"
         found = clear(problem, where)

@@ -16,7 +16,7 @@ from loader.lake.lake import Lake
 from loader.lake.ledger import now
 from loader.lake.locks import lock_table
 from loader.lake.system_tables import PREFIX
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 
 FOLDER = "_cq_damaged"
 """Quarantined tables are in this folder of the schema's."""

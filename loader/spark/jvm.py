@@ -18,10 +18,9 @@ from loader.spark.gateway import PORT, Gateway
 from loader.spark.java import choose_java
 from loader.spark.jvm_command import build_command
 from loader.spark.jvm_garbage import collect_together
-from loader.spark.private_folder import private_folder
 from loader.spark.py4j_cache import remember
 from loader.spark.spark_line import find_spark
-from loader.spark.spark_local_dir import SETTING, delete_at_exit
+from loader.spark.temporary_files import LOCAL_DIR, delete_at_exit, private_folder
 
 
 class _Start:
@@ -53,8 +52,8 @@ class _Start:
             gateway = self._gateway.connect()
             for name, value in self._secrets.items():
                 gateway.jvm.java.lang.System.setProperty(name, value)
-            if SETTING in self._own:
-                delete_at_exit(gateway.jvm, self._own[SETTING])
+            if LOCAL_DIR in self._own:
+                delete_at_exit(gateway.jvm, self._own[LOCAL_DIR])
             self._files.close()
         except BaseException:
             self.give_up()
@@ -73,8 +72,8 @@ class _Start:
         self._without_scratch()
 
     def _without_scratch(self) -> None:
-        if SETTING in self._own:
-            shutil.rmtree(self._own[SETTING], ignore_errors=True)
+        if LOCAL_DIR in self._own:
+            shutil.rmtree(self._own[LOCAL_DIR], ignore_errors=True)
 
 
 _begun: list[_Start] = []

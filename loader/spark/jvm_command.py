@@ -29,7 +29,7 @@ from loader.spark.class_path import (
 )
 from loader.spark.java import Java
 from loader.spark.spark_line import SparkHome
-from loader.spark.spark_local_dir import scratch
+from loader.spark.temporary_files import create_local_dir
 from loader.spec.redaction import is_secret_key
 
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
@@ -114,7 +114,7 @@ def build_command(
         options, found = split_options(driver.get(key, ""))
         if found:
             settings, secrets = {**settings, key: options}, {**secrets, **found}
-    own = {**scratch(settings, defaults), **add_shipped_jars(home, driver)}
+    own = {**create_local_dir(settings, defaults), **add_shipped_jars(home, driver)}
     settings = {**settings, **own}
 
     path = folder / "spark.properties"

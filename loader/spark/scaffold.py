@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from loader.errors import SpecError
 from loader.package import package_folder
-from loader.spark.file_install import link
 from loader.spark.profile import find_named_profile, read_profile_name
 
 # The project's link to the dbt package, which `loader setup` can repair on another machine.
@@ -211,3 +212,27 @@ def _ignore(folder: Path) -> str:
         return f"kept {_GITIGNORE}; make it ignore {', '.join(ignored.split())}"
     path.write_text(ignored, encoding="utf-8")
     return f"wrote {_GITIGNORE}"
+
+
+def link(source: Path, target: Path) -> str:
+    """Links a folder, or copies it if links are not available; replaces an older link.
+
+    Returns:
+        A message about the result.
+    """
+    source = source.absolute()
+    if target.is_symlink():
+        if target.exists() and target.samefile(source):
+            return "is there"
+        target.unlink()
+    elif target.is_dir():
+        shutil.rmtree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.symlink_to(source)
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, PermissionError) and os.name == "posix":
+            raise  # the folder is not writable: a copy would fail as well, and say less
+        shutil.copytree(source, target)
+        return "copied"
+    return "linked"

@@ -19,7 +19,7 @@ from loader.lake.records import Records
 from loader.lake.snapshot_cache import append_and_note, get_cache
 from loader.lake.system_tables import describe_remedy
 from loader.rows.literal import text_literal
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 from loader.state import StateBackend, StateRow, second_writer_error
 from loader.state.value import moment, moment_text
 

@@ -15,8 +15,7 @@ from filelock import FileLock, Timeout
 
 from loader.errors import StateError
 from loader.lake.lock_store import lock_file
-from loader.spark.atomic_replace import replace_atomically
-from loader.spark.shared_files import read_regular
+from loader.spark.safe_files import read_regular, replace_atomically
 from loader.state import StateBackend, StateRow, second_writer_error
 from loader.state.value import moment, moment_text
 

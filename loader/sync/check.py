@@ -19,8 +19,7 @@ from loader.rows.delta import HASH
 from loader.rows.order import GENERATION, quote_name
 from loader.sources import Snapshot, SourceTable, Window
 from loader.sources.candidates import candidates, marks_of_deletion
-from loader.spark.database_errors import DatabaseError
-from loader.spark.failures import clear
+from loader.spark.error_translation import DatabaseError, clear
 from loader.spark.steps import step
 from loader.sync.ownership import check_origin, check_ownership, own_rows
 from loader.sync.pipeline import Pipeline, Planned

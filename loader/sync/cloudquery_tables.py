@@ -26,7 +26,7 @@ from loader.names import in_the_lake
 from loader.property_codec import decode_property, encode_property
 from loader.rows.delta import COLUMNS
 from loader.sources import Progress, Source, SourceTable, TableRef
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 from loader.spec.options import TableOptions
 from loader.spec.plugins import LakeDestination, SourceSpec
 

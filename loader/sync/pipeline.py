@@ -14,7 +14,7 @@ from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
 from loader.names import in_the_lake, is_wildcard, match_selection, qualify
 from loader.sources import Source, TableRef, connector
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 from loader.spark.jvm_exit import has_java_ended
 from loader.spark.steps import step
 from loader.spec.options import TableOptions, options_for

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.spark.private_folder import name_prefix
+from loader.spark.temporary_files import name_prefix
 from loader.sync.fault_injection import STEPS
 from tests.cdc.test_changes import follow, newest, position
 from tests.crash.conftest import workers as workers

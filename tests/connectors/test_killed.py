@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loader.sources.programs.workspace import KIND
-from loader.spark.private_folder import name_prefix
+from loader.spark.temporary_files import name_prefix
 from loader.sync.fault_injection import STEPS
 from tests.connectors.program import Program, items
 from tests.crash.workers import Worker

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from loader.errors import DamagedError, LoaderError
 from loader.lake.system_tables import append_rows
 from loader.maintenance.quarantine import set_aside
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 from tests.services import Database
 from tests.sync.project import Project, Ran
 

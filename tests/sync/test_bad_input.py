@@ -19,7 +19,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 from loader.spec.plugins import SourceSpec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database

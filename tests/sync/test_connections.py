@@ -14,7 +14,7 @@ from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql.continuity import read_activity, read_transaction_mark
 from loader.sources.jdbc.source import JdbcSource
 from loader.spark import interruption
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 from tests.services import Database, MariaDb
 from tests.sync.project import Project
 

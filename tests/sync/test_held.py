@@ -14,7 +14,7 @@ from loader.sources import SourceTable, TableRef, Window
 from loader.sources.jdbc.metadata import NativeColumns
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.spark import interruption
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.runner import Outcome

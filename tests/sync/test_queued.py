@@ -14,7 +14,7 @@ from loader.rows.cursor import CursorType
 from loader.sources import CursorField, SourceTable, Window
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.sources.jdbc.source import JdbcSource
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database

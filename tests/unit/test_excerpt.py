@@ -20,7 +20,7 @@ CUT = {
     "names.py": "a name that the spec must not have",
     "error_report.py": "a list of errors",
     "rows/cursor.py": "a number",
-    "spark/private_folder.py": "the machine's name",
+    "spark/temporary_files.py": "the machine's name",
     "sources/contents.py": "a digest",
     "sources/file/json_precision.py": "a number",
     "spec/secret_forms.py": "the keys of an index",

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 
 
 def _failed(number: int, file: str | None = None) -> str:

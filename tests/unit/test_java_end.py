@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from loader.errors import JavaEndedError, LockedError, StateError
-from loader.spark.failures import clear
+from loader.spark.error_translation import clear
 from loader.spark.jvm_exit import explain_process_end
 
 

@@ -66,7 +66,7 @@ def _ran(program: str, temporary: Path) -> subprocess.CompletedProcess[str]:
 _BEGUN = """
 import sys
 from loader.spark import jvm
-from loader.spark.private_folder import private_folder
+from loader.spark.temporary_files import private_folder
 settings = {"spark.master": "local[1]", "spark.hadoop.fs.s3a.secret.key": "planted"}
 jvm.begin(settings)
 jvm.begin(settings)

@@ -6,7 +6,7 @@ import pytest
 
 from loader.cdc.wal_reader import is_older_than_publication
 from loader.errors import TableError
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import SpecError
-from loader.spark.profile import Profile, load_profile, refuse_moved_project
-from loader.spark.rendering import Renderer
+from loader.spark.profile import Profile, Renderer, load_profile, refuse_moved_project
 from loader.spec.redaction import Redactor
 
 PROFILES = """

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.spark.private_folder import name_prefix
-from loader.spark.spark_local_dir import SETTING, scratch
+from loader.spark.temporary_files import LOCAL_DIR, create_local_dir, name_prefix
 
 LOCAL = {"spark.master": "local[*]"}
 
@@ -27,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_of_this_user(folder: Path) -> None:
-    made = Path(scratch(LOCAL, "spark.local.directory /elsewhere\n")[SETTING])
+    made = Path(create_local_dir(LOCAL, "spark.local.directory /elsewhere\n")[LOCAL_DIR])
     assert made.parent == folder
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
@@ -40,17 +39,17 @@ def test_java_s_temporary_files_are_there_too() -> None:
         ({options: "-Djava.io.tmpdir=/fast"}, "", None),
         ({}, f"{options}  -Da=b\n", None),
     ):
-        made = scratch({**LOCAL, **given}, defaults)
-        assert made.get(options) == (expected and expected.format(made[SETTING]))
+        made = create_local_dir({**LOCAL, **given}, defaults)
+        assert made.get(options) == (expected and expected.format(made[LOCAL_DIR]))
 
 
 def test_somebody_elses_choice_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert scratch({**LOCAL, SETTING: "/fast"}, "") == {}
-    assert scratch(LOCAL, "spark.ui.enabled false\n spark.local.dir  /fast\n") == {}
-    assert scratch({"spark.master": "spark://there:7077"}, "") == {}
-    assert scratch({}, "") == {}
+    assert create_local_dir({**LOCAL, LOCAL_DIR: "/fast"}, "") == {}
+    assert create_local_dir(LOCAL, "spark.ui.enabled false\n spark.local.dir  /fast\n") == {}
+    assert create_local_dir({"spark.master": "spark://there:7077"}, "") == {}
+    assert create_local_dir({}, "") == {}
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/fast")
-    assert scratch(LOCAL, "") == {}
+    assert create_local_dir(LOCAL, "") == {}
     assert not list(folder.iterdir())
 
 
@@ -62,6 +61,6 @@ def test_a_killed_process_s_folder_stays_for_an_hour(folder: Path) -> None:
     for left in (old, young):
         (left / "blockmgr-1").mkdir(parents=True)
     os.utime(old, (time.time() - 7200,) * 2)
-    scratch(LOCAL, "")
+    create_local_dir(LOCAL, "")
     assert not old.exists()
     assert young.exists()

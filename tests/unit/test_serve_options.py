@@ -12,7 +12,7 @@ from loader.cdc.debezium import engine
 from loader.cli.serve import listening_place, parse_seconds
 from loader.errors import SpecError
 from loader.sources.cloudquery import serving
-from loader.spark import private_folder
+from loader.spark import temporary_files
 from loader.spark.child_environment import child_environment
 
 
@@ -26,7 +26,7 @@ def test_it_listens_where_only_this_user_may_connect(
     place.parent.chmod(0o777)
     with pytest.raises(SpecError, match="others may write to"):
         listening_place(None, "unix")
-    assert private_folder.home_folder() != tmp_path
+    assert temporary_files.home_folder() != tmp_path
 
 
 def test_a_port_needs_an_option() -> None:

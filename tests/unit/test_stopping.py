@@ -62,7 +62,7 @@ from loader.__main__ import start
 start()
 """
 _TWICE = """
-from loader.spark.private_folder import private_folder
+from loader.spark.temporary_files import private_folder
 with stopping(stopped.set, list), private_folder("secrets") as folder:
     print(folder, flush=True)
     try:
@@ -75,7 +75,7 @@ _UNWOUND = """
 import sys
 from loader.cli.stopping import unwinding
 from loader.spark.interruption import interruptible
-from loader.spark.private_folder import private_folder
+from loader.spark.temporary_files import private_folder
 number = int(sys.argv[1])
 with unwinding():
     with stopping(stopped.set, list):

@@ -15,8 +15,7 @@ from typing import Any
 from loader.errors import SpecError, TableError
 from loader.sources.programs.digits import decode
 from loader.sources.programs.workspace import write_json
-from loader.spark.atomic_replace import replace_atomically
-from loader.spark.shared_files import read_regular
+from loader.spark.safe_files import read_regular, replace_atomically
 
 _INJECTED = "__injected"
 """How the fields begin in which the loader itself puts a manifest."""

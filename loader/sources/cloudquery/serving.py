@@ -18,7 +18,7 @@ from loader.errors import SpecError, TableError
 from loader.sources.cloudquery.bridge_command import command
 from loader.sources.programs.workspace import workspace, write_json
 from loader.spark.child_environment import child_environment
-from loader.spark.private_folder import ensure_own_folder, home_folder
+from loader.spark.temporary_files import ensure_own_folder, home_folder
 
 _log = logging.getLogger("loader.program")
 _HEARD = 2.0  # seconds

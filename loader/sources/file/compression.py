@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.spark.failures import UNPACK
+from loader.spark.error_translation import UNPACK
 
 _KINDS = {
     b"\x1f\x8b\x08": ("a gzip file", ".gz"),

@@ -17,7 +17,7 @@ from loader.errors import TableError
 from loader.names import literal_path
 from loader.sources.file.compression import check_unpacked
 from loader.sources.file.quotes import pattern
-from loader.spark.failures import UNKNOWN_BYTES
+from loader.spark.error_translation import UNKNOWN_BYTES
 
 if TYPE_CHECKING:
     from loader.sources.file.options import ReaderOptions

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.sources.file.listing import PATH, SIZE, files
 from loader.sources.file.options import ReaderOptions
-from loader.spark.failures import TOO_LONG, too_long
+from loader.spark.error_translation import TOO_LONG, too_long
 
 _LINE_READER = "mapreduce.input.linerecordreader.line.maxlength"
 _SLACK = 16

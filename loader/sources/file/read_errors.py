@@ -18,7 +18,7 @@ from loader.sources.file.line_lengths import check_line_lengths
 from loader.sources.file.lines import FORMATS, checked
 from loader.sources.file.listing import PATH, files
 from loader.sources.file.options import ReaderOptions
-from loader.spark.failures import BROKEN_LINE, TOO_LONG, TOO_MANY, clear
+from loader.spark.error_translation import BROKEN_LINE, TOO_LONG, TOO_MANY, clear
 
 _COLON = re.compile(r"Relative path in absolute URI: (\S.*?)(?:\.crc)?$")
 _PATTERN = re.compile(r"^(?:Input Pattern .* matches 0 files|error parsing regexp)")

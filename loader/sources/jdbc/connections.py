@@ -20,7 +20,12 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from loader.spark.database_errors import OVERDUE, ConnectionRefusedByServer, DatabaseError, explain
+from loader.spark.error_translation import (
+    OVERDUE,
+    ConnectionRefusedByServer,
+    DatabaseError,
+    explain,
+)
 from loader.spark.interruption import check_interruption, interruptible
 from loader.spark.spark_line import jdbc_schema
 

@@ -26,7 +26,7 @@ from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
 from loader.sources.jdbc.postgresql_dialect import PostgreSQL
 from loader.sources.jdbc.reader import MOST_ROWS, build_custom_schema, read_relation
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 from loader.spec.options import options_for
 
 _PATIENCE = 600

@@ -27,7 +27,7 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.metadata import NativeColumns
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 
 # If one slice has a larger share of the rows, one reader would get nearly all of them.
 _SKEWED = 0.8

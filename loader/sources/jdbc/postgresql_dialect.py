@@ -18,7 +18,7 @@ from loader.sources.jdbc.lossy_values import (
     is_bits,
     jdbc_type,
 )
-from loader.spark.database_errors import ConnectionRefusedByServer
+from loader.spark.error_translation import ConnectionRefusedByServer
 
 _TIME_OF_DAY = (
     "(to_char({}::time, 'HH24:MI:SS.US') || coalesce(substring({}::text from '[-+].*'), ''))"

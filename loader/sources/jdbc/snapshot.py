@@ -39,7 +39,7 @@ from loader.sources.jdbc.reader import (
     choose_fetch_size,
     needs_row_width,
 )
-from loader.spark.database_errors import DatabaseError, explain
+from loader.spark.error_translation import DatabaseError, explain
 
 _RECAST = (
     (TimestampNTZType(), TimestampType()),

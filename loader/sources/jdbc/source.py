@@ -48,7 +48,7 @@ from loader.sources.jdbc.postgresql.continuity import XMIN
 from loader.sources.jdbc.postgresql.snapshot import open_exported_snapshot
 from loader.sources.jdbc.reader import build_custom_schema, read_schema
 from loader.sources.jdbc.snapshot import JdbcSnapshot
-from loader.spark.database_errors import explain
+from loader.spark.error_translation import explain
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.sources.programs.digits import encode
-from loader.spark.private_folder import private_folder
+from loader.spark.temporary_files import private_folder
 
 KIND = "connector"
 

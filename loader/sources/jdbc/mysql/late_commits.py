@@ -22,7 +22,7 @@ from loader.sources.jdbc.mysql.open_transactions import (
     OpenWork,
     TransactionWatcher,
 )
-from loader.spark.database_errors import ConnectionRefusedByServer
+from loader.spark.error_translation import ConnectionRefusedByServer
 
 _STANDS_FOR = "stands_for"
 

@@ -39,7 +39,7 @@ from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.jdbc.connections import Connection
-from loader.spark.database_errors import ConnectionRefusedByServer
+from loader.spark.error_translation import ConnectionRefusedByServer
 
 _KEPT_SECONDS = 5.0
 _RENEWED_SECONDS = 0.105

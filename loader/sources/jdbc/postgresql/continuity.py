@@ -31,7 +31,7 @@ from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.jdbc.connections import Connection
-from loader.spark.database_errors import ConnectionRefusedByServer
+from loader.spark.error_translation import ConnectionRefusedByServer
 
 _HALF = 2**31
 _STEP = dt.timedelta(minutes=1)

@@ -15,7 +15,7 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits import WITHIN, Moment
 from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
 from loader.sources.jdbc.postgresql.lineage import Lineage, find_lowest, read_lineage
-from loader.spark.database_errors import DatabaseError
+from loader.spark.error_translation import DatabaseError
 
 
 class PostgresLateCommits:

@@ -20,7 +20,7 @@ from loader.sources.jdbc.postgresql.continuity import (
     read_transaction_mark,
 )
 from loader.sources.table import SourceTable
-from loader.spark.database_errors import ConnectionRefusedByServer, DatabaseError
+from loader.spark.error_translation import ConnectionRefusedByServer, DatabaseError
 
 
 @dataclass(frozen=True)

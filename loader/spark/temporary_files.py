@@ -13,9 +13,10 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from loader.errors import SpecError
 
@@ -123,3 +124,42 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+LOCAL_DIR = "spark.local.dir"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_TEMPORARY = "-Djava.io.tmpdir="
+_OUTLIVES = 3600.0  # seconds: the JVM may outlive a killed loader
+
+
+def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
+    """Creates Spark's folder for sorts and shuffles, and returns the settings that name it.
+
+    In Spark's own folders under the temporary one, every user of the machine can read them, and
+    files of a killed process are never removed. None is created if one is configured, or on a
+    cluster. It is the folder for Java's temporary files, too, such as
+    the native libraries that it unpacks, unless that one is configured.
+
+    Args:
+        settings: the profile's.
+        defaults: the text of `spark-defaults.conf`.
+    """
+    chosen = LOCAL_DIR in settings or "SPARK_LOCAL_DIRS" in os.environ
+    local = settings.get("spark.master", "").startswith("local")
+    if chosen or not local or _is_set(defaults, LOCAL_DIR):
+        return {}
+    folder = str(create_folder("scratch", age=_OUTLIVES))
+    options = settings.get(_JAVA_OPTIONS, "")
+    if _TEMPORARY in options or (not options and _is_set(defaults, _JAVA_OPTIONS)):
+        return {LOCAL_DIR: folder}
+    return {LOCAL_DIR: folder, _JAVA_OPTIONS: f'{options} "{_TEMPORARY}{folder}"'.strip()}
+
+
+def _is_set(defaults: str, setting: str) -> bool:
+    return re.search(rf"^\s*{re.escape(setting)}\b", defaults, re.MULTILINE) is not None
+
+
+def delete_at_exit(jvm: Any, folder: str) -> None:
+    """Makes Spark delete the folder when its JVM ends."""
+    manager = jvm.org.apache.spark.util.ShutdownHookManager
+    manager.registerShutdownDeleteDir(jvm.java.io.File(folder))

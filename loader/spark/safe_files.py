@@ -1,4 +1,7 @@
-"""Reads and creates files in shared folders safely: refuses planted links, pipes and devices."""
+"""Reads and creates files in shared folders, and replaces files as a whole.
+
+Refuses planted links, pipes and devices.
+"""
 
 from __future__ import annotations
 
@@ -51,3 +54,21 @@ def _irregular(path: Path) -> OSError:
     return OSError(
         errno.EINVAL, "it is a link, a folder, a pipe or a device, not a file", str(path)
     )
+
+
+def replace_atomically(new: Path, path: Path) -> None:
+    """Gives a complete file the name `path`; a crash leaves the old file or the new one.
+
+    When this returns, contents and name are on disk.
+    """
+    _sync_folder(new)
+    os.replace(new, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

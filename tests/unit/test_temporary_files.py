@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.spark.private_folder import create_folder, name_prefix, private_folder
+from loader.spark.temporary_files import create_folder, name_prefix, private_folder
 
 
 @pytest.fixture

@@ -1,0 +1,434 @@
+"""Turns an exception of Spark, a driver or the system into one clear error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from filelock import Timeout
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from loader.corruption import detect_damage
+from loader.errors import JavaEndedError, LoaderError, LockedError, TableError
+from loader.spark.interruption import interruption_error
+from loader.spark.jars import DRIVERS, driver_for_url
+from loader.spark.jvm_exit import explain_java_end
+from loader.spec.redaction import excerpt
+
+BROKEN_LINE = (
+    "A line does not have the table's columns: its file is half written (run again), of another "
+    "table, or broken. With the reader option mode: PERMISSIVE, missing values become null"
+)
+
+UNKNOWN_BYTES = (
+    "Name the encoding that the file has in the reader's option encoding (windows-1252, UTF-16), "
+    "or write it as UTF-8; with ISO-8859-1, every byte is a character"
+)
+
+_STOPPED = (
+    "Nothing of this batch is visible; run again. If nobody stopped it, its memory was too small: "
+    "give it more (spark.driver.memory in the profile's target), or fewer wide rows at a time "
+    "(fetch_size)"
+)
+
+# Spark's CSV parser; it counts the lines before.
+_TOO_LONG = re.compile(
+    r"exceeds the maximum number of characters defined in your parser settings \((\d+)\)"
+    r"(?s:.*?)Internal state when error was thrown: line=(\d+)"
+)
+_TOO_MANY = re.compile(r"univocity(?s:.*?)Index (\d+) out of bounds for length \1\b")
+_FILE = re.compile(r"error while reading file (\S+)\. Details")
+_ENDING = "Spark was stopped while it worked on the table"
+_NO_MEMORY = ("outofmemory", "java heap space", "gc overhead limit", "array size exceeds")
+
+TOO_MANY = "Correct the file, or the reader's option sep; or set its option maxColumns to more"
+
+UNPACK = "Unpack it, and remove it from the folder"
+
+TOO_LONG = (
+    "Correct the file: the end of a line may be missing, or a quote may be open; or raise "
+    "line_limit in the source's spec, and Spark's memory (spark.driver.memory in the profile's "
+    "target) with it"
+)
+
+# A part of the text, in lower case, and the remedy.
+_REMEDIES = {
+    "no space left": "Free disk space and run again: nothing is half written",
+    "read-only file system": "Mount it so that the user that runs the loader can write, or name "
+    "another folder; nothing is half written",
+    "cancelled": "Nothing of this batch is visible; run again",
+    "context was shut down": _STOPPED,
+    "outofmemory": "Give Spark more memory (spark.driver.memory in the profile's target)",
+    "java heap space": "Give Spark more memory (spark.driver.memory in the profile's target)",
+    "exceeds max precision": "Read it through a view in the source that casts the column: Spark's "
+    "numbers have 38 digits, 18 of them after the point if the source declares no precision",
+    "malformed csv record": BROKEN_LINE,
+    "malformed records are detected": BROKEN_LINE,
+    "unexpected end-of-input": BROKEN_LINE,
+    "is an archive, which spark cannot read": UNPACK,
+    "holds bytes that are not ": UNKNOWN_BYTES,
+    "a quote is still open where a line ends": "If values go over several lines, set the reader's "
+    "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' "
+    "quotes are literal characters; else correct the file",
+    "a quote stands behind a backslash": "If backslashes escape quotes, as Spark and MySQL write "
+    "them, set the reader's option escape: '\\'; with escape: '\"' backslashes are literal "
+    "characters",
+    "a key differs from a column only in case": "Write it in one way in all files, and in "
+    "`column_types`: in JSON `id` and `ID` are two names, in the lake one",
+    "a json key is an empty text": "Spark would leave the value out: give it a name, or declare "
+    "the table's `column_types`, which leave out what they do not name",
+    "something stands behind a json value": "Write each value on a line of its own: Spark would "
+    "read only the first one",
+    "has digits below the microsecond": "Write it in microseconds (pyarrow: "
+    "coerce_timestamps='us'), or set spark.sql.legacy.parquet.nanosAsLong: 'true' in the profile's "
+    "target: the column is then a whole number of nanoseconds",
+    "parquet column cannot be converted": "Declare in `column_types` the type that the file "
+    "has, or none at all: then each file is read with its own types",
+    "illegal parquet type: int64 (timestamp(nanos": "Remove the table's `column_types`, or leave "
+    "this one out of them: without, nanoseconds are read as far as the microsecond",
+    "relative path in absolute uri": "A file has a colon in its name, and Spark cannot read it: "
+    "rename it",
+    "unexpected end of input stream": "A compressed file is cut off, or is none although its name "
+    "says so: write it again, or name it as what it is",
+    "cannot convert json root field": "A line's value is no object: each must be one, or an array "
+    "of them",
+    "header does not conform": "A file's header changed while it was read: run again",
+    "permission denied": "Let the user that runs the loader write there",
+    "mkdirs failed to create": "Let the user that runs the loader write there, or name another "
+    "warehouse",
+}
+
+
+def clear(error: BaseException, where: str) -> LoaderError:
+    """Returns the error as a user should read it; the loader's own pass through unchanged.
+
+    If Spark's Java process has ended, that is the error, not the failures that follow from it.
+    """
+    if isinstance(error, JavaEndedError):
+        return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)
+    ended = explain_java_end(error, where)
+    if ended is not None:
+        return ended
+    if isinstance(error, LoaderError):
+        return error
+    if isinstance(error, Timeout):
+        return LockedError(
+            "another run holds the lock",
+            where=where,
+            remedy="Run again when it is done",
+        )
+    if isinstance(error, (PySparkException, Py4JError)):
+        broken = detect_damage(_whole(error), where)
+        if broken is not None:
+            return broken
+    if isinstance(error, Py4JJavaError):
+        found = explain(error, where)
+        if "context was shut down" in found.what.lower():
+            return TableError(_ENDING, where=where, remedy=_STOPPED)
+        length = too_long(str(error))
+        if length is not None:
+            limit, line = length
+            file = _FILE.search(str(error))
+            near = f"near line {line:,} of {file[1] if file else 'a file'}"
+            told = f"a value {near} has more than {limit:,} characters"
+            return TableError(told, where=where, remedy=TOO_LONG)
+        columns = _TOO_MANY.search(str(error))
+        if columns is not None:
+            told = f"a line has more than {int(columns[1]):,} columns"
+            return TableError(told, where=where, remedy=TOO_MANY)
+        if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
+            # Spark's own text is the number of a job.
+            return interruption_error(where)
+        return TableError(_first(found.what), where=where, remedy=_remedy(found.what, found.remedy))
+    if isinstance(error, (PySparkException, Py4JError, OSError)):
+        text = _first(_error_text(error))
+        return TableError(text, where=where, remedy=_remedy(str(error), ""))
+    if isinstance(error, RecursionError):
+        return TableError(
+            "something is nested too deeply to be read",
+            where=where,
+            remedy="Declare the column that holds it as text (`column_types`), or nest it less "
+            "deeply",
+        )
+    return TableError(
+        f"{type(error).__name__}: {_first(str(error))}",
+        where=where,
+        remedy="This is a defect: run again with --debug and report the trace",
+    )
+
+
+def too_long(text: str) -> tuple[int, int] | None:
+    """Returns the limit and the line of a value that a CSV parser found to be too long."""
+    found = _TOO_LONG.search(text)
+    return None if found is None else (int(found[1]), int(found[2]) + 1)
+
+
+def may_precede_java_end(error: LoaderError) -> bool:
+    """Returns whether an error is what a table gets when Java is about to end, or has ended.
+
+    If a task lacks memory, Spark reports that, stops, and then ends its JVM.
+    """
+    text = error.what.lower()
+    lacks_memory = any(sign in text for sign in _NO_MEMORY)
+    return isinstance(error, JavaEndedError) or error.what == _ENDING or lacks_memory
+
+
+def _whole(error: PySparkException | Py4JError) -> str:
+    """Returns an error's text, with those of its causes in the JVM."""
+    origin = getattr(error, "_origin", None)
+    return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
+
+
+def _error_text(error: BaseException) -> str:
+    """Returns an error's text; the system's without its number, the file first."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _first(text: str) -> str:
+    """Returns the sentence that matters, without Java's class names, plans and stack traces."""
+    caused = re.findall(r"Caused by: (?:[\w.$]+: )?([^\n]+)", text)
+    line = caused[-1] if caused else (text.strip().splitlines() or [""])[0]
+    line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
+    line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
+    line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds it
+    line = re.sub(r"\(line \d+, pos \d+\)$", "", line)  # in DDL that no user wrote
+    return excerpt(line.strip().rstrip("."), 500)
+
+
+def _remedy(text: str, remedy: str) -> str:
+    lowered = text.lower()
+    return next((told for part, told in _REMEDIES.items() if part in lowered), remedy)
+
+
+class DatabaseError(TableError):
+    """Reports a refusal by the database: its own text, plus a remedy.
+
+    Attributes:
+        state: its SQLSTATE; empty if it gave none.
+    """
+
+    state: str = ""
+
+    @property
+    def is_locked_out(self) -> bool:
+        """Whether another session kept readers out until lock_timeout: the next one waits, too."""
+        return self.state == "55P03"
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the account lacks a privilege."""
+        return self.state == "42501" or "denied" in self.what.lower()
+
+
+class ConnectionRefusedByServer(DatabaseError):
+    """Reports a refusal on a connection that is still usable for other queries."""
+
+
+def explain(
+    error: Py4JJavaError, where: str, url: str = "", answered: bool = False
+) -> DatabaseError:
+    """Turns a JDBC driver's exception into one clear error, with the remedy for its SQLSTATE.
+
+    Args:
+        url: the database's, if the error is from connecting to it.
+        answered: whether the driver has not closed the connection; the error is then a
+            :class:`ConnectionRefusedByServer`, unless its SQLSTATE says otherwise.
+    """
+    throwable = error.java_exception
+    cause = root_cause(throwable)
+    message = _plain(excerpt(cause.getMessage() or cause.toString(), _LONGEST))
+    host = _unknown_host(throwable)
+    if host is not None:
+        message = f"there is no host {host!r}"
+    elif _driver_missing(cause, message, url):
+        found = f" ({message})" if "no suitable driver" not in message.lower() else ""
+        message = f"there is no JDBC driver for {protocol(url) or 'this url'}{found}"
+        return DatabaseError(message, where=where, remedy=_driver_remedy(url))
+    state = _state(cause)
+    lost = re.search(_LOST_SNAPSHOT, message)
+    message = "the session that held the run's snapshot is gone" if lost else message
+    if "no password was provided" in message:
+        message = "the server asks for a password, and none was given"
+    wide = "maxResultBuffer" in message
+    message = _WIDE_ROWS if wide else _MEANINGS.get(state, message)
+    remedy = _LOST if lost else _FEWER_ROWS if wide else _find_remedy(state, message, host)
+    if _of_catalog(throwable):
+        message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
+    kind = ConnectionRefusedByServer if answered and not state.startswith(_GONE) else DatabaseError
+    told = kind(message, where=where, remedy=remedy)
+    told.state = state
+    return told
+
+
+def protocol(url: str) -> str:
+    """Returns the kind of database a URL is for: ``jdbc:postgresql``."""
+    return ":".join(url.split(":")[:2]) if url.lower().startswith("jdbc:") else ""
+
+
+def root_cause(throwable: Any) -> Any:
+    """Returns the most telling exception: the deepest SQLException, else the deepest cause."""
+    best = throwable
+    for cause in _causes(throwable):
+        if (
+            "SQL" in cause.getClass().getSimpleName()
+            or "SQL" not in best.getClass().getSimpleName()
+        ):
+            best = cause
+    return best
+
+
+def _causes(throwable: Any) -> Iterator[Any]:
+    for _ in range(20):
+        throwable = throwable.getCause()
+        if throwable is None:
+            return
+        yield throwable
+
+
+def _plain(message: str) -> str:
+    """Returns a driver's message in one line, without the parts that help no reader."""
+    text = " ".join(message.split())
+    text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
+    text = re.sub(r" Current charset is [^.]*\..*$", "", text)
+    text = re.sub(r" Where: .*$", "", text)  # the database's own stack trace
+    text = re.sub(r" Hint: No (?:function|operator) matches .*$", "", text)
+    return re.sub(r" Position: \d+$", "", text).rstrip(". ")
+
+
+def _unknown_host(throwable: Any) -> str | None:
+    for cause in _causes(throwable):
+        if cause.getClass().getSimpleName() == "UnknownHostException":
+            return str(cause.getMessage()).partition(":")[0].strip()
+    return None
+
+
+def _of_catalog(throwable: Any) -> bool:
+    """Whether Iceberg's JDBC catalog called the database, and not a read of a source."""
+    return any(
+        one.getClass().getName().startswith("org.apache.iceberg.jdbc.")
+        for one in (throwable, *_causes(throwable))
+    )
+
+
+def _catalog_remedy(remedy: str) -> str:
+    """Returns the remedy for the catalog's database; `remedy` is the one for a source's."""
+    if remedy == _BY_SQLSTATE["28"]:
+        return "Check the catalog's user and password in the profile's target" + _CATALOG
+    if remedy == _BY_SQLSTATE["42501"]:
+        return "Let the catalog's user create its tables, read them and write to them"
+    if "source's url" in remedy or "database's name" in remedy:
+        return "Check the catalog's host, port and database in the profile's target" + _CATALOG
+    return remedy if "source" not in remedy else ""
+
+
+def _state(cause: Any) -> str:
+    try:
+        return str(cause.getSQLState() or "")
+    except Py4JError:  # not an SQLException: it has no such method
+        return ""
+
+
+def _driver_missing(cause: Any, message: str, url: str) -> bool:
+    name = cause.getClass().getSimpleName()
+    return (
+        bool(url) and name == "ClassNotFoundException"
+    ) or "no suitable driver" in message.lower()
+
+
+def _driver_remedy(url: str) -> str:
+    known = driver_for_url(protocol(url))
+    if known is not None:
+        return f"Run `loader setup {known.name}`"
+    return (
+        "Put the driver's jar into the `jars` folder of PySpark (or name it in `spark.jars` of "
+        "the profile's target) and its class into the source's `driver`; `loader setup` has "
+        f"{', '.join(DRIVERS)}"
+    )
+
+
+_CATALOG = ": spark.sql.catalog.<name>.uri, .jdbc.user and .jdbc.password"
+_LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
+_LOST = (
+    "Nothing of this batch is visible; run again. If it happens again, look in the database's "
+    "log for what ended the session: a pooler, an administrator, a restart"
+)
+
+_WIDE_ROWS = "the rows of one fetch need more of Java's memory than a read may take"
+_FEWER_ROWS = (
+    "Set `fetch_size: 10` in the source's spec: fewer rows at a time. If one row alone is too "
+    "much, give Spark more memory (spark.driver.memory in the profile's target)"
+)
+
+_LONGEST = 2000
+"""The most characters of a database's message that are shown."""
+
+OVERDUE = (
+    "Look whether the database is overloaded, or something between it and the loader is silent; "
+    "then run again"
+)
+
+_GONE = ("080", "08S", "57P01", "57P02", "57P03")
+"""SQLSTATEs of connections that are gone, for drivers that do not close them."""
+
+# The meaning of a SQLSTATE here, if the database's own text does not explain it.
+_MEANINGS = {
+    "55P03": "another session holds or awaits a lock that keeps readers out "
+    "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",
+}
+
+# By the first characters of the SQLSTATE, longest first if they overlap.
+_BY_SQLSTATE = {
+    "70100": "Somebody ended the query: nothing of this batch is visible; run again",
+    "22P02": "If the cursor's type was changed, the stored cursor is no value of it any more: "
+    "`loader state set`, or `loader run --full-refresh`",
+    "28": "Check user and password of the source",
+    "3D000": "Check the database's name in the source's url",
+    "XJ004": "Check the database's name in the source's url",
+    "42P01": "`loader discover` lists the tables that exist",
+    "42S02": "`loader discover` lists the tables that exist",
+    "42X05": "`loader discover` lists the tables that exist",
+    "42703": "`loader discover --columns` lists the table's columns",
+    "42S22": "`loader discover --columns` lists the table's columns",
+    "42X04": "`loader discover --columns` lists the table's columns",
+    "42883": "Choose a cursor_field of a type that the database can order",
+    "42501": "Grant the source's user SELECT on it, on all columns; or let it read a view of those "
+    "that it may see",
+    "42P05": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
+    "26000": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
+    "53200": "Raise the server's max_locks_per_transaction, or select fewer tables for a run",
+    "53300": "Lower num_partitions or --concurrency, or let the database take more connections",
+    "55P03": "Run again when it is done (pg_stat_activity shows it), or raise the source's "
+    "lock_timeout",
+    "57014": "Raise statement_timeout for the source's user; nothing of this batch is visible",
+    "57": "The database ended the connection: nothing of this batch is visible; run again",
+    "08": "Check that the database is up and that the source's url names its host and port",
+}
+
+
+def _find_remedy(state: str, message: str, host: str | None) -> str:
+    text = message.lower()
+    if host is not None:
+        return "Check the host in the source's url"
+    if "access denied for user" in text and "to database" in text:
+        return _BY_SQLSTATE["42501"]
+    if "asks for a password" in text:
+        return "Export the variable that the source's `password` names, such as ${PGPASSWORD}"
+    if "access denied" in text or "authentication failed" in text:
+        return _BY_SQLSTATE["28"]
+    if "unknown database" in text:
+        return _BY_SQLSTATE["3D000"]
+    if "permission denied" in text or "command denied" in text:
+        return _BY_SQLSTATE["42501"]
+    if "lock wait timeout" in text:
+        return "Run again when the other session is done, or raise the source's lock_timeout"
+    if "max_statement_time" in text or "maximum statement execution time" in text:
+        return "Raise the limit for the source's user; nothing of this batch is visible"
+    if "invalid byte sequence" in text:
+        return "Correct the text in the source, or read the table through a view that converts it"
+    if "refused" in text:
+        return _BY_SQLSTATE["08"]
+    return next((remedy for start, remedy in _BY_SQLSTATE.items() if state.startswith(start)), "")
