@@ -1,4 +1,4 @@
-"""docs/connectors.md as it stands: a manifest, an API with its manners, a snapshot that is the API.
+"""docs/connectors/airbyte.md as it stands: a manifest, an API with its manners, a snapshot that is the API.
 
 The manifest is run by the real `airbyte-cdk`, in an environment of its own (`make connectors`).
 """
@@ -19,7 +19,7 @@ from tests.dbt.dbtproject import DbtProject
 from tests.services.rates import Rates
 from tests.sync.project import ROOT, Project
 
-PAGE = (ROOT / "docs" / "connectors.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "connectors" / "airbyte.md").read_text("utf-8")
 ROUNDS = 6
 
 
