@@ -23,6 +23,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from loader.connectors.cloudquery.source import command
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = os.environ.get("CONNECTORS", str(ROOT / ".venv-connectors"))
 PLUGIN = str(ROOT / "tests" / "services" / "cq_plugin.py")
@@ -79,13 +81,10 @@ def _plugin(folder: Path, rows: int) -> tuple[dict[str, Any], list[str]]:
     stream = {"name": "orders", "source_defined_cursor": True}
     asked = {"stream": stream, "sync_mode": "incremental"}
     (folder / "catalog.json").write_text(json.dumps({"streams": [asked]}))
-    run = "import sys, runpy; sys.path.insert(0, sys.argv.pop(1)); "
-    run += "runpy.run_module('bridge', run_name='__main__', alter_sys=True)"
-    place = str(ROOT / "loader" / "sources" / "cloudquery")
-    files = ["--config", "config.json", "--catalog", "catalog.json"]
+    files = {name: Path(f"{name}.json") for name in ("config", "catalog")}
     spec = {"command": config["command"], "python": python}
     source = {"path": "cloudquery", "tables": ["orders"], "spec": spec}
-    return source, [python, "-c", run, place, "read", *files]
+    return source, command(python, "the benchmark", "read", files)
 
 
 @click.command()

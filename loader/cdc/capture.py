@@ -14,8 +14,8 @@ from loader.cdc.log_snapshot import LogSnapshot, open_log
 from loader.cdc.requirements import list_setup_sql
 from loader.cdc.slot import slot_name
 from loader.rows.window import Window
-from loader.sources import Alone, Snapshot, SourceTable
 from loader.sources.contents import Contents
+from loader.sources.interface import Alone, Snapshot, SourceTable
 from loader.sources.jdbc.interface import (
     Database,
     JdbcOptions,

@@ -29,7 +29,7 @@ from loader.rows.delta import DELETED
 from loader.rows.exact_cast import cast_exactly
 from loader.rows.order import BATCH, GENERATION, SEQUENCE, quote_name
 from loader.rows.window import Window
-from loader.sources import SourceTable
+from loader.sources.interface import SourceTable
 
 _NUMBER = "_cq_number"
 _TRANSACTION = "_cq_transaction"

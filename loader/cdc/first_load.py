@@ -26,7 +26,7 @@ from loader.cdc.slot import SourceSlot
 from loader.cdc.table_definition import LoggedColumn
 from loader.errors import TableError
 from loader.rows.window import Bounds, Window
-from loader.sources import SourceTable
+from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import (
     Connection,
     Dialect,

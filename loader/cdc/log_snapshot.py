@@ -42,7 +42,7 @@ from loader.cdc.wal_reader import LogRead, LogReader
 from loader.errors import TableError
 from loader.rows.delta import DELETED
 from loader.rows.window import Bounds, Logged, Window
-from loader.sources import Snapshot, SourceTable
+from loader.sources.interface import Snapshot, SourceTable
 from loader.sources.jdbc.interface import Database
 from loader.spark.error_translation import DatabaseError
 from loader.spark.temporary_files import private_folder

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from loader.cdc.slot import SourceSlot, build_publication_sql
 from loader.errors import TableError
 from loader.names import is_wildcard
-from loader.sources import SourceTable
+from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection
 
 _OLDEST = 140000

@@ -16,7 +16,7 @@ from loader.cdc.requirements import (
 )
 from loader.cdc.slot import Slot, SourceSlot
 from loader.errors import TableError
-from loader.sources import SourceTable
+from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection, read_activity
 from loader.spark.error_translation import DatabaseError
 

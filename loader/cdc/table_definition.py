@@ -16,7 +16,7 @@ from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.position import Mark
 from loader.cdc.slot_setup import name_in_log
 from loader.errors import TableError
-from loader.sources import SourceTable
+from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection, Database
 
 TEXTS = frozenset(

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,34 @@ from loader.cli.compact import compact
 from loader.cli.output import Output, Overheard
 from loader.cli.reconcile import reconcile
 from loader.cli.run import read_duration, run
-from loader.cli.serve import serve
 from loader.cli.settings import Settings, open_pipeline, read_progress
 from loader.cli.state import state
 from loader.cli.stopping import unwinding
 from loader.cli.streams import discard
-from loader.errors import LoaderError
+from loader.errors import LoaderError, SpecError
 from loader.package import page
+
+GROUP = "strandline.commands"
+"""The entry points of commands that plug-ins add: click commands, imported once they are used."""
 
 
 class _Commands(click.Group):
     """A group that suggests "did you mean" and shows our errors without a stack trace."""
 
     _signals: Sequence[int] = ()
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        plugged = {entry.name for entry in entry_points(group=GROUP)}
+        return sorted({*super().list_commands(ctx), *plugged})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        for entry in entry_points(group=GROUP):
+            if entry.name == cmd_name:
+                return _load_command(entry)
+        return None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
@@ -85,6 +101,34 @@ class _Commands(click.Group):
             found = _readable(error)
             settings.output.error(found)
             ctx.exit(found.exit_code)
+
+
+def _load_command(entry: EntryPoint) -> click.Command:
+    """Imports a plug-in's command; one that cannot be imported fails only if it is called."""
+    try:
+        found: click.Command = entry.load()
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+
+        @click.command(
+            entry.name,
+            context_settings={"ignore_unknown_options": True, "help_option_names": []},
+            short_help="Cannot be imported.",
+        )
+        @click.argument("_", nargs=-1)
+        def refuse(**_: object) -> None:
+            raise SpecError(
+                f"the command {entry.name} cannot be imported from {entry.value}: {why}",
+                where=f"loader {entry.name}",
+                remedy=f"Install {_package(entry)} again, or remove it",
+            )
+
+        return refuse
+    return found
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "its package"
 
 
 def _end_with_lost_output(ctx: click.Context) -> None:
@@ -284,7 +328,7 @@ def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | Non
     sys.exit(1 if wrong else 0)
 
 
-for command in (run, codegen, state, compact, reconcile, serve):
+for command in (run, codegen, state, compact, reconcile):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def _compact_tables(
     from loader.maintenance.orphan_files import AGE
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.reconcile.reconciled import Reconciled
-    from loader.sync.cloudquery_tables import prune_states
+    from loader.sync.ingest import prune_states
 
     known, errors, failed = _find_raw_tables(pipeline, select) if upkeep.keep else ({}, [], set())
     yield from errors

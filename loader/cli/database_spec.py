@@ -18,7 +18,7 @@ from loader.spec.redaction import excerpt, is_secret_key
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
-    from loader.sources import Source, SourceTable
+    from loader.sources.interface import Source, SourceTable
 
 _FORMS = "postgresql://user@host:5432/shop, mysql://… or mariadb://…"
 _KINDS = {"postgresql": "PG", "postgres": "PG", "mysql": "MYSQL", "mariadb": "MYSQL"}

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from filelock import Timeout
-
 from loader.cli.state_stores import backends
 
 if TYPE_CHECKING:
@@ -76,6 +74,8 @@ def keep_small(pipeline: Pipeline) -> None:
 
     A failure here is logged, and is no error: the next run tries again.
     """
+    from filelock import Timeout
+
     for own in own_tables(pipeline):
         try:
             files, least = own.files()
@@ -98,8 +98,8 @@ def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
     from loader.reconcile.reconciled import REMEDY as OF_RECONCILED
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
-    from loader.sync.cloudquery_tables import REMEDY as OF_STATES
-    from loader.sync.cloudquery_tables import SERVER
+    from loader.sync.pushed_tables import REMEDY as OF_STATES
+    from loader.sync.pushed_tables import SERVER
 
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)

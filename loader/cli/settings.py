@@ -62,7 +62,7 @@ def open_pipeline_with_served(settings: Settings, spec: Spec | None = None) -> I
         LoaderError: if there is no source, neither in the spec nor in its lakes.
     """
     with open_pipeline(settings, spec or settings.spec(needs_source=False)) as pipeline:
-        from loader.sync.cloudquery_tables import add_served
+        from loader.sync.pushed_tables import add_served
 
         def warn(where: str, text: str) -> None:
             settings.output.warning(f"{where}: {text}", about=where)
@@ -162,10 +162,10 @@ def _begin_java(settings: Settings, spec: Spec) -> Profile:
     urls = [str(source.spec.get("url")) for source in spec.sources if source.path == "jdbc"]
     provide_jars(profile.conf, urls, settings.output.say)
     begin(profile)
-    from loader.sources import connector
+    from loader.sources.entry_points import find_connector
 
     for source in spec.sources:
-        source.options(connector(source.path, f"{source.where}.path").options_model)
+        source.options(find_connector(source.path, f"{source.where}.path").options_model)
     refuse_two_readers(spec)
     return profile
 
@@ -176,11 +176,11 @@ def refuse_two_readers(spec: Spec) -> None:
     Raises:
         SpecError: names both.
     """
-    from loader.sources import connector
+    from loader.sources.entry_points import find_connector
 
     taken: dict[tuple[str, ...], str] = {}
     for source in spec.sources:
-        found = connector(source.path, f"{source.where}.path")
+        found = find_connector(source.path, f"{source.where}.path")
         alone = found.reads_alone(source.name, source.options(found.options_model))
         if alone is None:
             continue

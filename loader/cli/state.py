@@ -90,14 +90,14 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     An older value is safe: rows that are read again are recognised. A newer one skips rows.
     """
     from loader.cli.settings import open_pipeline_with_served
-    from loader.sources.programs.connector_state import is_memory
+    from loader.sources.interface import is_connector_state
     from loader.sync.table_plan import parse_cursor
 
     with open_pipeline_with_served(settings) as pipeline:
         table = _resolve_name(pipeline, table, "loader state set")
         stores = stores_of(pipeline, table)
         known = _read_known_state(stores, table)
-        if known is not None and is_memory(known.mark):
+        if known is not None and is_connector_state(known.mark):
             raise SpecError(
                 f"{table} goes on from its connector's own state, which is not a cursor",
                 where="loader state set",

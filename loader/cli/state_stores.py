@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from loader.error_report import did_you_mean
 from loader.errors import LockedError, SpecError
-from loader.lake.lease import Heartbeat, Lease
 from loader.names import explain_refusal, in_the_lake, is_wildcard, match_selection
 
 if TYPE_CHECKING:
+    from loader.lake.lease import Lease
     from loader.spec.plugins import SourceSpec
     from loader.sync.pipeline import Pipeline
     from loader.sync.stored_progress import StoredProgress
@@ -137,6 +137,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     Raises:
         LockedError: if a run holds one of them; this does not wait for it.
     """
+    from loader.lake.lease import Heartbeat
     from loader.lake.locks import create_lease
 
     run_id = uuid.uuid4().hex[:12]

@@ -174,7 +174,7 @@ class Comparison:
             f.col(HASH),
             deleted.alias(DELETED),
             reduce(and_, empty, deleted).alias(GONE),
-            within(table, self.window).alias(_INSIDE),
+            within(table.schema, self.window).alias(_INSIDE),
         )
         keys = [f.col(quote_name(name)) for name in plan.key]
         cursor = plan.cursor.name if plan.cursor else None

@@ -25,8 +25,8 @@ from loader.reconcile.comparison import (
 from loader.reconcile.reconciled import VerifiedBucket
 from loader.rows.delta import DELETED, HASH, row_hash, tombstone
 from loader.rows.order import quote_name
-from loader.sources import Snapshot
 from loader.sources.contents import KEY, Contents, Share
+from loader.sources.interface import Snapshot
 from loader.sync.table_plan import Plan
 
 SAMPLE = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import types as t
 
 from loader.rows.cursor import CursorType
-from loader.sources import SourceTable
+from loader.sources.interface import SourceTable
 
 MARKS = (t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType, t.NumericType)
 """Types of columns that can mark deleted rows; see :func:`loader.rows.delta.tombstone`."""

@@ -31,7 +31,7 @@ from loader.sources.checksum import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loader.sources.table import SourceTable
+    from pyspark.sql.types import StructType
 
 KEY = "_cq_key"
 """A key's hash: the md5 of its texts, 32 hexadecimal digits."""
@@ -130,6 +130,7 @@ class ReadContents(Contents):
 
     Args:
         read: reads the rows of a window.
+        schema: the table's columns.
         key: the primary key.
         window: the rows that the spec asks for: by the cursor, or all.
         unique: whether the source has each key only once. Otherwise the newest row of a key
@@ -139,15 +140,15 @@ class ReadContents(Contents):
     def __init__(
         self,
         read: Callable[[Window], DataFrame],
-        table: SourceTable,
+        schema: StructType,
         key: Sequence[str],
         window: Window,
         unique: bool,
     ) -> None:
-        parts = [Part(c.name, c.dataType, spark_form(c.dataType)) for c in table.schema.fields]
+        parts = [Part(c.name, c.dataType, spark_form(c.dataType)) for c in schema.fields]
         super().__init__([p for name in key for p in parts if p.name == name], parts, ())
         self._read = read
-        self._table = table
+        self._schema = schema
         self._window = window
         self._unique = unique
 
@@ -159,7 +160,7 @@ class ReadContents(Contents):
         hashes = self._newest(share).select(
             self.key_hash().alias(KEY),
             self.row_checksum().alias(CHECKSUM),
-            within(self._table, self._window).alias(WANTED),
+            within(self._schema, self._window).alias(WANTED),
         )
         if low is None or cursor is None or cursor.type is not CursorType.STRING:
             return hashes
@@ -206,7 +207,7 @@ def totals(hashes: DataFrame, of: int) -> DataFrame:
     )
 
 
-def within(table: SourceTable, window: Window) -> Column:
+def within(schema: StructType, window: Window) -> Column:
     """Returns whether the spec asks for a row: its cursor is at or above the window's lower bound.
 
     Texts are not compared with the bound: only the database knows their order.
@@ -217,6 +218,6 @@ def within(table: SourceTable, window: Window) -> Column:
     column = f.col(quote_name(cursor.name))
     inside = column.isNotNull()
     if window.low is not None and cursor.type is not CursorType.STRING:
-        inside = column >= literal(window.low, table.schema[cursor.name].dataType)
+        inside = column >= literal(window.low, schema[cursor.name].dataType)
         inside = f.coalesce(inside, f.lit(False))
     return inside | column.isNull() if window.nulls else inside

@@ -19,7 +19,7 @@ from loader.lake.ledger import SyncRecord
 from loader.lake.raw_table import plan_drift
 from loader.rows.cursor import EXACT, Cursor, CursorType
 from loader.rows.window import Window
-from loader.sources import Snapshot
+from loader.sources.interface import Snapshot
 from loader.state import TableState
 from loader.sync.engine import sync_table
 from loader.sync.plan_window import PlannedBatch

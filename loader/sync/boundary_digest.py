@@ -24,7 +24,7 @@ from loader.lake.file_stats import may_exceed
 from loader.lake.lake import Lake
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, Window, lower_bound
-from loader.sources import Digest, Snapshot
+from loader.sources.interface import Digest, Snapshot
 from loader.state import TableState
 from loader.sync.recover import PriorState
 from loader.sync.table_plan import FULL_REFRESH, Plan

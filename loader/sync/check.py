@@ -17,8 +17,8 @@ from loader.lake.system_tables import PREFIX
 from loader.rows.cursor import CursorType
 from loader.rows.delta import HASH
 from loader.rows.order import GENERATION, quote_name
-from loader.sources import Snapshot, SourceTable, Window
 from loader.sources.candidates import candidates, marks_of_deletion
+from loader.sources.interface import Snapshot, SourceTable, Window
 from loader.spark.error_translation import DatabaseError, clear
 from loader.spark.steps import step
 from loader.sync.ownership import check_origin, check_ownership, own_rows

@@ -13,7 +13,8 @@ from loader.errors import JavaEndedError, LoaderError, SpecError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
 from loader.names import in_the_lake, is_wildcard, match_selection, qualify
-from loader.sources import Source, TableRef, connector
+from loader.sources.entry_points import find_connector
+from loader.sources.interface import Source, TableRef
 from loader.spark.error_translation import clear
 from loader.spark.jvm_exit import has_java_ended
 from loader.spark.steps import step
@@ -83,7 +84,7 @@ class Pipeline:
         self._lakes: dict[str, Lake] = {}  # by schema: what those of the threads are made from
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
-            kind = connector(source.path, f"{source.where}.path")
+            kind = find_connector(source.path, f"{source.where}.path")
             options = source.options(kind.options_model)
             bound = kind(source.name, options, spark, spec.folder)
             bound.hide = spec.redactor.add

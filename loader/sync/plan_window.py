@@ -15,7 +15,7 @@ from loader.lake.schema.drift import Drift
 from loader.rows.delta import Stamp
 from loader.rows.order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window, lower_bound, next_cursor
-from loader.sources import Progress, Snapshot
+from loader.sources.interface import Progress, Snapshot
 from loader.state import TableState
 from loader.sync.boundary_digest import (
     AppendOnlyWindow,

@@ -9,7 +9,7 @@ from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.lake.raw_table import drop_outdated_table
 from loader.lake.staging import discard_staged
-from loader.sources import Request
+from loader.sources.interface import Request
 from loader.state import TableState
 from loader.sync.ownership import check_origin, check_ownership, record_origin, register_sharer
 from loader.sync.run_context import Watch

@@ -22,7 +22,7 @@ from loader.lake.lake import Lake
 from loader.lake.lease import Heartbeat, Lease, acquire_all
 from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
 from loader.lake.locks import create_lease
-from loader.sources import Bounds, Window
+from loader.sources.interface import Bounds, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.engine import sync_table
 from loader.sync.pipeline import Pipeline, Planned

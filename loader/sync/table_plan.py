@@ -13,8 +13,8 @@ from loader.names import explain_refusal
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import COLUMNS
 from loader.rows.window import CursorField
-from loader.sources import Progress, SourceTable
 from loader.sources.candidates import MARKS, candidates, marks_of_deletion
+from loader.sources.interface import Progress, SourceTable
 from loader.spec.options import TableOptions
 
 INCREMENTAL = "incremental"

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from loader.error_report import did_you_mean
 from loader.errors import TableError
 from loader.names import is_wildcard
-from loader.sources import Source, SourceTable, TableRef
+from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spark.interruption import check_interruption
 from loader.spark.steps import step
 from loader.spec.options import TableOptions

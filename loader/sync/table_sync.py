@@ -10,7 +10,7 @@ from typing import Any
 from loader.lake.lake import Lake
 from loader.lake.lease import Lease
 from loader.lake.ledger import SyncRecord
-from loader.sources import Snapshot
+from loader.sources.interface import Snapshot
 from loader.state import TableState
 from loader.sync.run_context import Watch
 from loader.sync.stores import StoredProgress, Stores

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loader.sources.programs.workspace import KIND
+from loader.connectors.subprocess.program import KIND
 from loader.spark.temporary_files import name_prefix
 from tests.connectors.program import CONNECTOR, ITEM, Program, at, items
 

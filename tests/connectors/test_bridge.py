@@ -17,7 +17,7 @@ def run_checks(script: str, *arguments: str) -> None:
     """Runs checks of `tests/services`; each ends its program if it fails."""
     ended = subprocess.run(
         [installed("python", "-cloudquery"), str(ROOT / "tests" / "services" / script), *arguments],
-        env={"PYTHONPATH": str(ROOT / "loader" / "sources" / "cloudquery")},
+        env={"PYTHONPATH": str(ROOT / "loader")},
         capture_output=True,
         text=True,
         timeout=120,

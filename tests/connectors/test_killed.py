@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.sources.programs.workspace import KIND
+from loader.connectors.subprocess.program import KIND
 from loader.spark.temporary_files import name_prefix
 from loader.sync.fault_injection import STEPS
 from tests.connectors.program import Program, items

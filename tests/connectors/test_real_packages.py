@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.sources.airbyte.logs import LEFT_OUT
+from loader.connectors.airbyte.messages import LEFT_OUT
 from tests.connectors.installed import installed, needs_faker
 from tests.dbt.dbtproject import DbtProject
 from tests.sync.project import ROOT, Project

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from loader.connectors.cloudquery import serving
+from loader.connectors.cloudquery.ingest import CloudQueryIngest
+from loader.connectors.subprocess.supervisor import Child
 from loader.errors import JavaEndedError, TableError
 from loader.lake.raw_table import list_raw_tables
-from loader.sources.cloudquery import serving
 from loader.spec.spec import load_spec
-from loader.sync import cloudquery_ingest
-from loader.sync.cloudquery_ingest import Served
+from loader.sync import ingest
+from loader.sync.ingest import Ingest
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
 from tests.sync.project import Project
@@ -63,19 +65,16 @@ def test_a_bridge_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(serving, "_HEARD", 0.1)
     words = [sys.executable, "-c", 'print(\'{"listening": "x:1"}\\n{"state": "s"}\')']
     for ends in (False, True):
-        with subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as child:
-            bridge = serving.Serving(child)
-            assert bridge.listen()
-            messages = bridge.messages()
-            assert next(messages) == {"state": "s"}
-            if ends:
-                bridge.end()
-                assert list(messages) == []
-                continue
-            with pytest.raises(TableError, match="the bridge to CloudQuery has ended"):
-                next(messages)
+        bridge = serving.Serving(Child(words, os.environ, print, takes_input=True))
+        assert bridge.listen()
+        messages = bridge.messages()
+        assert next(messages) == {"state": "s"}
+        if ends:
+            bridge.end()
+            assert list(messages) == []
+            continue
+        with pytest.raises(TableError, match="the bridge to CloudQuery has ended"):
+            next(messages)
 
 
 def test_the_loader_ends_with_java(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +93,8 @@ def test_the_loader_ends_with_java(project: Project, monkeypatch: pytest.MonkeyP
         def run(self, *_: Any) -> Iterator[Outcome]:
             yield Outcome("orders", error=JavaEndedError("Spark's Java process ended"))
 
-    monkeypatch.setattr(cloudquery_ingest, "Pipeline", Pipeline)
-    serves = Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None)
+    monkeypatch.setattr(ingest, "Pipeline", Pipeline)
+    serves = CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None))
     with pytest.raises(JavaEndedError):
         serves.run()
     assert bridge.errors == ["Spark's Java process ended."]
@@ -122,7 +121,7 @@ def test_the_group_of_a_sync_is_part_of_the_key(project: Project) -> None:
     bridge: Any = Bridge(*sessions)
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
-    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     assert bridge.errors == [None, None, None]
     rows = project.rows("select id, _cq_sync_group_id from raw.orders order by _cq_batch")
     assert rows == [("1", "g1"), ("1", "g2")]
@@ -143,7 +142,7 @@ def test_syncs_without_rows_and_with_deletions_only(project: Project) -> None:
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     outcomes: list[Outcome] = []
-    Served(spec, project.spark, "lake", bridge, Watch(), outcomes.append).run()
+    CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), outcomes.append)).run()
     assert bridge.errors == [None, None, None]
     assert project.rows(
         "select id, _cq_deleted, _cq_source_name from raw.orders order by _cq_batch, _cq_seq"
@@ -169,7 +168,7 @@ def test_a_table_that_fails_hides_no_other(project: Project) -> None:
     bridge: Any = Bridge(session)
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
-    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     [error] = bridge.errors
     assert error is not None
     assert "names that begin with _cq_ are the loader's own" in error
@@ -195,7 +194,7 @@ def test_another_source_takes_no_table_over(project: Project) -> None:
     bridge: Any = Bridge(*sessions)
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
-    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     well, refused = bridge.errors
     assert well is None
     assert "was loaded by source shop" in refused
@@ -207,7 +206,7 @@ def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:
     project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})
     bridge: Any = Bridge(synced(project.folder, 1, {"id": 1, "note": "a"}))
     spec = load_spec(project.folder / "loader.yml")
-    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     [error] = bridge.errors
     assert error is not None
     assert "a source of the spec is called shop, too" in error
@@ -225,7 +224,7 @@ def test_a_source_of_the_spec_keeps_its_cursors(project: Project) -> None:
         project.write()
         bridge: Any = Bridge(synced(project.folder, int(refused), {"id": 1, "note": "a"}))
         spec = load_spec(project.folder / "loader.yml")
-        Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+        CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
         [error] = bridge.errors
         assert (error is not None) == refused
         assert not refused or "and keeps its cursors in the same table" in str(error)
@@ -250,7 +249,9 @@ def test_what_is_served_is_shown_described_and_kept_small(
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     tidied: list[Any] = []
     watch = Watch()
-    Served(spec, project.spark, "lake", bridge, watch, lambda _: None, tidied.append).run()
+    CloudQueryIngest(
+        bridge, Ingest(spec, project.spark, "lake", watch, lambda _: None, tidied.append)
+    ).run()
     assert bridge.errors == [None, None, None]
     assert len(tidied) == 3
 

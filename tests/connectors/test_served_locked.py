@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from loader.connectors.cloudquery.ingest import CloudQueryIngest
 from loader.lake.lease import Lease
 from loader.lake.locks import create_lease
 from loader.spec.spec import load_spec
-from loader.sync import cloudquery_ingest
-from loader.sync.cloudquery_ingest import Served
+from loader.sync import ingest
+from loader.sync.ingest import Ingest
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
 from tests.connectors.test_served import ORDERS, Bridge
@@ -85,7 +86,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
         compaction.acquire()
 
     bridge: Any = Bridge(session(project.folder, 1, "orders"))
-    Served(spec, project.spark, "lake", bridge, Watch(Listener()), ended).run()
+    CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(Listener()), ended)).run()
     assert bridge.errors == [None]
     assert project.rows("select id from raw.orders") == [(1,)]
     [warning] = [text for text in heard if "served" in text]
@@ -96,7 +97,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     compaction.release()
 
     bridge = Bridge(session(project.folder, 2, "orders"))
-    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     [state] = [e for e in project.loader("state", "list").events if e["event"] == "state"]
     assert state["table"] == "shop.orders"
 
@@ -105,7 +106,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the sync failed, its retry would append the rows of the other tables twice."""
-    monkeypatch.setattr(cloudquery_ingest, "PAUSE", (0.05, 0.1))
+    monkeypatch.setattr(ingest, "PAUSE", (0.05, 0.1))
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     project.lake().prepare()
@@ -118,7 +119,9 @@ def test_a_table_that_another_run_holds_is_waited_for(
         bridge: Any = Bridge(session(project.folder, number, *names))
         outcomes: list[Outcome] = []
         try:
-            Served(spec, project.spark, "lake", bridge, watch, outcomes.append).run()
+            CloudQueryIngest(
+                bridge, Ingest(spec, project.spark, "lake", watch, outcomes.append)
+            ).run()
         finally:
             held.release()
         return bridge.errors, held, outcomes
@@ -137,9 +140,9 @@ def test_a_table_that_another_run_holds_is_waited_for(
     [error], _, outcomes = ran(2, stops=True)
     assert error is not None
     assert "another run holds this table" in error
-    assert time.monotonic() - before < cloudquery_ingest.PATIENCE / 2
+    assert time.monotonic() - before < ingest.PATIENCE / 2
     assert project.rows("select count(*) from raw.orders") == [(2,)]
-    monkeypatch.setattr(cloudquery_ingest, "PATIENCE", -1.0)
+    monkeypatch.setattr(ingest, "PATIENCE", -1.0)
     [error], held, _ = ran(3)
     assert error is not None
     assert "another run holds this table" in error
@@ -155,7 +158,9 @@ def test_a_sync_that_has_ended_before_its_turn_is_told_so(project: Project) -> N
     heard = Held(create_lease(project.lake(), "other", "other", "other"))
     outcomes: list[Outcome] = []
     bridge: Any = Bridge(gone, next_one)
-    Served(spec, project.spark, "lake", bridge, Watch(heard), outcomes.append).run()
+    CloudQueryIngest(
+        bridge, Ingest(spec, project.spark, "lake", Watch(heard), outcomes.append)
+    ).run()
     heard.release()
     [error, none] = bridge.errors
     assert error is not None

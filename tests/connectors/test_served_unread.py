@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from loader.connectors.cloudquery.ingest import CloudQueryIngest
 from loader.spec.spec import load_spec
-from loader.sync.cloudquery_ingest import Served
+from loader.sync.ingest import Ingest
 from loader.sync.run_context import Watch
 from tests.connectors.test_served import Bridge
 from tests.connectors.test_served_locked import session
@@ -41,7 +42,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
         session(project.folder, 2, "parts", source="depot"),
     )
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
-    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     assert bridge.errors == [None, None]
     assert _shown(project) == ["depot.parts", "shop.lines", "shop.orders"]
     models = ("codegen", "--output", str(project.folder / "models"))

@@ -1,6 +1,6 @@
 """Checks of the bridge, for the environment that has CloudQuery's packages.
 
-PYTHONPATH=loader/sources/cloudquery python cq_bridge.py
+PYTHONPATH=loader python cq_bridge.py
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from bridge.__main__ import read
-from bridge.columns import records
-from bridge.server import Destination
 from cloudquery.plugin_v3 import arrow, plugin_pb2
+from connectors.cloudquery.bridge.__main__ import read
+from connectors.cloudquery.bridge.records import records
+from connectors.cloudquery.bridge.server import Destination
 
 STATE = pa.schema([("key", pa.string()), ("value", pa.string())], {"cq:table_name": "cq_state"})
 ORDERS = pa.schema([("id", pa.int64())], {"cq:table_name": "orders"})
@@ -372,7 +372,11 @@ def an_address_has_one_server(output: io.StringIO) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    bridge = [sys.executable, "-c", "import json, sys; from bridge.listening import serve; "]
+    bridge = [
+        sys.executable,
+        "-c",
+        "import json, sys; from connectors.cloudquery.bridge.listening import serve; ",
+    ]
     bridge[-1] += "sys.exit(serve(json.loads(sys.argv[1])))"
 
     def begun(address: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:

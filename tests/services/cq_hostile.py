@@ -1,6 +1,6 @@
 """Attacks on the bridge, for the environment that has CloudQuery's packages.
 
-PYTHONPATH=loader/sources/cloudquery python cq_hostile.py messages|server
+PYTHONPATH=loader python cq_hostile.py messages|server
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
-from bridge.__main__ import read
-from bridge.budget import OverBudgetError
-from bridge.columns import records
-from bridge.deletions import conditions
-from bridge.server import Destination
-from bridge.states import States, serve_states
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
+from connectors.cloudquery.bridge.__main__ import read
+from connectors.cloudquery.bridge.arrow_input import OverBudgetError
+from connectors.cloudquery.bridge.records import conditions, records
+from connectors.cloudquery.bridge.server import Destination
+from connectors.cloudquery.bridge.states import States, serve_states
 
 try:
-    from bridge.arrow_input import MalformedError, read_record
+    from connectors.cloudquery.bridge.arrow_input import MalformedError, read_record
 except ImportError:  # before there were checks
     MalformedError, read_record = ValueError, arrow.new_record_from_bytes
 
@@ -354,7 +353,7 @@ class Server:
         work = self.folder / "work"
         work.mkdir(0o700)
         config = {"folder": str(work), "address": f"unix:{self.socket}", "idle_timeout": silence}
-        code = "import json, sys; from bridge.listening import serve; "
+        code = "import json, sys; from connectors.cloudquery.bridge.listening import serve; "
         code += "sys.exit(serve(json.loads(sys.argv[1])))"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, json.dumps(config)],

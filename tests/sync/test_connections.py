@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 import pytest
 
 from loader.errors import TableError
-from loader.sources import Window
+from loader.sources.interface import Window
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql.continuity import read_activity, read_transaction_mark

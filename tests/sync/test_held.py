@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from loader.errors import TableError
-from loader.sources import SourceTable, TableRef, Window
+from loader.sources.interface import SourceTable, TableRef, Window
 from loader.sources.jdbc.metadata import NativeColumns
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.spark import interruption

@@ -11,7 +11,7 @@ import pytest
 
 from loader.errors import TableError
 from loader.rows.cursor import CursorType
-from loader.sources import CursorField, SourceTable, Window
+from loader.sources.interface import CursorField, SourceTable, Window
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.sources.jdbc.source import JdbcSource
 from loader.spark.error_translation import DatabaseError

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loader.sources.airbyte.messages import AirbyteDialect
-from loader.sources.programs.columns import columns
-from loader.sources.programs.layout import RecordLayout
-from loader.sources.programs.message_reader import Delivery
-from loader.sources.programs.process import Process
-from loader.sources.programs.spool import Limits, Piece, Spool
-from loader.sources.programs.stream import Stream
+from loader.connectors.airbyte.messages import AirbyteDialect
+from loader.connectors.subprocess.columns import columns
+from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.program import Program
+from loader.connectors.subprocess.spool import Limits, Piece, Spool
 
 KEY = (None, "items")
 SCHEMA = {"properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
@@ -53,8 +52,8 @@ def opened(
     layout = RecordLayout("api.items", columns(SCHEMA, {}), ("id",), ())
     stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
 
-    def start(hear: Callable[[str], None]) -> Process:
-        return Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear)
+    def start(hear: Callable[[str], None]) -> Program:
+        return Program([sys.executable, "-c", script], folder, {}, 1 << 20, hear)
 
     found = Delivery(
         start,

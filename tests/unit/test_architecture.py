@@ -28,7 +28,7 @@ def test_the_picture_is_what_the_linter_checks() -> None:
     [layers] = [
         contract["layers"]
         for contract in settings["tool"]["importlinter"]["contracts"]
-        if contract["type"] == "layers"
+        if contract.get("containers") == ["loader"]
     ]
     section = PAGE.split("## The rooms")[1]
     picture = section.split("```")[1].strip().splitlines()

@@ -11,10 +11,9 @@ import pytest
 from loader.cdc.capture import CompositeSnapshot, PostgresCapture
 from loader.cdc.log_snapshot import LogSnapshot
 from loader.errors import SpecError
-from loader.sources import Snapshot, TableRef
+from loader.sources.interface import Snapshot, SourceTable, TableRef
 from loader.sources.jdbc import interface
 from loader.sources.jdbc.interface import GROUP, JdbcSnapshot, load_capture
-from loader.sources.table import SourceTable
 
 URL = "jdbc:postgresql://h/shop"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,38 @@ def test_a_lake_in_another_catalog_is_read_by_a_spark_of_one_thread(
     result = _loader(tmp_path, SPEC.replace("target: embedded", "target: cluster"), *command)
     assert "that is enough" in result.output
     assert masters == ["local[1]"]
+
+
+def _plug_in(folder: Path, name: str, code: str) -> None:
+    """Installs a package with a command into a folder."""
+    (folder / f"{name}_plugin.py").write_text(code)
+    described = folder / f"{name}-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    entry = f"[strandline.commands]\n{name} = {name}_plugin:command\n"
+    (described / "entry_points.txt").write_text(entry)
+
+
+def test_a_package_adds_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    greet = "@click.command(short_help='Greets.')\ndef command():\n    click.echo('hello')\n"
+    _plug_in(tmp_path, "greet", f"import click\n\n{greet}")
+    assert _loader(tmp_path, None, "greet").output == "hello\n"
+    assert re.search(r"greet +Greets\.", _loader(tmp_path, None, "--help").output)
+    assert "Did you mean 'greet'?" in _loader(tmp_path, None, "gret").output
+
+
+def test_a_command_that_cannot_be_imported_breaks_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _plug_in(tmp_path, "broken", "import nowhere_to_be_found\n")
+    for given in (("broken",), ("broken", "--fast", "orders"), ("broken", "--help")):
+        told = _one_error(_loader(tmp_path, None, *given))
+        assert "cannot be imported from broken_plugin:command: ModuleNotFoundError" in told
+        assert told.endswith("Install broken again, or remove it")
+    help_ = _loader(tmp_path, None, "--help")
+    assert help_.exit_code == 0
+    assert re.search(r"broken +Cannot be imported\.", help_.output)
+    assert "serve" in help_.output
+    assert "the spec is empty" in _loader(tmp_path, "", "run").output

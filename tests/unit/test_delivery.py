@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
+from loader.connectors.airbyte.config import ConfigUpdates
+from loader.connectors.subprocess import message_reader as reading
+from loader.connectors.subprocess import supervisor
+from loader.connectors.subprocess.program import Program, read_answer
+from loader.connectors.subprocess.spool import Limits, Spool
 from loader.errors import LoaderError, TableError
-from loader.sources.airbyte.config_updates import ConfigUpdates
-from loader.sources.programs import message_reader as reading
-from loader.sources.programs import process
-from loader.sources.programs.one_shot import read_answer
-from loader.sources.programs.process import Process
-from loader.sources.programs.spool import Limits, Spool
 from tests.unit.program_reads import (
     KEY,
     opened,
@@ -110,7 +109,7 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be what sends the records, so the read has not ended well."""
-    monkeypatch.setattr(process, "LINGER", 0.3)
+    monkeypatch.setattr(supervisor, "LINGER", 0.3)
     leaves = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, file=sys.stderr)"
     told = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
     ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
@@ -128,9 +127,9 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
     delivery.close()
     assert not delivery._reader.is_alive()
 
-    def start(hear: Callable[[str], None]) -> Process:
+    def start(hear: Callable[[str], None]) -> Program:
         script = sends({"answer": 1}, then=leaves)
-        return Process([sys.executable, "-c", script], tmp_path, {}, 1 << 20, hear)
+        return Program([sys.executable, "-c", script], tmp_path, {}, 1 << 20, hear)
 
     assert len(list(read_answer(start, lambda line: line, (), 60.0, "api"))) == 1
     assert time.monotonic() - began < 20
@@ -141,7 +140,7 @@ def test_a_process_with_a_session_of_its_own_does_not_keep_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """It cannot be ended with the program, and holds the output open."""
-    monkeypatch.setattr(process, "LINGER", 0.3)
+    monkeypatch.setattr(supervisor, "LINGER", 0.3)
     leaves = (
         "import subprocess; "
         "subprocess.Popen(['sleep', '40'], start_new_session=True); "

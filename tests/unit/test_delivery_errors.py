@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
+from loader.connectors.airbyte.messages import AirbyteDialect
+from loader.connectors.subprocess.columns import columns
+from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.program import Program
+from loader.connectors.subprocess.spool import Limits, Piece, Spool
 from loader.errors import LoaderError, TableError
-from loader.sources.airbyte.messages import AirbyteDialect
-from loader.sources.programs.columns import columns
-from loader.sources.programs.layout import RecordLayout
-from loader.sources.programs.message_reader import Delivery
-from loader.sources.programs.process import Process
-from loader.sources.programs.spool import Limits, Piece, Spool
-from loader.sources.programs.stream import Stream
 from loader.spec.redaction import Redactor
 from tests.unit.program_reads import (
     KEY,
@@ -112,7 +111,7 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
             for number, name in enumerate(("items", "others"))
         }
         delivery = Delivery(
-            lambda hear: Process(
+            lambda hear: Program(
                 [sys.executable, "-c", sends(*messages)], tmp_path, {}, 1 << 20, hear
             ),
             AirbyteDialect(lambda _: False, set(streams)),

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
+from loader.connectors.singer.messages import SingerDialect
+from loader.connectors.subprocess.columns import columns
+from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.program import Program
+from loader.connectors.subprocess.spool import Limits, Spool
 from loader.errors import TableError
-from loader.sources.programs.columns import columns
-from loader.sources.programs.layout import RecordLayout
-from loader.sources.programs.message_reader import Delivery
-from loader.sources.programs.process import Process
-from loader.sources.programs.spool import Limits, Spool
-from loader.sources.programs.stream import Stream
-from loader.sources.singer.messages import SingerDialect
 from tests.unit.program_reads import (
     SCHEMA,
     sends,
@@ -66,7 +65,7 @@ def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
             f"tap.{name}", Spool(folder, number, layout, "id", limits), not number
         )
     return Delivery(
-        lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
+        lambda hear: Program([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
         SingerDialect({}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
         dict(streams),
         "singer",

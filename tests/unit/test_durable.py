@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.sources.airbyte.config_updates import ConfigUpdates
+from loader.connectors.airbyte.config import ConfigUpdates
 from loader.state import StateRow
 from loader.state.local import LocalState
 

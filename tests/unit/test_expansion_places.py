@@ -95,5 +95,8 @@ def test_no_text_of_a_source_meets_a_shell() -> None:
         and re.fullmatch(r"'(/bin/)?(ba|da|z|k)?sh'", ast.unparse(node.elts[0]))
     ]
     # The user's own spark-env.sh, and a file of the loader's. What they run is written here.
-    assert {name for name, _ in shells} == {"spark/jvm_command.py", "sync/cloudquery_ingest.py"}
+    assert {name for name, _ in shells} == {
+        "spark/jvm_command.py",
+        "connectors/cloudquery/ingest.py",
+    }
     assert all(isinstance(script, ast.Constant) for _, (_, _, script, *_) in shells)

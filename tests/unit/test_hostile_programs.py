@@ -14,25 +14,22 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
+from loader.connectors.airbyte.catalog import by_name, meant
+from loader.connectors.airbyte.catalog import entries as airbyte_entries
+from loader.connectors.singer.catalog import entries as singer_entries
+from loader.connectors.singer.messages import SingerDialect
+from loader.connectors.subprocess import program
+from loader.connectors.subprocess.columns import Column, columns
+from loader.connectors.subprocess.connector_state import ConnectorState
+from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.log_relay import flatten
+from loader.connectors.subprocess.program import Program, read_answer
+from loader.connectors.subprocess.source import Entry, ProgramOptions, ProgramSource
+from loader.connectors.subprocess.spool import Limits
+from loader.connectors.subprocess.supervisor import LONGEST_NOTE
+from loader.connectors.subprocess.values import Misfit, converter, decode, distinct
 from loader.errors import LoaderError, StateError, TableError
-from loader.sources import Progress
-from loader.sources.airbyte.catalog import by_name, meant
-from loader.sources.airbyte.catalog import entries as airbyte_entries
-from loader.sources.programs import one_shot
-from loader.sources.programs.columns import Column, columns
-from loader.sources.programs.connector_state import ConnectorState
-from loader.sources.programs.digits import decode
-from loader.sources.programs.distinct import distinct
-from loader.sources.programs.layout import RecordLayout
-from loader.sources.programs.malformed import flatten
-from loader.sources.programs.one_shot import read_answer
-from loader.sources.programs.options import ProgramOptions
-from loader.sources.programs.process import LONGEST_NOTE, Process
-from loader.sources.programs.source import Entry, ProgramSource
-from loader.sources.programs.spool import Limits
-from loader.sources.programs.values import Misfit, converter
-from loader.sources.singer.catalog import entries as singer_entries
-from loader.sources.singer.messages import SingerDialect
+from loader.sources.interface import Progress
 from tests.unit.program_reads import opened, record_of, sends, state_of
 
 
@@ -120,7 +117,7 @@ def test_many_streams_are_counted_at_once() -> None:
 def _answer(folder: Path, script: str, silence: float = 60.0) -> list[bytes]:
     return list(
         read_answer(
-            lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
+            lambda hear: Program([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
             lambda line: line,
             (),
             silence,
@@ -130,7 +127,7 @@ def _answer(folder: Path, script: str, silence: float = 60.0) -> list[bytes]:
 
 
 def test_an_answer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_shot, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(program, "_LARGEST", 1 << 20)
     with pytest.raises(TableError, match=r"source api: .*more than 1,048,576 bytes"):
         _answer(tmp_path, "while True: print('x' * 1000)")
 
@@ -150,7 +147,7 @@ def test_an_endless_line_on_standard_error_is_cut(tmp_path: Path) -> None:
         "sys.stderr.write('\\nafter\\n')"
     )
     tracemalloc.start()
-    process = Process([sys.executable, "-c", script], tmp_path, {}, 64 << 20, heard.append)
+    process = Program([sys.executable, "-c", script], tmp_path, {}, 64 << 20, heard.append)
     assert list(process.lines()) == []
     assert process.end() == 0
     most = tracemalloc.get_traced_memory()[1]

@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from loader.sources import Progress, Request, SourceTable, TableRef
-from loader.sources.cloudquery.bridge.columns import streams
-from loader.sources.cloudquery.bridge.state_barrier import StateBarrier
-from loader.sources.programs.columns import columns
-from loader.sources.programs.connector_state import ConnectorState, may_go_in_pieces
-from loader.sources.programs.options import ProgramOptions
-from loader.sources.programs.snapshot import ProgramSnapshot
-from loader.sources.singer import state_input as singer
-from loader.sources.singer.catalog import aliases, configure_catalog, entries
+from loader.connectors.cloudquery.bridge.records import streams
+from loader.connectors.cloudquery.bridge.state_barrier import StateBarrier
+from loader.connectors.singer import messages as singer
+from loader.connectors.singer.catalog import aliases, configure_catalog, entries
+from loader.connectors.subprocess.columns import columns
+from loader.connectors.subprocess.connector_state import ConnectorState, may_go_in_pieces
+from loader.connectors.subprocess.snapshot import ProgramSnapshot
+from loader.connectors.subprocess.spool import Limits
+from loader.sources.interface import Progress, Request, SourceTable, TableRef
 
 Marks = dict[str, Mapping[str, Any] | None]
 
@@ -46,7 +46,7 @@ class Begun:
         snapshot = ProgramSnapshot(
             "tap",
             "singer",
-            ProgramOptions(),
+            Limits(250_000),
             folder,
             lambda table: table.ref.native.key,
             self._begin,

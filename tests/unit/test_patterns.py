@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from loader.sources import TableRef
+from loader.sources.interface import TableRef
 from loader.spec.plugins import SourceSpec
 from loader.sync.table_selection import match_tables
 

@@ -10,7 +10,7 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds
-from loader.sources import SourceTable, TableRef
+from loader.sources.interface import SourceTable, TableRef
 from loader.spec.options import TableOptions
 from loader.state import TableState
 from loader.sync.plan_window import advance_state

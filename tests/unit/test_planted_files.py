@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from loader.connectors.airbyte.config import ConfigUpdates
+from loader.connectors.subprocess.program import write_json
 from loader.errors import LoaderError, SpecError, StateError, TableError
 from loader.lake.lock_store import FileLockStore, lock_file
-from loader.sources.airbyte.config_updates import ConfigUpdates
-from loader.sources.programs.workspace import write_json
 from loader.state.local import LocalState
 
 VICTIM = "somebody else's file"

@@ -14,19 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
+from loader.connectors.airbyte.catalog import build_state_input
+from loader.connectors.airbyte.config import secrets
+from loader.connectors.airbyte.launch import AirbyteOptions, config
+from loader.connectors.airbyte.messages import parse_line
+from loader.connectors.singer.messages import SingerDialect
+from loader.connectors.subprocess.columns import Column, columns, spark_type
+from loader.connectors.subprocess.connector_state import ConnectorState
+from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.values import (
+    Misfit,
+    converter,
+    decode,
+    distinct,
+    encode,
+    format_value,
+    text_of,
+)
 from loader.errors import StateError, TableError
-from loader.sources.airbyte.launch import config
-from loader.sources.airbyte.messages import parse_line
-from loader.sources.airbyte.options import AirbyteOptions
-from loader.sources.airbyte.specification import secrets
-from loader.sources.airbyte.state_input import build_state_input
-from loader.sources.programs.columns import Column, columns, spark_type
-from loader.sources.programs.connector_state import ConnectorState
-from loader.sources.programs.digits import decode, encode
-from loader.sources.programs.distinct import distinct
-from loader.sources.programs.layout import RecordLayout
-from loader.sources.programs.values import Misfit, converter, format_value, text_of
-from loader.sources.singer.messages import SingerDialect
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from loader.connectors.airbyte.source import AirbyteSource
 from loader.errors import TableError
-from loader.sources.airbyte.source import AirbyteSource
 from loader.spec.redaction import Redactor
 
 SPEC = {

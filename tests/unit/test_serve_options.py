@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from loader.cdc.debezium import engine
-from loader.cli.serve import listening_place, parse_seconds
+from loader.connectors.cloudquery import serving
+from loader.connectors.cloudquery.serve import listening_place, parse_seconds
 from loader.errors import SpecError
-from loader.sources.cloudquery import serving
 from loader.spark import temporary_files
 from loader.spark.child_environment import child_environment
 

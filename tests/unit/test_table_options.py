@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import types as t
 
-from loader.sources import SourceTable, TableRef
+from loader.connectors.subprocess.source import ProgramTableOptions
 from loader.sources.file.options import FileOptions, FileTableOptions
+from loader.sources.interface import SourceTable, TableRef
 from loader.sources.jdbc.options import JdbcTableOptions
-from loader.sources.programs.options import ProgramTableOptions
 from loader.spec.options import TableOptions, options_for
 from loader.sync.table_plan import NoCursorError, plan
 

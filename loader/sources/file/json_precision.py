@@ -23,8 +23,8 @@ from loader.sources.file.lines import lines
 from loader.sources.file.listing import MODIFIED, PATH
 
 if TYPE_CHECKING:
-    from loader.sources import SourceTable
     from loader.sources.file.options import ReaderOptions
+    from loader.sources.interface import SourceTable
 
 _LONG = r"\d[\d.]{15,}|\d[eE][+-]?\d{3}"
 _NUMBER = r"(-?\d[\d.]*(?:[eE][+-]?\d+)?)"

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from loader.rows.window import Window
-    from loader.sources import SourceTable
     from loader.sources.file.options import ReaderOptions
+    from loader.sources.interface import SourceTable
 
 MODIFIED = "_file_modified_at"
 PATH = "_file_path"

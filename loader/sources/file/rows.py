@@ -16,7 +16,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 from loader.errors import TableError
 from loader.rows.exact_cast import cast_exactly, text_of
 from loader.rows.order import quote_name
-from loader.sources import SourceTable
 from loader.sources.file import listing as list_of
 from loader.sources.file.headers import Group, groups, is_matched_by_name, union
 from loader.sources.file.listing import MODIFIED, PATH, list_files
@@ -27,6 +26,7 @@ from loader.sources.file.parquet_schemas import (
     open_session,
     read_schemas,
 )
+from loader.sources.interface import SourceTable
 
 if TYPE_CHECKING:
     from loader.sources.file.options import ReaderOptions

@@ -10,7 +10,6 @@ from pyspark.sql import functions as f
 from loader.rows.cursor import Cursor, CursorType, clock_now, later
 from loader.rows.literal import literal
 from loader.rows.order import quote_name
-from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
 from loader.sources.file import listing as list_of
 from loader.sources.file.json_precision import check_numbers
 from loader.sources.file.line_lengths import check_line_lengths
@@ -24,6 +23,7 @@ from loader.sources.file.listing import (
     select_held,
 )
 from loader.sources.file.rows import rows_of
+from loader.sources.interface import Bounds, Snapshot, SourceTable, Window, edge
 
 if TYPE_CHECKING:
     from loader.sources.file.options import ReaderOptions

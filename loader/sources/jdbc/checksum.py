@@ -17,9 +17,9 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.types import StringType
 
-from loader.sources import Digest
 from loader.sources.checksum import BETWEEN, DIGITS, NULL, Form, Part, spark_form
 from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, Share
+from loader.sources.interface import Digest
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.mysql_dialect import MySQL
@@ -27,7 +27,7 @@ from loader.sources.jdbc.postgresql.continuity import XMIN
 from loader.sources.jdbc.postgresql_dialect import PostgreSQL
 
 if TYPE_CHECKING:
-    from loader.sources import SourceTable
+    from loader.sources.interface import SourceTable
     from loader.sources.jdbc.connections import Connection
     from loader.sources.jdbc.metadata import NativeColumns
 

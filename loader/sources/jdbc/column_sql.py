@@ -9,7 +9,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType
 from loader.error_report import one_error
 from loader.errors import TableError
 from loader.rows.cursor import CursorType
-from loader.sources import CursorField, SourceTable
+from loader.sources.interface import CursorField, SourceTable
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.lossy_values import LossyValue

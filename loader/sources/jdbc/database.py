@@ -18,7 +18,7 @@ from loader.error_report import did_you_mean
 from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
-from loader.sources import Source, SourceTable, TableRef
+from loader.sources.interface import Source, SourceTable, TableRef
 from loader.sources.jdbc.connections import Connection, ConnectionPool
 from loader.sources.jdbc.dialect import LOGIN_SECONDS, Derby, Dialect, Oracle
 from loader.sources.jdbc.metadata import NativeColumns

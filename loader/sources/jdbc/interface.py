@@ -20,7 +20,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from loader.errors import SpecError
-from loader.sources import Alone, Snapshot, SourceTable
+from loader.sources.interface import Alone, Snapshot, SourceTable
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect

@@ -10,7 +10,7 @@ import datetime as dt
 from typing import Any, Protocol
 
 from loader.rows.cursor import Cursor
-from loader.sources import CursorField, SourceTable, Window
+from loader.sources.interface import CursorField, SourceTable, Window
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect

@@ -22,7 +22,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sources import Bounds, SourceTable, Window, edge
+from loader.sources.interface import Bounds, SourceTable, Window, edge
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect

@@ -18,8 +18,16 @@ from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.exact_cast import cast_exactly
 from loader.rows.order import quote_name
-from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, Window, edge
 from loader.sources.contents import KEY, Contents, ReadContents
+from loader.sources.interface import (
+    Bounds,
+    CursorField,
+    Digest,
+    Snapshot,
+    SourceTable,
+    Window,
+    edge,
+)
 from loader.sources.jdbc.checksum import JdbcContents, choose_checksum, list_comparable, read_digest
 from loader.sources.jdbc.column_sql import ColumnSql
 from loader.sources.jdbc.connections import Connection, ConnectionPool
@@ -345,7 +353,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 [(rows,)] = connection.rows(f"select count(*) from {relation}")
             return self.read(spark, table, wanted, Bounds(int(rows or 0)))
 
-        return ReadContents(read, table, key, window, unique)
+        return ReadContents(read, table.schema, key, window, unique)
 
     def _fetch_size(
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from loader.error_report import did_you_mean
 from loader.errors import TableError, sentence
 from loader.rows.exact_cast import data_type
-from loader.sources import Alone, Snapshot, SourceTable, TableRef
+from loader.sources.interface import Alone, Snapshot, SourceTable, TableRef
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.interface import load_capture

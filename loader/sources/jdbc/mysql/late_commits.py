@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loader.rows.cursor import Cursor
-from loader.sources import SourceTable, Window
+from loader.sources.interface import SourceTable, Window
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits import WITHIN, Moment
 from loader.sources.jdbc.mysql.open_transactions import (

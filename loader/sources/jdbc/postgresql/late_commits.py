@@ -10,7 +10,7 @@ from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import BY_HAND
-from loader.sources import SourceTable, Window, edge
+from loader.sources.interface import SourceTable, Window, edge
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits import WITHIN, Moment
 from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from loader.sources.interface import SourceTable
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.postgresql.continuity import (
@@ -19,7 +20,6 @@ from loader.sources.jdbc.postgresql.continuity import (
     read_activity,
     read_transaction_mark,
 )
-from loader.sources.table import SourceTable
 from loader.spark.error_translation import ConnectionRefusedByServer, DatabaseError
 
 

@@ -1,0 +1,1 @@
+"""The connector `airbyte`: any program that speaks the Airbyte protocol."""

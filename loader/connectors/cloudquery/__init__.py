@@ -1,0 +1,1 @@
+"""CloudQuery: the connector `cloudquery` for its source plugins, and `loader serve` for its CLI."""

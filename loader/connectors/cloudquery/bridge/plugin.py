@@ -1,0 +1,94 @@
+"""A source plugin, started here or already running, and a channel to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from cloudquery.discovery_v1 import discovery_pb2, discovery_pb2_grpc
+from cloudquery.plugin_v3 import plugin_pb2_grpc
+
+from ...subprocess.supervisor import Child, StartError  # noqa: TID252 - it has no package loader
+from .states import LIMITS
+
+_STARTS_IN = 60.0
+_OPTIONS = ("--network", "tcp", "--log-level", "info", "--log-format", "json", "--no-sentry")
+
+
+class PluginError(Exception):
+    """Reports that a plugin violates the protocol; the text is for users."""
+
+
+class EndedError(Exception):
+    """The plugin has ended before it answered."""
+
+
+@contextmanager
+def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields a stub for the plugin, and ends the plugin if it was started here.
+
+    Args:
+        config: `command` of a plugin, or `connection` of one that is running.
+    """
+    if config.get("connection"):
+        with _channel(str(config["connection"]), None) as stub:
+            yield stub
+        return
+    address = f"127.0.0.1:{_free_port()}"
+    command = [*config["command"], "serve", "--address", address, *_OPTIONS]
+    # In this process group, so that the loader ends it together with this program.
+    child = Child(command, os.environ, _relay, sends_messages=False, own_group=False)
+    try:
+        with _channel(address, child) as stub:
+            yield stub
+    except EndedError:
+        try:
+            code = child.end()
+        except StartError as error:
+            raise PluginError(f"the plugin {command[0]} cannot be started: {error}") from None
+        raise PluginError(child.last_words or f"the plugin ended with exit code {code}") from None
+    finally:
+        child.stop(patience=5.0)
+
+
+@contextmanager
+def _channel(address: str, child: Child | None) -> Iterator[Any]:
+    with grpc.insecure_channel(address, options=LIMITS) as channel:
+        _await(channel, address, child)
+        versions = discovery_pb2_grpc.DiscoveryStub(channel).GetVersions(
+            discovery_pb2.GetVersions.Request()
+        )
+        if 3 not in versions.versions:
+            raise PluginError(f"the plugin speaks the protocols {list(versions.versions)}, not 3")
+        yield plugin_pb2_grpc.PluginStub(channel)
+
+
+def _await(channel: Any, address: str, child: Child | None) -> None:
+    ready = grpc.channel_ready_future(channel)
+    began = time.monotonic()
+    while time.monotonic() < began + _STARTS_IN:
+        try:
+            ready.result(timeout=0.2)
+            return
+        except grpc.FutureTimeoutError:
+            if child is not None and child.wait(0):
+                raise EndedError from None
+    raise PluginError(f"the plugin does not answer at {address}")
+
+
+def _relay(line: str) -> None:
+    """Hands the plugin's log to the loader, by standard error."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,197 @@
+"""Reads Singer's catalogs: the streams of a tap, and the selected ones of a read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, TypeAdapter
+from typing_extensions import NotRequired, TypedDict
+
+from loader.connectors.subprocess.columns import read_streams
+from loader.connectors.subprocess.source import Entry
+from loader.sources.interface import Progress, Request
+
+_About = TypedDict(
+    "_About",
+    {
+        "schema-name": str | None,
+        "table-key-properties": list[str] | None,
+        "view-key-properties": list[str] | None,
+        "valid-replication-keys": list[str] | None,
+        "replication-key": str | None,
+        "forced-replication-method": str | None,
+        "inclusion": str | None,
+    },
+    total=False,
+)
+
+
+class _Part(TypedDict):
+    breadcrumb: NotRequired[list[str] | None]
+    metadata: NotRequired[_About]
+
+
+class _Stream(TypedDict, total=False):
+    """A stream of a catalog, as far as it is read here."""
+
+    stream: str | None
+    tap_stream_id: str | None
+    schema: dict[str, Any] | None
+    metadata: list[_Part] | None
+    key_properties: list[str] | None
+    replication_key: str | None
+    replication_method: str | None
+
+
+def _refuse_nameless(stream: _Stream) -> _Stream:
+    if not (stream.get("stream") or stream.get("tap_stream_id")):
+        raise ValueError("it has no name")
+    return stream
+
+
+_STREAM: TypeAdapter[Any] = TypeAdapter(Annotated[_Stream, AfterValidator(_refuse_nameless)])
+
+
+def entries(
+    catalog: Any, where: str, chosen: Callable[[str, Collection[str]], str | None]
+) -> list[Entry]:
+    """Returns the streams of a catalog.
+
+    Args:
+        where: the source, for messages.
+        chosen: returns the cursor field that the spec names for a table with some fields.
+
+    Raises:
+        TableError: if it is no catalog.
+    """
+    streams = read_streams(catalog, _STREAM, "tap", "Check that the command is a Singer tap", where)
+    return [_entry(stream, chosen) for stream in streams]
+
+
+def _name(stream: Mapping[str, Any]) -> str:
+    """Returns a stream's key in messages."""
+    return str(stream.get("stream") or stream.get("tap_stream_id"))
+
+
+def _key(stream: Mapping[str, Any]) -> str:
+    """Returns a stream's key in the tap's state: its id, which is not always its name."""
+    return str(stream.get("tap_stream_id") or stream.get("stream"))
+
+
+def aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the streams' keys by all that their messages may call them.
+
+    A name that may mean several streams means none.
+    """
+    several: dict[str, set[str]] = {}
+    for stream in catalog["streams"]:
+        name, schema = _name(stream), _about(stream).get("schema-name")
+        with_schema = (f"{schema}-{name}", f"{schema}_{name}") if schema else ()
+        for alias in (_key(stream), name, *with_schema):
+            several.setdefault(str(alias), set()).add(_key(stream))
+    return {alias: next(iter(keys)) for alias, keys in several.items() if len(keys) == 1}
+
+
+def _entry(
+    stream: Mapping[str, Any], chosen: Callable[[str, Collection[str]], str | None]
+) -> Entry:
+    name = _name(stream)
+    about = _about(stream)
+    schema = stream.get("schema") or {}
+    fields = schema.get("properties")
+    asked = chosen(name, fields if isinstance(fields, dict) else ())
+    valid = about.get("valid-replication-keys") or []
+    cursor = stream.get("replication_key") or about.get("replication-key")
+    cursor = cursor or (valid[0] if len(valid) == 1 else None)
+    method = about.get("forced-replication-method") or stream.get("replication_method")
+    whole = method == "FULL_TABLE" or (method is None and not (cursor or asked))
+    keys = (
+        about.get("table-key-properties")
+        or stream.get("key_properties")
+        or about.get("view-key-properties")
+        or []
+    )
+    return Entry(
+        key=_key(stream),
+        name=name,
+        schema=schema,
+        progress=Progress.WHOLE if whole else Progress.MARK,
+        primary_key=tuple(keys),
+        cursor=cursor,
+        raw=stream,
+    )
+
+
+def _about(stream: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a stream's own metadata: that with an empty breadcrumb."""
+    for part in stream.get("metadata") or ():
+        if not part.get("breadcrumb"):
+            return dict(part.get("metadata") or {})
+    return {}
+
+
+def configure_catalog(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
+    """Returns the tap's catalog with the run's streams selected, in the run's order."""
+    wanted = {request.table.ref.native.key: request for request in requests}
+    order = {key: number for number, key in enumerate(wanted)}
+    streams = [_select_stream(stream, wanted.get(_key(stream))) for stream in catalog["streams"]]
+    streams.sort(key=lambda stream: order.get(_key(stream), len(order)))
+    return {**catalog, "streams": streams}
+
+
+def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[str, Any]:
+    found = copy.deepcopy(dict(stream))
+    parts = found.get("metadata") or []
+    own = next((p for p in parts if not p.get("breadcrumb")), None)
+    if own is None:
+        own = {"breadcrumb": [], "metadata": {}}
+        parts.append(own)
+    about = own.setdefault("metadata", {})
+    about["selected"] = request is not None
+    found["selected"] = request is not None  # older taps look here
+    found["metadata"] = parts
+    if request is None:
+        return found
+    whole = request.table.progress is Progress.WHOLE
+    method = about.get("forced-replication-method") or found.get("replication_method")
+    method = "FULL_TABLE" if whole else method or "INCREMENTAL"
+    about["replication-method"] = found["replication_method"] = method
+    if request.cursor is not None and method == "INCREMENTAL":
+        about["replication-key"] = found["replication_key"] = request.cursor
+    native = request.table.ref.native
+    _choose(parts, found.get("schema"), {column.name for column in native.columns}, native.skipped)
+    return found
+
+
+def _choose(
+    parts: list[dict[str, Any]], schema: Any, kept: set[str], skipped: Sequence[str]
+) -> None:
+    """Selects the fields that the tap sends: most send only selected ones.
+
+    Args:
+        parts: the stream's metadata; a field that has none gets some.
+        kept: the table's columns.
+        skipped: the fields that the spec leaves out.
+    """
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    known = {}
+    for part in parts:
+        crumb = part.get("breadcrumb") or []
+        if len(crumb) == 2 and crumb[0] == "properties":
+            known[crumb[1]] = part
+        elif len(crumb) > 2 and crumb[1] in kept:
+            about = part.setdefault("metadata", {})
+            about["selected"] = about.get("inclusion") != "unsupported"
+    for field in {**(fields if isinstance(fields, dict) else {}), **known}:
+        if field not in known:
+            known[field] = {"breadcrumb": ["properties", field], "metadata": {}}
+            parts.append(known[field])
+        about = known[field].setdefault("metadata", {})
+        if about.get("inclusion") == "unsupported":
+            continue
+        if field in kept:
+            about["selected"] = True
+        elif about.get("inclusion") != "automatic" and skipped:
+            about["selected"] = False

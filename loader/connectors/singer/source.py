@@ -1,0 +1,100 @@
+"""The `singer` connector: runs a tap as a child process.
+
+The protocol: https://hub.meltano.com/singer/spec"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loader.connectors.singer.catalog import aliases, configure_catalog, entries
+from loader.connectors.singer.messages import SingerDialect, build_state_input
+from loader.connectors.subprocess.connector_state import ConnectorState
+from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.program import read_answer, write_json
+from loader.connectors.subprocess.source import Command, Entry, ProgramOptions, ProgramSource
+from loader.errors import TableError
+from loader.sources.interface import Request, RunContext
+from loader.spec.options import Name
+
+
+class SingerOptions(ProgramOptions):
+    """The inner `spec` of a source with `path: singer`.
+
+    Attributes:
+        command: the tap's command; a path is relative to the spec.
+        catalog: a catalog file, relative to the spec, for a tap that cannot discover its own.
+    """
+
+    command: Command
+    catalog: Name | None = None
+
+
+class SingerSource(ProgramSource):
+    """Reads the streams of a tap."""
+
+    options_model = SingerOptions
+    protocol = "singer"
+    options: SingerOptions
+    _catalog: Mapping[str, Any]
+
+    def entries(self, folder: Path) -> list[Entry]:
+        catalog = (
+            self.read_catalog(self.options.catalog)
+            if self.options.catalog
+            else self._discover(folder)
+        )
+        found = entries(catalog, f"source {self.name}", self.find_cursor)
+        self._catalog = catalog
+        return found
+
+    def begin(
+        self,
+        folder: Path,
+        requests: Sequence[Request],
+        memories: Mapping[str, ConnectorState | None],
+        streams: Mapping[Hashable, Stream],
+        number: int,
+        attention: RunContext,
+    ) -> Delivery:
+        known = {request.table.ref.native.key: memories[request.name] for request in requests}
+        words = [*self._command(folder), "--catalog"]
+        words.append(
+            str(write_json(folder, "catalog.json", configure_catalog(self._catalog, requests)))
+        )
+        called = aliases(self._catalog)
+        state = build_state_input(known, called, lambda text: attention.warn(self.name, text))
+        if state is not None:
+            words += ["--state", str(write_json(folder, "state.json", state))]
+        keys = {request.table.ref.native.key: request.key for request in requests}
+        dialect = SingerDialect(keys, called)
+        return self.delivery(words, dialect, streams, number, attention)
+
+    def _command(self, folder: Path) -> list[str]:
+        return [
+            *self.options.command,
+            "--config",
+            str(write_json(folder, "config.json", self.options.config)),
+        ]
+
+    def _discover(self, folder: Path) -> Any:
+        command = [*self._command(folder), "--discover"]
+        lines = read_answer(
+            lambda hear: self.process(command, hear),
+            lambda line: line,
+            (),
+            self.options.timeout,
+            f"source {self.name}",
+        )
+        text = b"".join(lines)
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise TableError(
+                "the tap did not say which streams it has",
+                where=f"source {self.name}",
+                remedy="Check that the command is a tap that can `--discover`; for one that "
+                "cannot, name a file with its catalog: `catalog`",
+            ) from None
