@@ -2,9 +2,9 @@
 
 The command line is the interface. Programs that embed the loader may import
 
-- :func:`loader.spec.spec.load_spec`, :class:`loader.sync.runner.Pipeline` and
-  :class:`loader.sync.run_context.Watch`: a run, and its events; the logger ``loader`` reports the
-  same,
+- :func:`loader.spec.spec.load_spec`, :class:`loader.sync.pipeline.Pipeline`,
+  :func:`loader.sync.runner.run_tables` and :class:`loader.sync.run_context.Watch`: a run, and its
+  events; the logger ``loader`` reports the same,
 - :func:`loader.spark.profile.load_profile` and :func:`loader.spark.session.session`: the Spark
   that a run needs,
 - :mod:`loader.sources.interface` (``Source``, ``Snapshot``): a connector of your own,
