@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.icebergrows import IcebergRows
 from tests.dbt.rawtables import RawSchema, Row, row_hash, sync_time
+from tests.dbt.scenarios import Command
 
 COLUMNS = "id int, at timestamp, payload string"
 KEY = {"primary_key": "id", "cursor_field": "at"}
@@ -83,11 +85,6 @@ class Proving:
         self.write()
 
     def write(self) -> None:
-        """Writes sources and tests as they are configured now, and parses the project."""
-        self.lay_out()
-        self.manifest = self.project.parse()
-
-    def lay_out(self) -> None:
         """Writes sources and tests as they are configured now."""
         current = {"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}}
         tests = {
@@ -180,14 +177,40 @@ class Proving:
     def prove(self, *more: str) -> dict[str, Result]:
         """Runs the tests, all or those that `--select` names; returns the results by test."""
         select = [] if "--select" in more else ["--select", *self.chosen]
-        found = self.project.run("test", *select, *more, manifest=self.manifest)
-        return {self.short(name): one for name, one in found.items()}
+        return self._own(self.project.run("test", *select, *more))
+
+    def plan_proof(self, *options: str, select: str = "") -> Command:
+        """Returns :meth:`prove` for a scenario to yield."""
+        nodes = (select,) if select else tuple(self.chosen)
+        return Command(("test", *options), nodes, self._own)
+
+    def _own(self, results: Mapping[str, Result]) -> dict[str, Result]:
+        """Returns our tests, and hooks that failed, which are of no table."""
+        own = {self.table, *self.models.values(), ""}
+        return {self.short(name): one for name, one in results.items() if one.tested in own}
 
     def merge(self, *more: str) -> None:
         """Builds the models, without their tests."""
-        found = self.project.run("run", "--select", *self.models.values(), *more,
-                                 manifest=self.manifest)  # fmt: skip
-        assert {one.status for one in found.values()} == {"success"}, found
+        command = self.plan_merge(*more)
+        command.read(self.project.run("run", "--select", *command.nodes, *more))
+
+    def plan_merge(self, *more: str) -> Command:
+        """Returns :meth:`merge` for a scenario to yield."""
+
+        def read(results: Mapping[str, Result]) -> None:
+            names = {*self.models.values(), *(name for name in results if not results[name].tested)}
+            assert {results[name].status for name in names} == {"success"}, results
+
+        return Command(("run", *more), tuple(self.models.values()), read)
+
+    @property
+    def asked(self) -> list[str]:
+        """The statements of dbt's newest command that name one of our tables or tests."""
+        others = {file.stem for file in (self.project.folder / "models").glob("*.yml")}
+        alike = {other for other in others if re.match(rf"{self.table}(?![a-z0-9])", other)}
+        assert alike <= {self.table}, "statements about tables of such names look alike"
+        own = re.compile(rf"[._`]{self.table}(?![a-z0-9])")
+        return [asked for asked in self.project.asked if own.search(asked)]
 
     @property
     def chosen(self) -> list[str]:

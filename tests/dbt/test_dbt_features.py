@@ -38,7 +38,7 @@ class Company:
         raw.states("orders", [(1, state(1)), (2, state(2))])
         outputs = {
             target: {**SESSION, "schema": f"{target}_{project.schema}"}
-            for target in ("dev", "prod", "empty", "contract", "small")
+            for target in ("dev", "prod", "empty", "contract")
         }
         project.write("profiles.yml", {"probe_profile": {"target": "dev", "outputs": outputs}})
         for kind in ("latest", "history"):
@@ -166,12 +166,6 @@ def test_empty(company: Company) -> None:
     results = company.run("build", "--select", *MODELS, "--target", "empty")
     assert set(said(results).values()) <= {"success", "pass"}, results
     assert company.rows("empty", "orders_latest") == [(1, "B"), (2, "A")]
-
-
-def test_sample(company: Company) -> None:
-    results = company.run("run", "--sample", "1 day", "--target", "small")
-    assert "Remove --sample, or exclude the model" in results["orders_latest"].message
-    assert said(results)["orders_history"] == "error"
 
 
 def test_show(company: Company) -> None:

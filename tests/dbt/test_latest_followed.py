@@ -6,6 +6,8 @@ It takes what the table showed when it was last proved for all versions that raw
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +15,7 @@ from pyspark.sql import SparkSession
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.provings import Proving, proved_again, row
 from tests.dbt.rawtables import RawSchema
+from tests.dbt.scenarios import Command, Steps, in_step
 
 WITHIN = 3
 STEPS = 6
@@ -59,12 +62,12 @@ class Snapshot:
     @property
     def followed(self) -> bool:
         """Whether its newest proof took what it showed when it was last proved."""
-        return any("as standing" in asked for asked in self.project.asked)
+        return any("as standing" in asked for asked in self.table.asked)
 
     @property
     def glanced(self) -> set[int]:
         """The keys for whose sake its newest proof did not believe its first look."""
-        [look] = [asked for asked in self.project.asked if "_cq_is_shown" in asked]
+        [look] = [asked for asked in self.table.asked if "_cq_is_shown" in asked]
         _, _, select = look.partition("select count(*) from (")
         rows = self.project.spark.sql(select.rpartition(") as found")[0]).collect()
         return {row["id"] for row in rows}
@@ -72,7 +75,7 @@ class Snapshot:
     @property
     def believed(self) -> bool:
         """Whether its newest proof believed its first look, if it took one."""
-        return not any("as standing" in a and "_cq_is_shown" not in a for a in self.project.asked)
+        return not any("as standing" in a and "_cq_is_shown" not in a for a in self.table.asked)
 
     def show(self, *faults: tuple[int, str | None]) -> None:
         """Makes it show other versions of keys, as if its own build had written them."""
@@ -84,19 +87,21 @@ class Snapshot:
                 changes.append(f"insert into {{0}} {chosen}")
         self.table.forge("latest", *changes)
 
-    def wrong(self, *more: str) -> set[int]:
+    def wrong(self, *options: str) -> Generator[Command, Any, set[int]]:
         """Returns the keys that its proof calls wrong; what unique_key says must agree."""
-        found = self.table.prove(*more)
+        found = yield self.table.plan_proof(*options)
         proof = found["latest_matches_raw"]
         assert (proof.status, found["unique_key_latest"].status) in (
             ("pass", "pass"),
             ("fail", "pass"),
             ("fail", "fail"),
         ), found
-        return {row["id"] for row in self.project.failing_rows(proof)}
+        wrong = self.project.failing_rows(proof) if proof.failures else []
+        return {row["id"] for row in wrong}
 
 
-def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> None:
+@in_step
+def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> Steps:
     shop = Snapshot(project, raw, "wrong")
     table, old = shop.table, [key for key, _ in UNTOUCHED.values()]
     table.append(*(row(key, 1) for key in (1, 2, 3, 4, 6, 7, 8, *old)))
@@ -105,83 +110,87 @@ def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> 
         *(row(1, 5), row(2, 9), row(3, 9, **GONE), row(6, 9), row(7, 5), row(8, 5, **repaired))
     )
     table.append(row(11, 6), row(12, 6), row(13, 6, **GONE))
-    table.merge()
-    assert shop.wrong() == set()
+    yield table.plan_merge()
+    assert (yield from shop.wrong()) == set()
     table.append(
         *(row(key, 10) for key in (1, 5, 7, 8)),
         *(row(key, 8) for key in (2, 3, 6)),  # late
         row(4, 10, **GONE),
         low=5,
     )
-    table.merge()
+    yield table.plan_merge()
     shown = {one["id"]: one["_cq_batch"] for one in project.rows("wrong_latest")}
     assert shown == {1: 4, 2: 2, 5: 4, 6: 2, 7: 4, 8: 2, 11: 3, 12: 3}
     shop.show(*TOUCHED.values(), *UNTOUCHED.values())
 
     touched = {key for key, _ in TOUCHED.values()}
-    found = shop.wrong()
+    found = yield from shop.wrong()
     assert shop.followed, "all of raw was asked"
     assert found - set(old) == touched
     assert shop.glanced - set(old) == touched
     for _ in range(WITHIN):
-        before, found = found, shop.wrong()
+        before, found = found, (yield from shop.wrong())
         assert found >= before, "a fault was no longer found"
     assert found == touched | set(old)
 
 
-def test_a_key_that_has_grown_in_raw_is_the_same_key(project: DbtProject, raw: RawSchema) -> None:
+@in_step
+def test_a_key_that_has_grown_in_raw_is_the_same_key(project: DbtProject, raw: RawSchema) -> Steps:
     """A bigint hashes otherwise than the int that the snapshot still has."""
     shop = Snapshot(project, raw, "grown")
     for key in (1, 2, 3):  # the last one's turn comes last
         shop.table.append(row(key, 1))
-    shop.table.merge()
-    assert shop.wrong() == set()
+    yield shop.table.plan_merge()
+    assert (yield from shop.wrong()) == set()
     shop.table.append(row(3, 5, **GONE))
-    shop.table.merge()
+    yield shop.table.plan_merge()
     shop.show((3, "_cq_batch = 3"))
     project.spark.sql(f"alter table {shop.table.name} alter column id type bigint")
-    assert shop.wrong() == {3}
+    assert (yield from shop.wrong()) == {3}
     assert shop.followed
 
 
-def test_a_column_that_has_grown_in_raw_is_compared(project: DbtProject, raw: RawSchema) -> None:
+@in_step
+def test_a_column_that_has_grown_in_raw_is_compared(project: DbtProject, raw: RawSchema) -> Steps:
     shop = Snapshot(project, raw, "wider")
     project.spark.sql(f"alter table {shop.table.name} add column amount decimal(10, 2)")
     shop.table.append(row(1, 1), row(2, 1))
-    shop.table.merge()
-    assert shop.wrong() == set()
+    yield shop.table.plan_merge()
+    assert (yield from shop.wrong()) == set()
     shop.table.append(row(2, 5))
-    shop.table.merge()
+    yield shop.table.plan_merge()
     project.spark.sql(f"alter table {shop.table.name} alter column amount type decimal(12, 2)")
-    assert shop.wrong() == set()
+    assert (yield from shop.wrong()) == set()
 
 
+@in_step
 def test_a_doubled_key_is_found_although_the_key_has_grown(
     project: DbtProject, raw: RawSchema
-) -> None:
+) -> Steps:
     """Altering a table makes no Iceberg snapshot: the newest one has the narrower type."""
     shop = Snapshot(project, raw, "doubled")
     for key in (1, 2, 3):
         shop.table.append(row(key, 1))
-    shop.table.merge()
-    assert shop.wrong() == set()
+    yield shop.table.plan_merge()
+    assert (yield from shop.wrong()) == set()
     shop.table.append(row(3, 5))
-    shop.table.merge()
+    yield shop.table.plan_merge()
     older = f"select * from {shop.table.name} where id = 3 and _cq_batch = 3"
     shop.table.forge("latest", f"insert into {{0}} {older}")
     project.spark.sql(f"alter table {project.schema}.doubled_latest alter column id type bigint")
-    assert shop.table.prove()["unique_key_latest"].status == "fail"
+    assert (yield shop.table.plan_proof())["unique_key_latest"].status == "fail"
 
 
+@in_step
 def test_a_row_that_raw_does_not_have_is_found_when_its_turn_comes(
     project: DbtProject, raw: RawSchema
-) -> None:
+) -> Steps:
     """By then, the snapshot showed it when it was last proved."""
     shop = Snapshot(project, raw, "invented")
     for batch in (1, 2, 3):
         shop.table.append(row(batch, batch))
-    shop.table.merge()
-    assert shop.wrong() == set()
+    yield shop.table.plan_merge()
+    assert (yield from shop.wrong()) == set()
     # as of a raw table that the model read once
     proofs = f"{project.schema}._cq_proofs"
     project.spark.sql(
@@ -190,11 +199,9 @@ def test_a_row_that_raw_does_not_have_is_found_when_its_turn_comes(
         f"from {proofs} where raw_table = '{shop.table.name}'"
     )
     shop.table.forge("latest", "update {0} set _cq_seq = 99 where id = 3")
-    assert [(shop.wrong(), shop.followed) for _ in range(WITHIN)] == [
-        (set(), True),
-        (set(), True),
-        ({3}, True),
-    ]
+    for wrong in (set(), set(), {3}):
+        assert (yield from shop.wrong()) == wrong
+        assert shop.followed
 
 
 SELECTS = {
@@ -228,9 +235,10 @@ def test_selects_by_row(project: DbtProject) -> None:
     assert project.operation("judged", cases=[*zip(given, SELECTS.values(), strict=True)])
 
 
+@in_step
 def test_a_select_that_looks_at_other_rows_is_asked_for_all_of_raw(
     project: DbtProject, raw: RawSchema
-) -> None:
+) -> Steps:
     """Old versions of a key may be selected only later: what it showed cannot stand for them."""
     shop = Snapshot(
         project,
@@ -241,15 +249,16 @@ def test_a_select_that_looks_at_other_rows_is_asked_for_all_of_raw(
     shop.table.append(row(1, 1, "vip"), row(5, 9, "vip"))
     shop.table.append(row(3, 1, "vip"))
     shop.table.append(row(4, 1, "vip"), row(2, 9))
-    shop.table.merge()
-    assert shop.wrong() == set()
+    yield shop.table.plan_merge()
+    assert (yield from shop.wrong()) == set()
     shop.table.append(row(2, 5, "vip"), low=1)  # late, and with it the key is selected
-    shop.table.merge()
+    yield shop.table.plan_merge()
     shop.show((2, "_cq_batch = 4"))  # as a merge would, which is why it is built anew
-    assert shop.wrong() == {2}
+    assert (yield from shop.wrong()) == {2}
 
 
-def test_what_is_right_stays_green(project: DbtProject, raw: RawSchema) -> None:
+@in_step
+def test_what_is_right_stays_green(project: DbtProject, raw: RawSchema) -> Steps:
     """Late versions, tombstones, keys that come back, in any order."""
     chance = random.Random(SEED)
     shop = Snapshot(project, raw, "right")
@@ -262,9 +271,9 @@ def test_what_is_right_stays_green(project: DbtProject, raw: RawSchema) -> None:
                 for key in keys
             ]
             shop.table.append(*rows, low=1)
-        shop.table.merge()
-        assert shop.wrong() == set(), (SEED, step)
+        yield shop.table.plan_merge()
+        assert (yield from shop.wrong()) == set(), (SEED, step)
         assert shop.believed, (SEED, step)
-        assert shop.wrong(*everything) == set(), (SEED, step)
+        assert (yield from shop.wrong(*everything)) == set(), (SEED, step)
     told = [one for one in project.rows("_cq_proofs") if "right_latest" in one["proof"]]
     assert None in {one["reason"] for one in told}

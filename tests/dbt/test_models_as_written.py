@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
+from typing import Any
 
 import pytest
 
 from loader.property_codec import decode_property
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
+from tests.dbt.scenarios import Command, Outcomes, Steps, in_step
 from tests.dbt.shop import META, READS, STAGED, Shop, gone, row
 
 TABLES = [
@@ -22,23 +24,17 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
     return Shop(project, raw, TABLES)
 
 
-@pytest.fixture(autouse=True)
-def proved(shop: Shop) -> Iterator[None]:
-    """After each test, what it built is proved."""
-    yield
-    shop.prove()
-
-
-def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> None:
+@in_step
+def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> Steps:
     """Closed and deleted rows would stay forever; the condition belongs in row_filter."""
     shop.raw.append("closed", 1, [row(1, 1), row(2, 1), row(3, 1)])
     shop.model("closed", READS % "closed" + " where status = 'open'")
     shop.model("open_orders", READS % "closed", row_filter="status = 'open'")
     shop.model("open_history", READS % "closed", "deduped_history", row_filter="status = 'open'")
     filtered = ("open_orders", "open_history")
-    assert shop.messages(*filtered, "closed")["closed"] == "BUILD to batch 1"
+    assert (yield shop.plan_messages(*filtered, "closed"))["closed"] == "BUILD to batch 1"
     shop.raw.append("closed", 2, [row(1, 2, "closed"), gone(2, 2), row(4, 1)])
-    told = shop.messages(*filtered, "closed")
+    told = yield shop.plan_messages(*filtered, "closed")
     assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in told["closed"]
     assert 'config(row_filter="...")' in told["closed"]
     assert [told[name] for name in filtered] == ["MERGE to batch 2"] * 2
@@ -47,49 +43,53 @@ def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> None:
     assert sorted(current) == [3, 4]
     # a late older version does not bring the key back; a newer one does
     shop.raw.append("closed", 3, [row(1, 1, "open"), row(3, 2, None)])
-    shop.messages(*filtered)
+    yield shop.plan_messages(*filtered)
     assert shop.open_ids("open_orders") == {4: "open"}
     shop.raw.append("closed", 4, [row(1, 3, "open")])
-    shop.messages(*filtered)
+    yield shop.plan_messages(*filtered)
     assert shop.open_ids("open_orders") == {1: "open", 4: "open"}
     current = [one["id"] for one in shop.project.rows("open_history") if one["is_current"]]
     assert sorted(current) == [1, 4]
 
 
-def test_a_version_that_an_earlier_build_left_out_counts_too(shop: Shop) -> None:
+@in_step
+def test_a_version_that_an_earlier_build_left_out_counts_too(shop: Shop) -> Steps:
     """Else a late, older version would be shown, as if there were no newer one."""
     shop.raw.append("drafts", 1, [row(1, 10, "draft"), row(2, 1, "open")])
     kinds = ("drafts_latest", "drafts_history")
     for name in kinds:
         select = READS % "drafts" + " where status <> 'draft'"
         shop.model(name, select, name.replace("drafts", "deduped"))
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 1")
+    assert (yield shop.plan_messages(*kinds)) == dict.fromkeys(kinds, "BUILD to batch 1")
     shop.raw.append("drafts", 2, [row(3, 1, "open"), row(4, 1, "draft")])
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "MERGE to batch 2")
-    shop.prove()
+    assert (yield shop.plan_messages(*kinds)) == dict.fromkeys(kinds, "MERGE to batch 2")
+    assert {one.status for one in (yield shop.plan_proofs(*kinds)).values()} == {"pass"}
     shop.raw.append("drafts", 3, [row(1, 5, "open")])
-    for told in shop.messages(*kinds).values():
+    for told in (yield shop.plan_messages(*kinds)).values():
         assert "leaves out 1 versions of keys that it keeps (id 1, batch 1)" in told
 
 
-def test_a_filter_on_the_key_is_no_loss(shop: Shop) -> None:
+@in_step
+def test_a_filter_on_the_key_is_no_loss(shop: Shop) -> Steps:
     shop.raw.append("keyed", 1, [row(1, 1), row(200, 1)])
     shop.model("keyed", READS % "keyed" + " where id < 100")
-    shop.build("keyed")
+    yield shop.plan_build("keyed")
     shop.raw.append("keyed", 2, [gone(200, 2), row(201, 1), row(1, 2, "b")])
-    assert shop.build("keyed") == "MERGE to batch 2"
+    assert (yield shop.plan_build("keyed")) == "MERGE to batch 2"
     assert shop.open_ids("keyed") == {1: "b"}
 
 
-def test_a_join_that_multiplies_is_refused(shop: Shop) -> None:
+@in_step
+def test_a_join_that_multiplies_is_refused(shop: Shop) -> Steps:
     shop.raw.append("joined", 1, [row(1, 1), row(2, 1)])
     shop.model(
         "joined", f"select o.* from ({READS % 'joined'}) as o cross join (values (1), (2)) as v(n)"
     )
-    assert "returns 4 rows for 2 versions" in shop.build("joined")
+    assert "returns 4 rows for 2 versions" in (yield shop.plan_build("joined"))
 
 
-def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> None:
+@in_step
+def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> Steps:
     shop.raw.append("filtered", 1, [row(1, 1), row(2, 1)])
     shop.raw.append("filtered", 2, [row(1, 2, "closed"), gone(2, 2)])
     staged = (
@@ -99,12 +99,13 @@ def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> None:
     # as many rows as there are versions, but not the same
     twice = READS % "filtered" + " cross join (values (1), (2)) as v(n) where status = 'open'"
     shop.model("multiplied", twice)
-    told = shop.messages("filtered", "multiplied")
+    told = yield shop.plan_messages("filtered", "multiplied")
     assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in told["filtered"]
     assert "returns 4 rows for 2 versions" in told["multiplied"]
 
 
-def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
+@in_step
+def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> Steps:
     shop.raw.append("eu", 1, [row(1, 1)])
     shop.raw.append("us", 1, [row(2, 1)])
     eu, us = (f"source('shop', '{name}')" for name in ("eu", "us"))
@@ -112,40 +113,42 @@ def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
     shop.model("unlabelled", both)
     shop.model("labelled", f"select *, 'eu' as _cq_table from ({both}) as r")
     shop.model("regions", f"select * from ({{{{ strandline.union_raw([{eu}, {us}]) }}}}) as r")
-    told = shop.messages("unlabelled", "labelled", "regions")
+    told = yield shop.plan_messages("unlabelled", "labelled", "regions")
     assert "each of which numbers its own batches" in told["unlabelled"]
     assert "strandline.union_raw([" in told["unlabelled"]
     assert "has _cq_table 'eu', which is not one of the tables" in told["labelled"]
     assert "batch 1 of" in told["regions"]
     shop.raw.append("eu", 2, [row(3, 1)])
-    shop.build("regions")
+    yield shop.plan_build("regions")
     shop.raw.append("us", 2, [row(4, 1), gone(2, 2)])
-    assert shop.build("regions").startswith("MERGE to batch 2 of")
+    assert (yield shop.plan_build("regions")).startswith("MERGE to batch 2 of")
     assert shop.open_ids("regions") == dict.fromkeys((1, 3, 4), "open")
-    assert shop.build("regions") == "NO NEW BATCH"
+    assert (yield shop.plan_build("regions")) == "NO NEW BATCH"
 
 
-def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> None:
+@in_step
+def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> Steps:
     """Another table or expression: rebuilt, or refused if that is forbidden."""
     shop.raw.append("moved", 1, [row(1, 1, "old")])
     shop.raw.append("edited", 1, [row(1, 1, "new"), row(2, 1, "new")])
     shop.raw.append("kept", 1, [row(1, 1, "x")])
     shop.model("edited", READS % "moved")
     shop.model("kept", READS % "kept", full_refresh=False)
-    shop.build("edited", "kept")
+    yield shop.plan_build("edited", "kept")
     shop.model("edited", READS % "edited")
     shop.model("kept", "select *, 1 as one from {{ source('shop', 'kept') }}", full_refresh=False)
-    told = shop.messages("edited", "kept")
+    told = yield shop.plan_messages("edited", "kept")
     assert told["edited"] == "BUILD to batch 1"
     assert shop.open_ids("edited") == {1: "new", 2: "new"}
     assert "its SQL, its row_filter or a view that it reads changed" in told["kept"]
     assert "full_refresh: false" in told["kept"]
     shop.model("edited", STAGED % ("upper(status) as status", "edited"))
-    assert shop.build("edited") == "BUILD to batch 1"
+    assert (yield shop.plan_build("edited")) == "BUILD to batch 1"
     assert shop.open_ids("edited") == {1: "NEW", 2: "NEW"}
 
 
-def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
+@in_step
+def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> Steps:
     """delete_stale, proofs and the watermark see the raw table behind it; a change rebuilds."""
     shop.raw.append("viewed", 1, [row(1, 1), row(2, 1)])
     shop.raw.syncs("viewed", [{"batch": 1, "mode": "full_refresh"}])
@@ -153,21 +156,22 @@ def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
     shop.model("stg_viewed", renamed, "ephemeral")
     shop.model("stg_again", "select * from {{ ref('stg_viewed') }}", "ephemeral")
     shop.model("over_staging", "select * from {{ ref('stg_again') }}", delete_stale=True)
-    assert shop.build("over_staging") == "BUILD to batch 1"
+    assert (yield shop.plan_build("over_staging")) == "BUILD to batch 1"
     table = f"{shop.project.schema}.over_staging"
     listed = shop.project.spark.sql(f"show tblproperties {table}").collect()
     said = {one[0]: one[1] for one in listed}
     assert f'"raw": ["{shop.raw.schema}.viewed"]' in decode_property(said["strandline.watermark"])
     shop.raw.append("viewed", 2, [row(1, 2)], generation=2)
     shop.raw.syncs("viewed", [{"batch": 2, "mode": "full_refresh", "generation": 2}])
-    shop.build("over_staging")
+    yield shop.plan_build("over_staging")
     assert [one["id"] for one in shop.project.rows("over_staging")] == [1]
     shop.model("stg_viewed", renamed.replace("status as", "upper(status) as"), "ephemeral")
-    assert shop.build("over_staging") == "BUILD to batch 2"
+    assert (yield shop.plan_build("over_staging")) == "BUILD to batch 2"
     assert [one["state"] for one in shop.project.rows("over_staging")] == ["OPEN"]
 
 
-def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> None:
+@in_step
+def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> Steps:
     """Its rows do not show what it leaves out: a deleted row would stay, and the proof pass."""
     shop.raw.append("tabled", 1, [row(1, 1), row(2, 1), gone(2, 2)])
     living = READS % "tabled" + " where not _cq_deleted"
@@ -175,7 +179,7 @@ def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> None:
     shop.model("tabled_latest", READS % "tabled")
     shop.model("over_table", "select * from {{ ref('stg_tabled') }}")
     shop.model("over_latest", "select * from {{ ref('tabled_latest') }}", "deduped_history")
-    told = shop.messages("stg_tabled", "tabled_latest", "over_table", "over_latest")
+    told = yield shop.plan_messages("stg_tabled", "tabled_latest", "over_table", "over_latest")
     assert "stg_tabled: it is a table that dbt builds (table)" in told["over_table"]
     assert "Set materialized='view' or 'ephemeral' in stg_tabled" in told["over_table"]
     assert "tabled_latest: it is a deduped_latest itself" in told["over_latest"]
@@ -183,7 +187,8 @@ def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> None:
     assert not shop.has("over_latest")
 
 
-def test_a_seed_may_stand_for_raw(shop: Shop) -> None:
+@in_step
+def test_a_seed_may_stand_for_raw(shop: Shop) -> Steps:
     """As in a project's own tests. No batch shows its changes: its rows do."""
     line = "{},{},open,shop,2025-01-01 00:00:00,1,{},7,false,1"
     header = f"id,cursor,status,{META.replace(', ', ',')}"
@@ -192,20 +197,25 @@ def test_a_seed_may_stand_for_raw(shop: Shop) -> None:
     for lines in (1, 1, 2):
         written = [line.format(n, n, n) for n in range(lines)]
         shop.project.write("seeds/raw_seed.csv", "\n".join([header, *written, ""]))
-        told.append(shop.build("raw_seed", "of_seed"))
+        told.append((yield shop.plan_build("raw_seed", "of_seed")))
     assert told == ["BUILD to batch 1", "NO NEW BATCH", "BUILD to batch 1"]
     assert sorted(shop.open_ids("of_seed")) == [0, 1]
 
 
-def test_sample_is_refused(shop: Shop) -> None:
+@in_step
+def test_sample_is_refused(shop: Shop) -> Steps:
     shop.raw.append("sampled", 1, [row(1, 1)])
-    shop.model("sampled", READS % "sampled")
-    message = shop.build("sampled", flags=("--sample", "1 day"))
-    assert "--sample reads only part of the versions" in message
-    assert shop.build("sampled") == "BUILD to batch 1"
+    kinds = ("sampled_latest", "sampled_history")
+    for name in kinds:
+        shop.model(name, READS % "sampled", name.replace("sampled", "deduped"))
+    for message in (yield shop.plan_messages(*kinds, flags=("--sample", "1 day"))).values():
+        assert "--sample reads only part of the versions" in message
+        assert "Remove --sample, or exclude the model" in message
+    assert set((yield shop.plan_messages(*kinds)).values()) == {"BUILD to batch 1"}
 
 
-def test_names_that_sql_would_trip_over(shop: Shop) -> None:
+@in_step
+def test_names_that_sql_would_trip_over(shop: Shop) -> Steps:
     """Columns named like the package's own aliases, struct fields with a dash, capitals."""
     odd = {"at": 1, "since": 2, "place": 3, "newest": 4, "keys": 5}
     shop.raw.spark.sql(
@@ -218,19 +228,24 @@ def test_names_that_sql_would_trip_over(shop: Shop) -> None:
     shop.raw.append("capital", 1, [row(1, 1)])
     shop.model("OrdersLatest", READS % "capital")
     all_of_them = ("odd_latest", "odd_history", "OrdersLatest")
-    assert shop.messages(*all_of_them) == dict.fromkeys(all_of_them, "BUILD to batch 1")
+    assert (yield shop.plan_messages(*all_of_them)) == dict.fromkeys(
+        all_of_them, "BUILD to batch 1"
+    )
     wide = "struct<`a-b`: int, `c d`: struct<`e.f`: string>>"
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.odd add columns (wide {wide})")
     shop.raw.append("odd", 2, [row(1, 2, "b", **odd, wide={"a-b": 1, "c d": {"e.f": "x"}})])
     shop.raw.append("capital", 2, [row(1, 2, "b")])
-    assert shop.messages(*all_of_them) == dict.fromkeys(all_of_them, "MERGE to batch 2")
+    assert (yield shop.plan_messages(*all_of_them)) == dict.fromkeys(
+        all_of_them, "MERGE to batch 2"
+    )
     for kind in ("latest", "history"):
         newest = next(one for one in shop.project.rows(f"odd_{kind}") if one["cursor"] == 2)
         assert newest["wide"] == {"a-b": 1, "c d": {"e.f": "x"}}
     assert shop.open_ids("OrdersLatest") == {1: "b"}
 
 
-def test_words_of_secrets_are_names_like_others(shop: Shop) -> None:
+@in_step
+def test_words_of_secrets_are_names_like_others(shop: Shop) -> Steps:
     """Spark redacts properties that contain them: `url`, `password`, `token`."""
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.tokens add columns (url string)")
     shop.raw.append("tokens", 1, [row(1, 1, url="a"), row(2, 1, "password", url="b")])
@@ -238,19 +253,20 @@ def test_words_of_secrets_are_names_like_others(shop: Shop) -> None:
         config = {"primary_key": "url", "row_filter": "status <> 'password'"}
         shop.model(f"secret_{kind}", READS % "tokens", f"deduped_{kind}", **config)
     both = ("secret_latest", "secret_history")
-    assert shop.messages(*both) == dict.fromkeys(both, "BUILD to batch 1")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "BUILD to batch 1")
     shop.raw.append("tokens", 2, [row(1, 2, "shut", url="a")])
-    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 2")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 2")
     assert [one["status"] for one in shop.project.rows("secret_latest")] == ["shut"]
 
 
-def test_on_schema_change_fail_and_contracts(shop: Shop) -> None:
+@in_step
+def test_on_schema_change_fail_and_contracts(shop: Shop) -> Steps:
     shop.raw.append("strict", 1, [row(1, 1)])
     shop.model("strict", READS % "strict", on_schema_change="fail")
-    shop.build("strict")
+    yield shop.plan_build("strict")
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.strict add columns (note string)")
     shop.raw.append("strict", 2, [row(1, 2, note="n")])
-    assert "its config says on_schema_change: fail" in shop.build("strict")
+    assert "its config says on_schema_change: fail" in (yield shop.plan_build("strict"))
     assert shop.open_ids("strict") == {1: "open"}
 
 
@@ -259,13 +275,16 @@ TWICE = "several times in the table"
 DIFFERS = "differs from what the raw table says"
 
 
-def _found(shop: Shop, model: str, damages: Mapping[str, str]) -> dict[str, set[str]]:
+def _damage(
+    shop: Shop, model: str, damages: Mapping[str, str]
+) -> Generator[Command, Any, dict[str, set[str]]]:
     """Damages a copy of a model in each way; returns the problems that each one's proof names."""
     copies = {damage: f"{model}_{number}" for number, damage in enumerate(damages)}
-    assert set(shop.messages(*copies.values()).values()) == {"BUILD to batch 2"}
+    built = yield shop.plan_messages(*copies.values())
+    assert set(built.values()) == {"BUILD to batch 2"}
     for damage, copy in copies.items():
         shop.project.spark.sql(damage.format(t=f"{shop.project.schema}.{copy}"))
-    results = shop.proofs(*copies.values())
+    results = yield shop.plan_proofs(*copies.values())
     assert {one.status for one in results.values()} == {"fail"}
     return {
         damage: {one["problem"] for one in shop.project.failing_rows(results[copy])}
@@ -273,7 +292,8 @@ def _found(shop: Shop, model: str, damages: Mapping[str, str]) -> dict[str, set[
     }
 
 
-def test_the_proof_of_a_snapshot(shop: Shop) -> None:
+@in_step
+def test_the_proof_of_a_snapshot(shop: Shop) -> Steps:
     """The stored watermark and SELECT are the yardstick, not the table's remaining rows."""
     damages = {
         "delete from {t} where id = 3": MISSING,
@@ -286,11 +306,12 @@ def test_the_proof_of_a_snapshot(shop: Shop) -> None:
     for number in range(len(damages)):
         staged = STAGED % ("upper(status) as status, status as note", "orders")
         shop.model(f"orders_{number}", staged)
-    found = _found(shop, "orders", damages)
+    found = yield from _damage(shop, "orders", damages)
     assert found == {damage: {problem} for damage, problem in damages.items()}
 
 
-def test_the_proof_of_a_history(shop: Shop) -> None:
+@in_step
+def test_the_proof_of_a_history(shop: Shop) -> Steps:
     damages = {
         "delete from {t} where not is_current": MISSING,
         "update {t} set valid_to = valid_to + interval 1 day where not is_current": DIFFERS,
@@ -301,5 +322,10 @@ def test_the_proof_of_a_history(shop: Shop) -> None:
     shop.raw.append("ages", 2, [row(1, 2, "b"), gone(2, 2)])
     for number in range(len(damages)):
         shop.model(f"ages_{number}", READS % "ages", "deduped_history")
-    found = _found(shop, "ages", damages)
+    found = yield from _damage(shop, "ages", damages)
     assert found == {damage: {problem} for damage, problem in damages.items()}
+
+
+def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
+    """Each model once, after its last build."""
+    shop.prove()

@@ -82,13 +82,19 @@ def shown(row: Row) -> bool:
     return row["payload"] in ("x", None)
 
 
-def expected(project: DbtProject, raw: RawSchema, name: str) -> dict[Key, Row]:
+def raw_rows(project: DbtProject, raw: RawSchema) -> list[Row]:
+    """Returns all rows of the raw tables, each with its table and that one's place."""
+    return [
+        {**row, "_cq_table": f"{raw.schema}.{table}", "_place": place}
+        for place, table in enumerate(TABLES)
+        for row in project.rows(f"{raw.schema}.{table}")
+    ]
+
+
+def expected(rows_of_raw: list[Row], name: str) -> dict[Key, Row]:
     """Returns what a model must show, from all rows of the raw tables."""
     way, _, kind = name.partition("_")
-    versions = []
-    for place, table in enumerate(TABLES if way == "union" else TABLES[:1]):
-        for row in project.rows(f"{raw.schema}.{table}"):
-            versions.append({**row, "_cq_table": f"{raw.schema}.{table}", "_place": place})
+    versions = [row for row in rows_of_raw if way == "union" or row["_place"] == 0]
     rows = DEFINED[kind](versions, "at")
     found = rows.values() if way != "filtered" else filter(shown, rows.values())
     identity = IDENTITY[kind] if way == "union" else IDENTITY[kind][:2]
@@ -121,10 +127,11 @@ def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, writt
         assert {one.status for one in results.values()} <= {"success", "pass"}, results
         steps = {name: results[name].message.split()[0] for name in models}
         assert steps["union_latest"] == ("MERGE" if build else "BUILD")
+        versions = raw_rows(project, raw)
         for name in models:
             way, _, kind = name.partition("_")
             identity = IDENTITY[kind] if way == "union" else IDENTITY[kind][:2]
-            assert by_key(project.rows(name), *identity) == expected(project, raw, name), name
+            assert by_key(project.rows(name), *identity) == expected(versions, name), name
     before = {name: project.snapshots(name) for name in models}
     results = project.run("run", "--select", *models)
     assert {one.message for one in results.values()} == {"NO NEW BATCH"}
