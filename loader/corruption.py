@@ -29,7 +29,7 @@ _OF_MANIFEST = re.compile(
     r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro(?:Iterable|IO))\b"
 )
 _OF_DATA = re.compile(r"org\.apache\.iceberg\.parquet\.(?:ReadConf|\w*Reader)\b")
-BACK = f"{page('operations', 'A damaged table')}, says how to recover it"
+BACK = f"{page('recovery', 'A damaged table')}, says how to recover it"
 
 
 def detect_damage(text: str, where: str) -> DamagedError | None:

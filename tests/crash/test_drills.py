@@ -1,4 +1,4 @@
-"""The drills of docs/operations.md: an operator's bad days, and that all is well after each."""
+"""The drills of docs/recovery.md: an operator's bad days, and that all is well after each."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_the_other_tables_go_on(
     _told_once(ran, "table shop.orders")
     assert ran.table("shop.items")["appended"] == 1
 
-    # as docs/operations.md says, "A damaged table"
+    # as docs/recovery.md says, "A damaged table"
     newest = metadata / f"v{(metadata / 'version-hint.text').read_text().strip()}.metadata.json"
     newest.rename(newest.with_suffix(".damaged"))
     before = int(newest.name.removeprefix("v").partition(".")[0]) - 1

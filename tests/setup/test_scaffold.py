@@ -208,7 +208,7 @@ def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Pa
     assert "loader/dbt_package/dbt_project.yml" in names
     assert "loader/dbt_package/macros/deduped_latest.sql" in names
     assert "loader/dbt_package/macros/generic_tests/unique_key.sql" in names
-    assert "loader/dbt_package/docs/operations.md" in names  # which errors name
+    assert "loader/dbt_package/docs/recovery.md" in names  # which errors name
     assert "loader/spark/templates/loader.yml" in names
     assert not [name for name in names if "/demo/" in name or name.startswith("tests/")]
 
