@@ -95,7 +95,7 @@ SUBPROCESSES = (
     "tests/benchmarks/",
     "tests/demo/",
     "tests/setup/",
-    "tests/connectors/test_bridge.py",
+    "tests/connectors/cloudquery/test_bridge.py",
 )
 """Files whose tests use no such fixture, but start programs that take as long."""
 

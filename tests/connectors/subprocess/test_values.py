@@ -1,4 +1,4 @@
-"""Values, columns and memories of connectors that are programs; no Spark is needed."""
+"""A JSON value reaches its column exactly, or whole in `_rest`; no Spark is needed."""
 
 from __future__ import annotations
 

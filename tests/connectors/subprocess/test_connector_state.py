@@ -1,4 +1,4 @@
-"""States of all streams: which one counts, and when it may be stored; no Spark is needed."""
+"""A state of all streams is stored only where no table then misses records; no Spark is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/connectors/airbyte.md: a manifest, an API with its manners, a snapshot that is the API.
+"""docs/connectors/airbyte.md as it stands: a manifest, an API, a snapshot that equals the API.
 
 The manifest is run by the real `airbyte-cdk`, in an environment of its own (`make connectors`).
 """

@@ -1,4 +1,4 @@
-"""One read of a program, without Spark: what is handed out, and when the program has to wait."""
+"""No state is ahead of its records: what one read of a program hands out, and when it must wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loader.connectors.subprocess import supervisor
 from loader.connectors.subprocess.program import Program, read_answer
 from loader.connectors.subprocess.spool import Limits, Spool
 from loader.errors import LoaderError, TableError
-from tests.unit.program_reads import (
+from tests.connectors.subprocess.program_reads import (
     KEY,
     opened,
     record_of,

@@ -1,4 +1,4 @@
-"""One read of a Singer tap, without Spark: records find their stream."""
+"""A record of a Singer tap finds its stream under any of its names, or ends the read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.program import Program
 from loader.connectors.subprocess.spool import Limits, Spool
 from loader.errors import TableError
-from tests.unit.program_reads import (
+from tests.connectors.subprocess.program_reads import (
     SCHEMA,
     sends,
 )

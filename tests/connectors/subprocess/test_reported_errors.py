@@ -1,4 +1,4 @@
-"""What a program says of an error: shown without secrets; what it may have left out is missing."""
+"""An error that a program reports fails what may lack records, and is shown without secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loader.connectors.subprocess.program import Program
 from loader.connectors.subprocess.spool import Limits, Piece, Spool
 from loader.errors import LoaderError, TableError
 from loader.spec.redaction import Redactor
-from tests.unit.program_reads import (
+from tests.connectors.subprocess.program_reads import (
     KEY,
     SCHEMA,
     error_trace,

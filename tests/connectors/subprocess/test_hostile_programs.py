@@ -30,7 +30,7 @@ from loader.connectors.subprocess.supervisor import LONGEST_NOTE
 from loader.connectors.subprocess.values import Misfit, converter, decode, distinct
 from loader.errors import LoaderError, StateError, TableError
 from loader.sources.interface import Progress
-from tests.unit.program_reads import opened, record_of, sends, state_of
+from tests.connectors.subprocess.program_reads import opened, record_of, sends, state_of
 
 
 def _nested_references(levels: int) -> dict[str, Any]:

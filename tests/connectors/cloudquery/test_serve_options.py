@@ -1,4 +1,4 @@
-"""Where `loader serve` listens, and what the programs see that it and Debezium start; no Spark."""
+"""`loader serve` listens where only its user may connect; child processes see no secrets."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from tests.connectors.cloudquery.test_cloudquery import PLUGIN
 from tests.connectors.installed import installed
-from tests.connectors.test_cloudquery import PLUGIN
 from tests.crash.workers import Worker, Workers
 from tests.sync.project import Project
 
