@@ -1,4 +1,4 @@
-"""Raw tables: created like their source, and altered as it changes.
+"""Raw tables: created like their source, altered as it changes, bounded by their statistics.
 
 What a batch appends is in :mod:`loader.lake.staging`.
 """
@@ -12,11 +12,11 @@ from pyspark.sql.types import StructField, StructType
 
 from loader.errors import TableError
 from loader.lake.lake import Lake
-from loader.lake.schema.drift import Drift, drift, plan_creation
-from loader.lake.schema.evolution_policy import Terms
-from loader.lake.schema.source_schema import PROPERTY, SourceSchema, property_of, read_source_schema
-from loader.lake.schema.widening import raw_type
+from loader.lake.schema_evolution import Drift, EvolutionPolicy, derive_drift, plan_creation
+from loader.lake.source_schema import PROPERTY, SourceSchema, property_of, read_source_schema
 from loader.lake.system_tables import PREFIX
+from loader.lake.type_widening import raw_type
+from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import COLUMNS
 
 IDENTITY = "strandline.table-id"
@@ -87,7 +87,7 @@ def drop_outdated_table(lake: Lake, table: str, schema: StructType) -> None:
     lake.drop(table)
 
 
-def plan_drift(lake: Lake, table: str, schema: StructType, terms: Terms) -> Drift:
+def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPolicy) -> Drift:
     """Plans how a raw table follows the source's current columns; changes nothing.
 
     Raises:
@@ -104,8 +104,8 @@ def plan_drift(lake: Lake, table: str, schema: StructType, terms: Terms) -> Drif
             remedy="If its rows are the loader's (a copy that was put back, say), set it: "
             f"alter table {lake.name(table)} set tblproperties ('write.wap.enabled' = 'true')",
         )
-    said = read_source_schema(properties, terms.source, f"table {table}")
-    return drift(lake.schema_of(table), said, schema, terms)
+    said = read_source_schema(properties, policy.source, f"table {table}")
+    return derive_drift(lake.schema_of(table), said, schema, policy)
 
 
 def alter_table(lake: Lake, table: str, followed: Drift, source: str = "") -> None:
@@ -138,3 +138,34 @@ def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
         except Exception as problem:
             unreadable[name] = problem
     return found, unreadable
+
+
+def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
+    """Returns whether a row may have a higher cursor than this one.
+
+    Also true if there are no statistics, or if the column has another type by now.
+    """
+    handle = lake.handle(table)
+    field = handle.schema().caseInsensitiveFindField(column)
+    value = _iceberg_value(cursor, field.type().toString()) if field is not None else None
+    if value is None:
+        return True
+    above = lake.jvm.org.apache.iceberg.expressions.Expressions.greaterThan(field.name(), value)
+    files = handle.newScan().filter(above).ignoreResiduals().planFiles()
+    try:
+        return bool(files.iterator().hasNext())
+    finally:
+        files.close()
+
+
+def _iceberg_value(cursor: Cursor, kind: str) -> str | int | None:
+    """Returns a cursor as Iceberg reads it for a column of a type; None if it does not fit."""
+    if cursor.type is CursorType.INTEGER and kind in ("int", "long"):
+        return int(cursor.text)
+    if cursor.type is CursorType.DATE and kind == "date":
+        return cursor.text
+    if cursor.type is CursorType.TIMESTAMP and kind == "timestamp":
+        return cursor.text.replace(" ", "T")
+    if cursor.type is CursorType.TIMESTAMPTZ and kind == "timestamptz":
+        return cursor.text.replace(" ", "T") + "+00:00"
+    return None

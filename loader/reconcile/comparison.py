@@ -16,9 +16,8 @@ from pyspark.sql import functions as f
 
 from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
-from loader.lake.schema.conform import conform
-from loader.lake.schema.drift import ColumnMapping
-from loader.lake.schema.widening import bare
+from loader.lake.schema_evolution import ColumnMapping, conform
+from loader.lake.type_widening import bare
 from loader.rows.delta import DELETED, HASH, tombstone
 from loader.rows.order import quote_name, version_column
 from loader.rows.window import Window
@@ -194,7 +193,7 @@ class Comparison:
     def _as_source(self) -> DataFrame:
         """Returns raw in the source's columns and types, by the routes that sync rows take."""
         plan, raw = self.plan, self._raw()
-        drift = plan_drift(self.lake, plan.lake_table, plan.table.schema, plan.terms)
+        drift = plan_drift(self.lake, plan.lake_table, plan.table.schema, plan.policy)
         there = {field.name.lower(): field for field in raw.schema.fields}
         back = [
             ColumnMapping(field.name, bare(field.dataType), route.source, route.source_type)

@@ -54,7 +54,7 @@ def repair(sync: TableSync, rows: DataFrame, gone: DataFrame, count: int) -> Syn
         return PlannedBatch(
             Window(),
             Bounds(count),
-            plan_drift(lake, plan.lake_table, plan.table.schema, plan.terms),
+            plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy),
             mode=RECONCILE,
             state=replace(prior.state, batch=prior.next_batch),
             idle_state=prior.state,

@@ -181,7 +181,7 @@ def _plan_chunk(
     return PlannedBatch(
         window,
         sync.snapshot.bounds(plan.table, window),
-        plan_drift(lake, plan.lake_table, plan.table.schema, plan.terms),
+        plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy),
         mode=BACKFILL,
         state=replace(prior.state, batch=prior.next_batch, backfill=progress),
         idle_state=replace(prior.state, backfill=progress),

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loader.lake.file_stats import may_exceed
 from loader.lake.lake import Lake
+from loader.lake.raw_table import may_exceed
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, Window, lower_bound
 from loader.sources.interface import Digest, Snapshot

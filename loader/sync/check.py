@@ -82,7 +82,7 @@ def describe_drift(plan: Plan, lake: Lake) -> list[str]:
     Raises:
         TableError: if raw cannot follow the source, or may not.
     """
-    found = plan_drift(lake, plan.lake_table, plan.table.schema, plan.terms)
+    found = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     return [f"with the next batch: {'; '.join(found.notes)}"] if found.notes else []
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord, now
-from loader.lake.schema.drift import Drift
+from loader.lake.schema_evolution import Drift
 from loader.rows.delta import (
     OVERRULES,
     REDELIVERED,

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
-from loader.lake.schema.drift import Drift
+from loader.lake.schema_evolution import Drift
 from loader.rows.delta import Stamp
 from loader.rows.order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window, lower_bound, next_cursor
@@ -69,7 +69,7 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
     """
     plan, snapshot, lake = sync.plan, sync.snapshot, sync.lake
     # Refuses a schema change that raw cannot follow, before anything is read.
-    drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.terms)
+    drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     window, bounds = choose_window(plan, snapshot, prior, lake, sync.watch, drift.added)
     unchanged = is_unchanged(plan, snapshot, prior, window, bounds)
     fresh = None
@@ -251,7 +251,7 @@ def _reread(
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """Returns the window that a sync would read now, and its bounds; writes nothing."""
     _, _, state = reconcile_state(plan, stores, Watch())
-    drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.terms)
+    drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.policy)
     prior = PriorState(state or TableState(), 1)
     return choose_window(plan, snapshot, prior, stores.lake, Watch(), drift.added, preview=True)
 

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from loader.errors import LoaderError, TableError
 from loader.lake.commits import Commit
 from loader.lake.raw_table import alter_table, create_raw_table
-from loader.lake.schema.conform import conform
+from loader.lake.schema_evolution import conform
 from loader.lake.staging import count_staged_rows, discard_staged, publish_batch, stage_batch
 from loader.spark.session import plan_now
 from loader.sync.extract import Batch, check_row_count
@@ -47,7 +47,7 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
     sync.report_step("staged")
     sync.watch.check_interruption(plan.name)
     sync.held.confirm()
-    published = publish_batch(lake, plan.lake_table, staged, batch.drift.after, plan.terms.source)
+    published = publish_batch(lake, plan.lake_table, staged, batch.drift.after, plan.policy.source)
     sync.report_step("published")
     if plan.accepts_other_origin:
         record_origin(plan, lake)
@@ -70,7 +70,7 @@ def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
         ensure_raw_table(sync, batch.state.batch)
         return rows
     rows = plan_now(rows) if drift.alterations else rows
-    alter_table(lake, plan.lake_table, drift, plan.terms.source)
+    alter_table(lake, plan.lake_table, drift, plan.policy.source)
     if batch.record.schema_changes:
         sync.warn(f"schema: {batch.record.schema_changes}")
     return rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loader.error_report import did_you_mean
 from loader.errors import TableError
-from loader.lake.schema.evolution_policy import Terms
+from loader.lake.schema_evolution import EvolutionPolicy
 from loader.names import explain_refusal
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import COLUMNS
@@ -146,16 +146,16 @@ class Plan:
         return f"{self.source}.{self.lake_table}"
 
     @property
-    def terms(self) -> Terms:
+    def policy(self) -> EvolutionPolicy:
         """The policy for changes of its columns."""
-        return Terms(
+        return EvolutionPolicy(
             where=f"table {self.name}",
             select=self.name,
             key=self.key,
             cursor=self.cursor.name if self.cursor else None,
             freeze=self.options.schema_changes == "freeze",
             accepts_key_change=self.accepts_key_change,
-            anew=self.mode == FULL_REFRESH,
+            reads_everything=self.mode == FULL_REFRESH,
             source=self.source if self.is_shared else "",
         )
 

@@ -7,10 +7,15 @@ from typing import Any
 
 from pyspark.sql import types as t
 
-from loader.lake.schema.drift import Alteration, Drift, drift, plan_creation
-from loader.lake.schema.evolution_policy import Terms
-from loader.lake.schema.source_schema import SourceSchema
-from loader.lake.schema.widening import raw_type
+from loader.lake.schema_evolution import (
+    Alteration,
+    Drift,
+    EvolutionPolicy,
+    derive_drift,
+    plan_creation,
+)
+from loader.lake.source_schema import SourceSchema
+from loader.lake.type_widening import raw_type
 from loader.rows.delta import COLUMNS
 
 TYPES: dict[str, t.DataType] = {
@@ -29,7 +34,7 @@ TYPES: dict[str, t.DataType] = {
     "varchar": t.VarcharType(7),
     "char": t.CharType(3),
 }
-TERMS = Terms(where="table shop.t", select="shop.t")
+TERMS = EvolutionPolicy(where="table shop.t", select="shop.t")
 
 
 def of(written: Any) -> t.DataType:
@@ -115,9 +120,9 @@ class Table:
         fields = [t.StructField(f.name, raw_type(f.dataType)) for f in source.fields]
         return cls(t.StructType([*fields, *own]), plan_creation(source).after)
 
-    def drift(self, source: t.StructType, terms: Terms = TERMS) -> Drift:
+    def drift(self, source: t.StructType, policy: EvolutionPolicy = TERMS) -> Drift:
         """Returns the drift of a changed source."""
-        return drift(self.raw, self.remembered, source, terms)
+        return derive_drift(self.raw, self.remembered, source, policy)
 
     def prepared(self, found: Drift) -> Table:
         """Alters raw, and publishes nothing."""
@@ -130,9 +135,9 @@ class Table:
         """Alters raw, and publishes a batch."""
         return Table(self.prepared(found).raw, found.after)
 
-    def synced(self, source: t.StructType, terms: Terms = TERMS) -> tuple[Table, Drift]:
+    def synced(self, source: t.StructType, policy: EvolutionPolicy = TERMS) -> tuple[Table, Drift]:
         """Does a whole sync."""
-        found = self.drift(source, terms)
+        found = self.drift(source, policy)
         return self.published(found), found
 
     @property

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from loader.lake.schema.drift import Drift
-from loader.lake.schema.widening import bare, holds
+from loader.lake.schema_evolution import Drift
+from loader.lake.type_widening import bare, holds
 from tests.drift.schemas import TYPES, Table
 
 decimals = st.builds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.lake.schema.source_schema import PROPERTY
+from loader.lake.source_schema import PROPERTY
 from loader.spec.plugins import SourceSpec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database

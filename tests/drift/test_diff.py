@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loader.errors import TableError
-from loader.lake.schema.source_schema import SourceSchema
+from loader.lake.source_schema import SourceSchema
 from tests.drift.schemas import TERMS, Table, of, schema
 
 KEYED = replace(TERMS, key=("id",), cursor="c")
@@ -250,13 +250,13 @@ def test_freeze_names_every_change_and_the_remedy() -> None:
         ("id", "int", "bigint", "accept"),
         ("id", "bigint", "int", "accept"),
         ("id", (10, 0), (12, 0), "accept"),
-        ("id", "int", "string", "anew"),
-        ("id", "int", (20, 0), "anew"),
+        ("id", "int", "string", "again"),
+        ("id", "int", (20, 0), "again"),
         ("c", "int", "bigint", "accept"),
         ("c", (10, 2), (12, 2), "accept"),
-        ("c", (12, 0), "int", "anew"),  # another type of cursor
-        ("c", "date", "timestamp", "anew"),
-        ("c", "int", "string", "anew"),
+        ("c", (12, 0), "int", "again"),  # another type of cursor
+        ("c", "date", "timestamp", "again"),
+        ("c", "int", "string", "again"),
     ],
 )
 def test_types_of_key_and_cursor(column: str, old: Any, new: Any, way_out: str) -> None:
@@ -277,9 +277,9 @@ def test_types_of_key_and_cursor(column: str, old: Any, new: Any, way_out: str) 
         assert accepted.drift(source, KEYED).notes == ()
     else:
         assert "load the table again, into another schema" in refused.value.remedy
-        for terms in (accepting, replace(accepting, anew=True)):
+        for policy in (accepting, replace(accepting, reads_everything=True)):
             with pytest.raises(TableError, match="load the table again"):
-                table.drift(source, terms)
+                table.drift(source, policy)
 
 
 def test_a_key_that_is_new_asks_for_a_full_refresh() -> None:
@@ -288,8 +288,8 @@ def test_a_key_that_is_new_asks_for_a_full_refresh() -> None:
     keyed = replace(KEYED, key=("number",))
     with pytest.raises(TableError, match="'number' is new: the rows in raw have no value"):
         table.drift(source, keyed)
-    told = table.drift(source, replace(keyed, anew=True)).notes
-    assert told == ("added number int", "dropped id int")
+    notes = table.drift(source, replace(keyed, reads_everything=True)).notes
+    assert notes == ("added number int", "dropped id int")
 
 
 def test_a_cursor_may_not_be_what_raw_keeps_in_a_variant_column() -> None:

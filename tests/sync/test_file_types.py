@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 
-from loader.lake.schema.source_schema import PROPERTY, SourceSchema
+from loader.lake.source_schema import PROPERTY, SourceSchema
 from tests.sync.project import Project
 
 AT = dt.datetime(2024, 1, 2, 3, 4, 5, 123456)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from loader.lake.schema.source_schema import PROPERTY, SourceSchema
-from loader.lake.schema.widening import raw_type
+from loader.lake.source_schema import PROPERTY, SourceSchema
+from loader.lake.type_widening import raw_type
 from tests.services import Database
 from tests.sync.project import Project
 from tests.sync.test_derby import Execute, execute, url

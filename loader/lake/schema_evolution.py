@@ -1,11 +1,11 @@
-"""Plans the ALTERs that raw needs to accept the source's schema, and the ledger's notes.
+"""Plans how raw follows the source's schema: the ALTERs that it needs, and the ledger's notes.
 
 These are two comparisons. The notes compare the source at the last batch with the source now. The
 ALTERs compare raw's columns with the source's. After a crash between ALTER and publish, raw has
 changed but no note was recorded: then the notes are the same again, and there is nothing to alter.
 
 A column of raw never changes its meaning. Values that its type cannot take
-(:mod:`loader.lake.schema.widening`) go into a variant column, ``<name>__<type>``, and are null in
+(:mod:`loader.lake.type_widening`) go into a variant column, ``<name>__<type>``, and are null in
 the column itself.
 """
 
@@ -15,13 +15,96 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
-from loader.lake.schema.evolution_policy import Terms, check_key_and_cursor
-from loader.lake.schema.source_schema import SourceSchema
-from loader.lake.schema.widening import bare, ddl, find_wider_type, is_wider, raw_type, spell_type
+from loader.lake.source_schema import SourceSchema
+from loader.lake.type_widening import bare, ddl, find_wider_type, is_wider, raw_type, spell_type
+from loader.rows.cursor import CursorType
+from loader.rows.delta import COLUMNS
 from loader.rows.order import quote_name
+
+
+@dataclass(frozen=True)
+class EvolutionPolicy:
+    """The policy of one table: which schema changes raw follows.
+
+    Attributes:
+        where: the table, in errors.
+        select: its name on the command line.
+        key: the primary key's columns.
+        cursor: the cursor column.
+        freeze: refuses every change.
+        accepts_key_change: key and cursor columns may change their type if raw can follow.
+        reads_everything: everything is read again, so every row gets a value in a new column.
+        source: whose columns these are, if sources share the table; each has its own property.
+    """
+
+    where: str
+    select: str = ""
+    key: Sequence[str] = ()
+    cursor: str | None = None
+    freeze: bool = False
+    accepts_key_change: bool = False
+    reads_everything: bool = False
+    source: str = ""
+
+
+def check_key_and_cursor(
+    columns: Mapping[str, t.StructField],
+    before: SourceSchema,
+    arriving: Mapping[str, t.StructField],
+    policy: EvolutionPolicy,
+) -> None:
+    """Refuses changes after which new rows' keys or order cannot be compared with those in raw.
+
+    Args:
+        columns: raw's columns by name in lower case, with bare types.
+        before: the source as it was.
+        arriving: the source's columns as they are, in the same form as `columns`.
+
+    Raises:
+        TableError: if there is one; names the column, its old and new type, and the way out.
+    """
+    cursor = policy.cursor.lower() if policy.cursor else None
+    key = {name.lower() for name in policy.key}
+    for name in [*sorted(key), *({cursor} - key if cursor else ())]:
+        column, old, new = columns.get(name), before.columns.get(name), arriving[name]
+        if name in key and old is None and not policy.reads_everything:
+            raise _new_key(new.name, policy)
+        was = old or column
+        if was is None:
+            continue
+        follows = column is None or find_wider_type(column.dataType, new.dataType) is not None
+        if name == cursor:
+            follows &= CursorType.of(was.dataType) is CursorType.of(new.dataType)
+        changed = old is not None and old.dataType != new.dataType
+        if follows and (policy.accepts_key_change or not changed):
+            continue
+        shown = was if changed or column is None else column
+        role = "key" if name in key else "cursor"
+        raise TableError(
+            f"the {role} column {new.name!r} changed its type from "
+            f"{shown.dataType.simpleString()} to {new.dataType.simpleString()}",
+            where=policy.where,
+            remedy=f"Accept it with `loader run --accept-key-change --select {policy.select}`: "
+            "raw can follow in place"
+            if follows
+            else "Raw cannot follow in place: take it back in column_types or by a view of the "
+            "source, or load the table again, into another schema or under another name",
+        )
+
+
+def _new_key(name: str, policy: EvolutionPolicy) -> TableError:
+    return TableError(
+        f"the key column {name!r} is new: the rows in raw have no value for it",
+        where=policy.where,
+        remedy="If it was renamed, give it its old name in a view of the source. Else read "
+        f"everything again with `loader run --full-refresh --select {policy.select}`, and give the "
+        "models the new primary_key and delete_stale: true",
+    )
 
 
 @dataclass(frozen=True)
@@ -92,8 +175,11 @@ def plan_creation(source: t.StructType) -> Drift:
     return Drift((), (), tuple(routes), schema, schema)
 
 
-def drift(
-    raw: t.StructType, remembered: SourceSchema | None, source: t.StructType, terms: Terms
+def derive_drift(
+    raw: t.StructType,
+    remembered: SourceSchema | None,
+    source: t.StructType,
+    policy: EvolutionPolicy,
 ) -> Drift:
     """Plans how raw follows the source. Names are compared as Spark does, ignoring case.
 
@@ -109,22 +195,22 @@ def drift(
     columns = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in raw.fields}
     arriving = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in source.fields}
     variants = {name.lower(): name for name in before.variants if name.lower() in columns}
-    check_key_and_cursor(columns, before, arriving, terms)
+    check_key_and_cursor(columns, before, arriving, policy)
     routes: list[ColumnMapping] = []
     for name, field in arriving.items():
         if name in variants:
-            raise _name_taken(field.name, variants[name], terms)
+            raise _name_taken(field.name, variants[name], policy)
         route = _base(columns.get(name), field) or _variant(
-            columns[name].name, field, columns, variants, arriving, terms
+            columns[name].name, field, columns, variants, arriving, policy
         )
         if route.raw.lower() != name:
             variants[route.raw.lower()] = route.raw
         routes.append(route)
-    notes = tuple(_notes(before, arriving, routes, variants, told_where=not terms.freeze))
-    if notes and terms.freeze:
+    notes = tuple(_notes(before, arriving, routes, variants, told_where=not policy.freeze))
+    if notes and policy.freeze:
         raise TableError(
             f"the source's columns have changed: {'; '.join(notes)}",
-            where=f"{terms.where}, schema_changes: freeze",
+            where=f"{policy.where}, schema_changes: freeze",
             remedy="Set schema_changes: evolve to accept the change, or undo it in the source "
             "or in a view of it",
         )
@@ -156,7 +242,7 @@ def _variant(
     columns: Mapping[str, t.StructField],
     variants: Mapping[str, str],
     arriving: Mapping[str, t.StructField],
-    terms: Terms,
+    policy: EvolutionPolicy,
 ) -> ColumnMapping:
     """Returns the route into a variant column: one of raw's that can take the type, or a new one.
 
@@ -175,7 +261,7 @@ def _variant(
         name = f"{first}_{number}"
     for wanted in (first, name):
         if wanted.lower() in arriving:
-            raise _name_taken(arriving[wanted.lower()].name, first, terms)
+            raise _name_taken(arriving[wanted.lower()].name, first, policy)
     return ColumnMapping(field.name, field.dataType, name, kept)
 
 
@@ -184,11 +270,11 @@ def _base_of(variant: str) -> str:
     return variant.rpartition("__")[0]
 
 
-def _name_taken(column: str, variant: str, terms: Terms) -> TableError:
+def _name_taken(column: str, variant: str, policy: EvolutionPolicy) -> TableError:
     return TableError(
         f"the column {column!r} has the name under which raw keeps values of "
         f"{_base_of(variant)!r} that have another type",
-        where=terms.where,
+        where=policy.where,
         remedy=f"Rename {column!r} in the source or in a view of it",
     )
 
@@ -277,3 +363,61 @@ def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[s
 
 def _format_type(data_type: t.DataType) -> str:
     return data_type.simpleString()
+
+
+def conform(rows: DataFrame, routes: Sequence[ColumnMapping], where: str) -> DataFrame:
+    """Casts and renames each of the source's columns to its raw column.
+
+    Args:
+        rows: the source's columns and the loader's own; the latter stay as they are.
+
+    Raises:
+        TableError: if a column's type differs from the source's description of the table.
+    """
+    there = {field.name.lower(): field for field in rows.schema.fields}
+    own = [name for name in rows.columns if name.lower() in COLUMNS]
+    columns = []
+    as_they_are = [route.raw for route in routes] + own == rows.columns
+    for route in routes:
+        arrived = bare(there[route.source.lower()].dataType)
+        if arrived != route.source_type:
+            # Written to the type that was expected, its values might be truncated.
+            raise TableError(
+                f"the column {route.source!r} changed its type while the table was read, from "
+                f"{route.source_type.simpleString()} to {arrived.simpleString()}",
+                where=where,
+                remedy="Nothing of this batch is visible; run again",
+            )
+        as_they_are = as_they_are and route.source_type == route.raw_type
+        value = _conform_value(f.col(quote_name(route.source)), route.source_type, route.raw_type)
+        columns.append(value.alias(route.raw))
+    if as_they_are:
+        return rows
+    return rows.select(*columns, *(f.col(quote_name(name)) for name in own))
+
+
+def _conform_value(value: Column, source: t.DataType, raw: t.DataType) -> Column:
+    if source == raw:
+        return value
+    if isinstance(source, t.StructType) and isinstance(raw, t.StructType):
+        there = {field.name.lower(): field for field in source.fields}
+        fields = []
+        for field in raw.fields:
+            found = there.get(field.name.lower())
+            part = (
+                f.lit(None).cast(field.dataType)
+                if found is None
+                else _conform_value(value.getField(found.name), found.dataType, field.dataType)
+            )
+            fields.append(part.alias(field.name))
+        return f.when(value.isNotNull(), f.struct(*fields))
+    if isinstance(source, t.ArrayType) and isinstance(raw, t.ArrayType):
+        of, to = source.elementType, raw.elementType
+        return f.transform(value, lambda element: _conform_value(element, of, to))
+    if isinstance(source, t.MapType) and isinstance(raw, t.MapType):
+        key, raw_key = source.keyType, raw.keyType
+        of, to = source.valueType, raw.valueType
+        if key != raw_key:
+            value = f.transform_keys(value, lambda name, _: _conform_value(name, key, raw_key))
+        return f.transform_values(value, lambda _, held: _conform_value(held, of, to))
+    return value.cast(raw)

@@ -13,7 +13,7 @@
 | decimal(p, s) | decimal(q, s) with q > p | widened |
 | struct, array, map | the same with other fields or widths | fields added, widened |
 
-Every other type goes into another column: :mod:`loader.lake.schema.drift`. The rules come from
+Every other type goes into another column: :mod:`loader.lake.schema_evolution`. The rules come from
 https://iceberg.apache.org/spec/#schema-evolution (dates to timestamps only since its version 3,
 and a map's key never). `docs/drift.md` shows the same table.
 """

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import types as t
 
 from loader.errors import TableError
-from loader.lake.schema.widening import bare, holds
+from loader.lake.type_widening import bare, holds
 from loader.rows.delta import COLUMNS
 
 PROPERTY = "strandline.source_schema"
@@ -57,7 +57,7 @@ class SourceSchema:
     """A source's columns, and the others that raw has.
 
     Attributes:
-        schema: the source's columns, bare (:func:`loader.lake.schema.widening.bare`).
+        schema: the source's columns, bare (:func:`loader.lake.type_widening.bare`).
         dropped: columns that the source once had, in lower case.
         variants: raw's columns that keep values of another column, of another type.
     """

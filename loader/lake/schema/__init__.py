@@ -1,1 +1,0 @@
-"""Schema evolution: raw tables follow their source's columns."""
