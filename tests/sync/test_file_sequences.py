@@ -1,0 +1,181 @@
+"""Whatever happens to files between syncs, the newest row of each key is in the lake.
+
+Files are added, replaced, appended to, moved in with an older time, touched and deleted, and a run
+dies before its state is stored. A row is as new as the time of the file that it was read from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from loader.sync import engine
+from tests.sync.project import Project
+
+BEGIN = 1_735_689_600  # 2025-01-01
+ROUNDS = 5
+TABLES = [f"{form}_{number}" for form in ("csv", "json") for number in range(4)]
+
+
+class Death(Exception):
+    """Ends a run after its batches are published."""
+
+
+@dataclass
+class Folder:
+    """A table's files, and the rows that its syncs had to find.
+
+    Attributes:
+        rows: by key, when its newest row was written (time, sync) and its value.
+        clock: the newest time that a file was given.
+    """
+
+    path: Path
+    chance: random.Random
+    clock: int = BEGIN
+    number: int = 0
+    files: dict[str, dict[int, str]] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
+    rows: dict[int, tuple[tuple[int, int], str]] = field(default_factory=dict)
+
+    def change(self) -> list[str]:
+        """Does a few random things; returns what."""
+        done = []
+        for _ in range(self.chance.randint(0, 3)):
+            events = [self.add, self.add_late, self.add_beside, self.replace, self.append]
+            events += [self.touch, self.delete, self.replace_beside]
+            event = self.chance.choice(events)
+            done.append(event.__name__)
+            event()
+        return done
+
+    def note(self, sync: int) -> None:
+        """Notes what a sync had to find: all rows of the files as they are now."""
+        for name, rows in self.files.items():
+            at = (self.times[name], sync)
+            for key, value in rows.items():
+                if key not in self.rows or self.rows[key][0][0] < at[0]:
+                    self.rows[key] = at, value
+
+    def add(self) -> None:
+        """Adds a file that is newer than all others; keys of others may be in it."""
+        keys = [self.chance.randint(1, 12) for _ in range(self.chance.randint(1, 4))]
+        self._write(self._name(), {key: self._value() for key in keys}, self._later())
+
+    def add_late(self) -> None:
+        """Moves in a file that is older than the newest."""
+        self.clock += 1
+        self._write(self._name(), self._own_rows(), self.clock - self.chance.randint(1, 50))
+
+    def add_beside(self) -> None:
+        """Adds a file of the same time as the newest."""
+        self._write(self._name(), self._own_rows(), self.clock)
+
+    def replace(self) -> None:
+        """Writes other values into a file, of the same size."""
+        name = self._any()
+        self._write(name, {key: self._value() for key in self.files[name]}, self._later())
+
+    def replace_beside(self) -> None:
+        """Adds rows to a file and leaves it the newest time."""
+        name = self._any()
+        if self.times[name] == self.clock:
+            self._write(name, {**self.files[name], **self._own_rows()}, self.clock)
+
+    def append(self) -> None:
+        """Adds rows to a file."""
+        name = self._any()
+        self._write(name, {**self.files[name], **self._own_rows()}, self._later())
+
+    def touch(self) -> None:
+        """Gives a file a new time."""
+        name = self._any()
+        self._write(name, self.files[name], self._later())
+
+    def delete(self) -> None:
+        """Deletes a file, but not the last; its rows stay in the lake."""
+        if len(self.files) < 2:
+            return
+        name = self._any()
+        (self.path / name).unlink()
+        del self.files[name], self.times[name]
+
+    def _any(self) -> str:
+        return self.chance.choice(sorted(self.files))
+
+    def _name(self) -> str:
+        self.number += 1
+        return f"{self.number}.txt"
+
+    def _own_rows(self) -> dict[int, str]:
+        """Rows of keys that no other file has, as files of one time are in no order."""
+        self.number += 1
+        return {100 * self.number + n: self._value() for n in range(self.chance.randint(1, 2))}
+
+    def _value(self) -> str:
+        return f"{self.chance.randrange(10_000):04}"
+
+    def _later(self) -> int:
+        self.clock += self.chance.randint(1, 100)
+        return self.clock
+
+    def _write(self, name: str, rows: dict[int, str], time: int) -> None:
+        self.files[name], self.times[name] = dict(rows), time
+        if self.path.name.startswith("csv"):
+            lines = ["id,v", *(f"{key},{value}" for key, value in rows.items())]
+        else:
+            lines = [json.dumps({"id": key, "v": value}) for key, value in rows.items()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_text("\n".join(lines) + "\n")
+        os.utime(self.path / name, (time, time))
+
+
+def test_the_newest_rows_after_any_sequence_of_files(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = int(os.environ.get("FILES_SEED", random.randrange(1_000_000)))
+    folders = {
+        name: Folder(project.folder / "data" / name, random.Random(f"{seed} {name}"))
+        for name in TABLES
+    }
+    types = "id int, v string"
+    options = {
+        name: {"format": name.partition("_")[0], "primary_key": "id", "column_types": types}
+        for name in TABLES
+    }
+    project.add("drop", "file", TABLES, {"path": "data", "format": "csv", "table_options": options})
+    events: dict[str, list[list[str]]] = {name: [] for name in TABLES}
+    for folder in folders.values():
+        folder.add()
+    for sync in range(ROUNDS):
+        for name, folder in folders.items():
+            events[name].append(folder.change() if sync else ["add"])
+            folder.note(sync)
+        if sync == 2:
+            _die_before_the_state_is_stored(project, monkeypatch)
+        project.run()
+        newest = " union all ".join(
+            f"select '{name}', id, max_by(v, struct(_cq_generation, _file_modified_at, _cq_batch, "
+            f"_cq_seq)) from raw.{name} group by id"
+            for name in TABLES
+        )
+        found = set(project.rows(newest))
+        for name, folder in folders.items():
+            wanted = {(name, key, value) for key, (_, value) in folder.rows.items()}
+            assert {row for row in found if row[0] == name} == wanted, (
+                f"FILES_SEED={seed}, {name}, {events[name]}"
+            )
+
+
+def _die_before_the_state_is_stored(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> None:
+        raise Death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "record", die)
+        project.loader("run")
