@@ -1,6 +1,6 @@
 """What expands text by itself gets none from a source: JDBC URLs, settings, log4j, shells.
 
-The table in docs/security.md names all such places. These four have no text of a source, which the
+The table in docs/internals/text-from-sources.md names all such places. These four have no text of a source, which the
 code itself shows: whoever adds a way for one meets these tests.
 """
 
