@@ -1,7 +1,7 @@
 """What expands text by itself gets none from a source: JDBC URLs, settings, log4j, shells.
 
-The table in docs/internals/text-from-sources.md names all such places. These four have no text of a source, which the
-code itself shows: whoever adds a way for one meets these tests.
+The table in docs/internals/text-from-sources.md names all such places. Source code shows that
+these four get no text of a source: a new way for one turns a test red.
 """
 
 from __future__ import annotations
