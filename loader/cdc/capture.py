@@ -15,7 +15,7 @@ from loader.cdc.requirements import list_setup_sql
 from loader.cdc.slot import slot_name
 from loader.rows.window import Window
 from loader.sources.contents import Contents
-from loader.sources.interface import Alone, Snapshot, SourceTable
+from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable
 from loader.sources.jdbc.interface import (
     Database,
     JdbcOptions,
@@ -37,10 +37,10 @@ class PostgresCapture(LogCapture):
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
         return list_setup_sql(slot_name(source, options.slot), options.user or "<role>", tables)
 
-    def find_single_reader(self, source: str, options: JdbcOptions) -> Alone:
+    def find_single_reader(self, source: str, options: JdbcOptions) -> ExclusiveResource:
         slot = slot_name(source, options.slot)
         identity = (options.url.partition("?")[0], slot)
-        return Alone(identity, f"the replication slot {slot}", "slot")
+        return ExclusiveResource(identity, f"the replication slot {slot}", "slot")
 
     @contextmanager
     def open_snapshot(
@@ -86,20 +86,22 @@ class CompositeSnapshot(Snapshot):
     bounds = _pass_on(Snapshot.bounds)
     read = _pass_on(Snapshot.read)
     preview = _pass_on(Snapshot.preview)
-    more = _pass_on(Snapshot.more)
+    has_more = _pass_on(Snapshot.has_more)
     confirm_stored = _pass_on(Snapshot.confirm_stored)
-    lacking = _pass_on(Snapshot.lacking)
+    list_unmet_requirements = _pass_on(Snapshot.list_unmet_requirements)
     count_values = _pass_on(Snapshot.count_values)
     check_unaltered = _pass_on(Snapshot.check_unaltered)
-    steady = _pass_on(Snapshot.steady)
+    is_steady = _pass_on(Snapshot.is_steady)
     digest = _pass_on(Snapshot.digest)
-    weight = _pass_on(Snapshot.weight)
+    estimate_bytes = _pass_on(Snapshot.estimate_bytes)
 
-    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
-        self.log.remembers(marks)
+    def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+        self.log.use_marks(marks)
 
-    def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
-        return self.open_queries().living(spark, table, keys)
+    def read_current_rows(
+        self, spark: SparkSession, table: SourceTable, keys: DataFrame
+    ) -> DataFrame:
+        return self.open_queries().read_current_rows(spark, table, keys)
 
     def contents(
         self,

@@ -125,10 +125,10 @@ class FirstLoads:
         parts = (snapshot.read_part(spark, table, condition) for condition in found.conditions)
         return reduce(DataFrame.unionAll, parts)
 
-    def steady(self, table: SourceTable) -> bool:
+    def is_steady(self, table: SourceTable) -> bool:
         """Returns whether a table's rows are counted and read in one snapshot."""
         found = self._snapshots.get(table.ref.name)
-        return found is not None and found.steady(table)
+        return found is not None and found.is_steady(table)
 
     def _read_visible_transactions(self, table: SourceTable) -> VisibleTransactions:
         """Returns the transactions that the table's snapshot sees."""

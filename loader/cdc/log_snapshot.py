@@ -185,10 +185,10 @@ class LogSnapshot(Snapshot):
                 ),
             )
 
-    def steady(self, table: SourceTable) -> bool:
-        return self._loads.steady(table)
+    def is_steady(self, table: SourceTable) -> bool:
+        return self._loads.is_steady(table)
 
-    def more(self, table: SourceTable) -> bool:
+    def has_more(self, table: SourceTable) -> bool:
         return table.ref.name in self._unfinished
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
@@ -196,10 +196,10 @@ class LogSnapshot(Snapshot):
         if found is not None:
             self._slot_advance.record_mark(table.ref.name, found)
 
-    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+    def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self._slot_advance.marks_of = marks
 
-    def lacking(self, table: SourceTable) -> list[str]:
+    def list_unmet_requirements(self, table: SourceTable) -> list[str]:
         where = f"{self._definitions.where(table)}, sync_mode: cdc"
         server, tables, publication = self._lacks
         own = tables[table.ref.name]

@@ -181,7 +181,7 @@ def refuse_two_readers(spec: Spec) -> None:
     taken: dict[tuple[str, ...], str] = {}
     for source in spec.sources:
         found = find_connector(source.path, f"{source.where}.path")
-        alone = found.reads_alone(source.name, source.options(found.options_model))
+        alone = found.find_exclusive_resource(source.name, source.options(found.options_model))
         if alone is None:
             continue
         other = taken.setdefault((source.path, *alone.identity), source.name)

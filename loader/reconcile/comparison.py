@@ -83,7 +83,7 @@ class Comparison:
 
     Args:
         window: the rows that the spec means to load.
-        tells_deletes: whether a row that is missing from the source was deleted.
+        missing_means_deleted: whether a row that is missing from the source was deleted.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Comparison:
         self.lake = lake
         self.contents = contents
         self.window = window
-        self.tells_deletes = tells_deletes
+        self.missing_means_deleted = tells_deletes
 
     def buckets(self, of: int, chosen: Sequence[int]) -> tuple[list[Bucket], Share | None]:
         """Compares the chosen buckets; returns them, and the smallest share with all differences.
@@ -144,7 +144,7 @@ class Comparison:
         snapshot = self.newest(share)
         gone = f.coalesce(f.col(GONE), f.lit(True))
         # A tombstone that still holds its row's values is one that the source itself has marked.
-        deletable = ~gone & ~f.col(DELETED) & f.col(_INSIDE) & f.lit(self.tells_deletes)
+        deletable = ~gone & ~f.col(DELETED) & f.col(_INSIDE) & f.lit(self.missing_means_deleted)
         kind = (
             f.when(f.col(WANTED).isNull() & deletable, f.lit(DELETE))
             .when(f.col(WANTED) & gone, f.lit(ROW))

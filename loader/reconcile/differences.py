@@ -144,7 +144,7 @@ def _sought(
     keys = gone.select(KEY, HASH, *(f.col(own).alias(name) for name, own in parts.items()))
 
     def there(keys: DataFrame, *more: Column) -> DataFrame:
-        rows = snapshot.living(spark, plan.table, keys.select(*names))
+        rows = snapshot.read_current_rows(spark, plan.table, keys.select(*names))
         found = rows.select(*(f.col(name).alias(own) for name, own in _aliases(plan)), *more)
         same = [keys[name].eqNullSafe(found[own]) for name, own in _aliases(plan)]
         return keys.join(found, reduce(and_, same))

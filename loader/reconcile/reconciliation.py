@@ -117,7 +117,7 @@ class Reconciliation:
             last = reconciled.last(plan.source, plan.lake_table, self.buckets)
         chosen = due(last, self.buckets, self.per_run)
         buckets, share = [Bucket(number, 0, 0, ()) for number in chosen], None
-        comparison = Comparison(plan, lake, contents, wanted, sync.snapshot.tells_deletes)
+        comparison = Comparison(plan, lake, contents, wanted, sync.snapshot.missing_means_deleted)
         if lake.exists(plan.lake_table):  # else the source had nothing to load
             buckets, share = comparison.buckets(self.buckets, chosen)
         began = now()
@@ -168,7 +168,7 @@ def differing(
     sync.phase("comparing keys")
     candidates = materialize(comparison.differences(share))
     few = narrow_share(candidates, share)
-    if few is not None and not sync.snapshot.steady(sync.plan.table):
+    if few is not None and not sync.snapshot.is_steady(sync.plan.table):
         appended = sync_locked_table(sync).rows_appended or 0
         candidates = materialize(still(candidates, comparison.differences(few)))
         few = narrow_share(candidates, few)

@@ -139,7 +139,7 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
-class Alone:
+class ExclusiveResource:
     """Something that has one reader.
 
     Attributes:
@@ -175,7 +175,7 @@ class Source(ABC):
         self.folder = folder
         self.hide: Callable[..., None] = _nothing
 
-    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
+    def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
         """Sets the lookup of its tables' stored marks, by name, before a run plans them.
 
         :meth:`describe` may use what the last sync has found.
@@ -203,7 +203,7 @@ class Source(ABC):
         yield  # type: ignore[misc]  # pragma: no cover
 
     @classmethod
-    def reads_alone(cls, name: str, options: Any) -> Alone | None:
+    def find_exclusive_resource(cls, name: str, options: Any) -> ExclusiveResource | None:
         """Returns the resource that this source reads exclusively; None if there is none.
 
         Args:
@@ -310,10 +310,10 @@ class Snapshot(ABC):
         A source that keeps its changes until they are read may delete them now.
         """
 
-    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
+    def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
         """Sets the lookup of the stored marks of any of the source's tables, by name."""
 
-    def lacking(self, table: SourceTable) -> list[str]:
+    def list_unmet_requirements(self, table: SourceTable) -> list[str]:
         """Returns notes for `loader check` about a table: unmet requirements, with remedies."""
         return []
 
@@ -334,7 +334,7 @@ class Snapshot(ABC):
         """
         return ()
 
-    tells_deletes: ClassVar[bool] = True
+    missing_means_deleted: ClassVar[bool] = True
     """Whether a missing row means that it was deleted. (Files may be archived once read.)"""
 
     delivers: ClassVar[bool] = False
@@ -348,7 +348,7 @@ class Snapshot(ABC):
     def begin(self, requests: Sequence[Request], attention: RunContext) -> None:  # noqa: B027
         """Begins to read; called once, before any :meth:`bounds`, if the source delivers."""
 
-    def more(self, table: SourceTable) -> bool:
+    def has_more(self, table: SourceTable) -> bool:
         """Returns whether the table has another piece, now that the last one is recorded."""
         return False
 
@@ -363,7 +363,7 @@ class Snapshot(ABC):
         be permanently lost.
         """
 
-    def steady(self, table: SourceTable) -> bool:
+    def is_steady(self, table: SourceTable) -> bool:
         """Returns whether all calls for a table see it at the same moment.
 
         If so, a batch is published only if as many rows were read as were counted.
@@ -389,7 +389,7 @@ class Snapshot(ABC):
         """
         return None
 
-    def weight(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
+    def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
         """Returns about how many bytes the values of a window with few rows are.
 
         None if that is not known, or if texts may be no valid UTF-8. Light windows pass through the
@@ -397,7 +397,9 @@ class Snapshot(ABC):
         """
         return None
 
-    def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
+    def read_current_rows(
+        self, spark: SparkSession, table: SourceTable, keys: DataFrame
+    ) -> DataFrame:
         """Reads rows as they are now, lazily: at least all rows that have one of these keys.
 
         Called before a row is considered deleted. It compares the keys' values, not their hashes,
@@ -462,10 +464,10 @@ def is_connector_state(mark: Mapping[str, Any] | None) -> bool:
 
 
 __all__ = [
-    "Alone",
     "Bounds",
     "CursorField",
     "Digest",
+    "ExclusiveResource",
     "Progress",
     "Request",
     "RunContext",

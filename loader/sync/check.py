@@ -60,7 +60,7 @@ def check_tables(
                             *describe_rows(plan, snapshot),
                         ]
                         notes += [
-                            *snapshot.lacking(plan.table),
+                            *snapshot.list_unmet_requirements(plan.table),
                             *describe_unmoved_cursor(plan, lake),
                         ]
                     yield plan, notes

@@ -190,7 +190,7 @@ def _read(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Ext
     if few:
         plan_simply(lake.spark)
     rows = stamp_rows(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
-    counted = bounds.rows if snapshot.steady(plan.table) else None
+    counted = bounds.rows if snapshot.is_steady(plan.table) else None
     if bounds.log is not None and bounds.log.low is not None and not bounds.log.continued:
         with _number_log_versions(rows, plan, planned.state.generation) as extracted:
             yield extracted
@@ -228,7 +228,7 @@ def _compare(
     judged = flag_redelivered(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
     if gone is not None:
         judged = correct_deleted(judged, gone, plan)
-    weight = sync.snapshot.weight(plan.table, window, bounds) if few else None
+    weight = sync.snapshot.estimate_bytes(plan.table, window, bounds) if few else None
     light = weight is not None and weight <= _LIGHT
     with _once(judged, light) as judged:
         again = f.lit(False) if keeps else f.col(REDELIVERED)

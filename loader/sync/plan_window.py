@@ -93,7 +93,7 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
         idle_state=advance_state(prior, state, bounds, goes_on),
         unchanged=unchanged,
         append_only=fresh,
-        is_followed=lambda: snapshot.more(plan.table),
+        is_followed=lambda: snapshot.has_more(plan.table),
     )
 
 
@@ -192,7 +192,7 @@ def _build_window(plan: Plan, snapshot: Snapshot, prior: PriorState, lake: Lake)
     return Window(
         plan.cursor,
         low,
-        open_ended=everything and not snapshot.steady(plan.table),
+        open_ended=everything and not snapshot.is_steady(plan.table),
         nulls=plan.options.null_cursor != "exclude",
         mark=mark,
         bounded=plan.options.lookback is not None,
@@ -239,7 +239,7 @@ def _reread(
     whole = replace(
         window,
         low=plan.initial,
-        open_ended=not snapshot.steady(plan.table),
+        open_ended=not snapshot.is_steady(plan.table),
         mark=None,
         known=None,
     )

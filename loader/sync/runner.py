@@ -90,7 +90,7 @@ def run_tables(
     with pipeline.reuse_connections():
         workers = count_workers(pipeline, concurrency)
         for source, bound in pipeline.sources:
-            bound.remembers(partial(pipeline.find_marks, source))
+            bound.use_marks(partial(pipeline.find_marks, source))
         parts = pipeline.plan_tables(select, full_refresh, keep=workers)
         yield from _Run(pipeline, watch, work, workers).run(parts)
 
@@ -293,7 +293,7 @@ class _Run:
             snapshot = opened.enter_context(
                 part.source.snapshot([planned.table for planned, _ in locks])
             )
-            snapshot.remembers(partial(self.pipeline.find_marks, part.spec))
+            snapshot.use_marks(partial(self.pipeline.find_marks, part.spec))
             if snapshot.delivers and self.work is sync_table:
                 # Its tables wait for what comes, each in a thread of its own.
                 pool = waiting.enter_context(ThreadPoolExecutor(len(locks)))

@@ -204,7 +204,7 @@ def compare_only_table(project: Project) -> Iterator[Comparison]:
     window = Window(plan.cursor)
     with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
         contents = snapshot.contents(lake.spark, plan.table, plan.key, window, True)
-        yield Comparison(plan, lake, contents, window, snapshot.tells_deletes)
+        yield Comparison(plan, lake, contents, window, snapshot.missing_means_deleted)
 
 
 def _equal(comparison: Comparison) -> bool:

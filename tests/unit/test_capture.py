@@ -25,7 +25,7 @@ def _own(kind: type[Snapshot]) -> set[str]:
 
 def test_what_either_answers_is_passed_on() -> None:
     assert _own(LogSnapshot) | _own(JdbcSnapshot) <= _own(CompositeSnapshot)
-    assert "more" in _own(LogSnapshot)
+    assert "has_more" in _own(LogSnapshot)
 
 
 def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
@@ -39,7 +39,7 @@ def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
 
     composite = CompositeSnapshot(lambda: Answers("queries"), Answers("log"))  # type: ignore[arg-type,return-value]
     followed, queried = (SourceTable(TableRef(n), None) for n in ("followed", "queried"))  # type: ignore[arg-type]
-    for name in sorted(_own(CompositeSnapshot) - {"living", "contents", "remembers"}):
+    for name in sorted(_own(CompositeSnapshot) - {"read_current_rows", "contents", "use_marks"}):
         method = getattr(composite, name)
         first = [None] if "spark" in inspect.signature(getattr(Snapshot, name)).parameters else []
         assert method(*first, followed, 7)[:2] == ("log", name)

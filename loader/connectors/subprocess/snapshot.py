@@ -64,7 +64,7 @@ class ProgramSnapshot(Snapshot):
     """
 
     delivers = True
-    tells_deletes = False
+    missing_means_deleted = False
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ProgramSnapshot(Snapshot):
         self._pieces: dict[Hashable, Piece] = {}
         self._layouts: dict[Hashable, RecordLayout] = {}
 
-    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+    def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self._marks_of = marks
 
     def begin(self, requests: Sequence[Request], attention: RunContext) -> None:
@@ -221,11 +221,11 @@ class ProgramSnapshot(Snapshot):
         layout, path = self._layouts[self._key_of(table)], piece.deleted
         return [] if path is None else [layout.deletions(spark, path, by) for by in piece.by]
 
-    def more(self, table: SourceTable) -> bool:
+    def has_more(self, table: SourceTable) -> bool:
         piece = self._pieces.get(self._key_of(table))
         return piece is not None and not piece.last
 
-    def steady(self, table: SourceTable) -> bool:
+    def is_steady(self, table: SourceTable) -> bool:
         return self._delivery is not None
 
     def abandon(self, table: SourceTable) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class FileSnapshot(Snapshot):
     """The files as they are: one written during the read gets a later time, and is read again."""
 
-    tells_deletes = False
+    missing_means_deleted = False
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark

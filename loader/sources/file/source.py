@@ -62,7 +62,7 @@ class FileSource(Source):
 
     _marks: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
 
-    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+    def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self._marks = marks
 
     @property

@@ -258,7 +258,7 @@ class Dialect:
         """Returns the (schema, table) pairs with rows that other servers store."""
         return set()
 
-    def lacking(self, connection: Connection, relation: str) -> list[str]:
+    def list_unmet_requirements(self, connection: Connection, relation: str) -> list[str]:
         """Returns notes for `loader check` about a table.
 
         Args:

@@ -20,7 +20,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from loader.errors import SpecError
-from loader.sources.interface import Alone, Snapshot, SourceTable
+from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
@@ -59,7 +59,7 @@ class LogCapture(ABC):
         """
 
     @abstractmethod
-    def find_single_reader(self, source: str, options: JdbcOptions) -> Alone:
+    def find_single_reader(self, source: str, options: JdbcOptions) -> ExclusiveResource:
         """Returns the resource of the database that only this source may read.
 
         Args:

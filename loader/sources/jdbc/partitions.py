@@ -42,7 +42,7 @@ class Divided(Protocol):
     def connect(self, table: SourceTable) -> AbstractContextManager[Connection]:
         """Opens a connection that sees the snapshot."""
 
-    def steady(self, table: SourceTable) -> bool:
+    def is_steady(self, table: SourceTable) -> bool:
         """Returns whether all calls for a table see it at the same moment."""
 
     def column(self, table: SourceTable, name: str) -> str:
@@ -110,7 +110,7 @@ class Ranges:
     def _cut_pages(self, count: int) -> list[str]:
         """Returns conditions for PostgreSQL's pages, if a whole table is read and that is best."""
         snapshot, table = self.snapshot, self.table
-        if self.window.low is not None or not snapshot.steady(table):
+        if self.window.low is not None or not snapshot.is_steady(table):
             return []
         if snapshot.source.partition_column(table) is not None:
             return []
@@ -135,7 +135,7 @@ class Ranges:
             return [configured]
         if cursor is None:
             return list(table.primary_key)
-        if self.window.end(self.bounds) is None and not self.snapshot.steady(table):
+        if self.window.end(self.bounds) is None and not self.snapshot.is_steady(table):
             # This reads everything, without an upper bound. If a row's cursor moved from one
             # range to another during the read, the row could be missed. Keys do not move.
             return list(table.primary_key)

@@ -191,7 +191,7 @@ class PostgreSQL(Dialect):
             return set()
         return {(schema or "", name or "") for schema, name in found}
 
-    def lacking(self, connection: Connection, relation: str) -> list[str]:
+    def list_unmet_requirements(self, connection: Connection, relation: str) -> list[str]:
         [(hides,)] = connection.rows(
             f"select pg_catalog.row_security_active({self.text(relation)}::regclass)::text"
         )

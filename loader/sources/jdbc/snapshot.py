@@ -127,11 +127,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             reach = self.late.reach(table, window)
             # Read before the rows: those that commit in between lie beyond it. In a snapshot there
             # are none, and one question is enough.
-            together = type_.is_time and self.steady(table)
+            together = type_.is_time and self.is_steady(table)
             now = self.read_clock(connection) if type_.is_time and not together else None
             ends = self.ends(table, cursor)
             counted = f"count({self.dialect.time(column) if type_.is_time else column})"
-            counts = self._digests and self.steady(table) and not cursor.collated
+            counts = self._digests and self.is_steady(table) and not cursor.collated
             known = window.known if counts else None
             wanted = ["count(*)", counted, *ends]
             wanted += [self._count_up_to(column, known)] if known else []
@@ -246,7 +246,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         rows: int | None = None,
         until: Cursor | None = None,
     ) -> Digest | None:
-        if not self._digests or not self.steady(table) or window.cursor is None:
+        if not self._digests or not self.is_steady(table) or window.cursor is None:
             return None
         columns = [self._expression(table.ref.native, i) for i in range(len(table.schema.names))]
         indexed = window.cursor.name in table.indexed
@@ -266,8 +266,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             self._digests = False
             return None
 
-    def weight(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
-        if not self.steady(table):
+    def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
+        if not self.is_steady(table):
             return None
         wide = self._list_sizes(table)
         fixed = 16 * len(table.schema.fields) * (bounds.rows or 0)
@@ -280,9 +280,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             )
         return fixed + int(found or 0)
 
-    def lacking(self, table: SourceTable) -> list[str]:
+    def list_unmet_requirements(self, table: SourceTable) -> list[str]:
         with self.connect(table) as connection:
-            return self.dialect.lacking(connection, self.source.relation(table.ref.native))
+            return self.dialect.list_unmet_requirements(
+                connection, self.source.relation(table.ref.native)
+            )
 
     def check_unaltered(self, table: SourceTable) -> None:
         where = f"table {self.source.name}.{table.ref.name}"
@@ -297,12 +299,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 remedy="Nothing was published, and the cursor has not moved; run again",
             )
 
-    def steady(self, table: SourceTable) -> bool:
+    def is_steady(self, table: SourceTable) -> bool:
         # A foreign table's rows come from another database, which has its own snapshots.
         # Once a materialized view is refreshed, older snapshots see its new rows, too.
         return bool(self.session) and bool(table.ref.native.stored)
 
-    def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
+    def read_current_rows(
+        self, spark: SparkSession, table: SourceTable, keys: DataFrame
+    ) -> DataFrame:
         fresh = copy(self)
         fresh.session = ()  # no snapshot: reads what is committed now
         names, native = table.schema.names, table.ref.native
@@ -365,7 +369,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         native, sampled = table.ref.native, None
         with self.connect(table) as connection:
             extent = self.dialect.extent(connection, (native.catalog, native.schema, native.table))
-            if self.steady(table):
+            if self.is_steady(table):
                 [(sampled,)] = connection.rows(
                     f"select avg({' + '.join(self._list_sizes(table))})::bigint "
                     f"from (select * from {self.source.relation(native)} limit {SAMPLE}) as sampled"

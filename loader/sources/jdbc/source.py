@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from loader.error_report import did_you_mean
 from loader.errors import TableError, sentence
 from loader.rows.exact_cast import data_type
-from loader.sources.interface import Alone, Snapshot, SourceTable, TableRef
+from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable, TableRef
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.interface import load_capture
@@ -60,7 +60,7 @@ class JdbcSource(Database):
     """Reads tables of one database."""
 
     @classmethod
-    def reads_alone(cls, name: str, options: JdbcOptions) -> Alone | None:
+    def find_exclusive_resource(cls, name: str, options: JdbcOptions) -> ExclusiveResource | None:
         if all(table.sync_mode != "cdc" for table in options.table_options.values()):
             return None
         capture = load_capture(options.url, f"source {name}, sync_mode: cdc")

@@ -54,7 +54,7 @@ class Begun:
             all_,
         )
         known = {**marks, **stored}
-        snapshot.remembers(lambda name: [mark] if (mark := known.get(name)) else [])
+        snapshot.use_marks(lambda name: [mark] if (mark := known.get(name)) else [])
         watch: Any = SimpleNamespace(
             warn=lambda table, text: self.warnings.append(f"{table}: {text}")
         )
