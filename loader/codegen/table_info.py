@@ -10,7 +10,7 @@ from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
 from loader.rows.order import SOURCE_NAME
 from loader.sync.pipeline import Pipeline, Planned
-from loader.sync.table_plan import FULL_REFRESH, Plan
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def describe_tables(
                 yield pipeline.redact_error(error, f"table {plan.name}")
 
 
-def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
+def _table(pipeline: Pipeline, part: Planned, plan: TablePlan) -> Table:
     lake = pipeline.stores(part.spec).lake
     return Table(
         source=plan.sharers[0] if plan.is_shared else plan.source,
@@ -66,7 +66,7 @@ def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
     )
 
 
-def _columns(lake: Lake, plan: Plan) -> Iterator[Column]:
+def _columns(lake: Lake, plan: TablePlan) -> Iterator[Column]:
     for field in lake.frame(plan.lake_table).schema.fields:
         if field.name.startswith("#"):
             raise TableError(

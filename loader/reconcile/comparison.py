@@ -33,7 +33,7 @@ from loader.sources.contents import (
     within,
 )
 from loader.sync.ownership import own_rows
-from loader.sync.table_plan import Plan
+from loader.sync.table_plan import TablePlan
 
 UPDATE = "missed update"
 ROW = "missed row"
@@ -73,7 +73,7 @@ def parts_per_bucket(rows: int, buckets: int) -> int:
     return parts
 
 
-def key_names(plan: Plan) -> list[str]:
+def key_names(plan: TablePlan) -> list[str]:
     """Returns names for the key's columns in a comparison, independent of their own names."""
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
@@ -87,7 +87,7 @@ class Comparison:
     """
 
     def __init__(
-        self, plan: Plan, lake: Lake, contents: Contents, window: Window, tells_deletes: bool
+        self, plan: TablePlan, lake: Lake, contents: Contents, window: Window, tells_deletes: bool
     ) -> None:
         self.plan = plan
         self.lake = lake

@@ -27,7 +27,7 @@ from loader.rows.delta import DELETED, HASH, row_hash, tombstone
 from loader.rows.order import quote_name
 from loader.sources.contents import KEY, Contents, Share
 from loader.sources.interface import Snapshot
-from loader.sync.table_plan import Plan
+from loader.sync.table_plan import TablePlan
 
 SAMPLE = 10
 _OWN = "_cq_own_key"
@@ -131,7 +131,7 @@ def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, 
 
 
 def _sought(
-    plan: Plan, spark: SparkSession, snapshot: Snapshot, gone: DataFrame
+    plan: TablePlan, spark: SparkSession, snapshot: Snapshot, gone: DataFrame
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """Looks for missed deletes in the source: returns those still gone, and keys back but changed.
 
@@ -158,7 +158,7 @@ def _sought(
     return gone.join(alive, KEY, "left_anti"), tuple(changed)
 
 
-def _aliases(plan: Plan) -> list[tuple[str, str]]:
+def _aliases(plan: TablePlan) -> list[tuple[str, str]]:
     return [(quote_name(name), f"_cq_there_{i}") for i, name in enumerate(plan.key)]
 
 
@@ -180,7 +180,7 @@ def count_differences(
     ]
 
 
-def sample(plan: Plan, differences: Differences) -> tuple[tuple[str, str], ...]:
+def sample(plan: TablePlan, differences: Differences) -> tuple[tuple[str, str], ...]:
     """Returns some keys that differ, each with its kind, for people."""
     rows = differences.rows.select(KIND, *(_format_key(plan, name, name) for name in plan.key))
     names = zip(plan.key, key_names(plan), strict=True)
@@ -197,7 +197,7 @@ def materialize(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint(eager=True)
 
 
-def _format_key(plan: Plan, name: str, column: str) -> Column:
+def _format_key(plan: TablePlan, name: str, column: str) -> Column:
     value = f.col(quote_name(column))
     if isinstance(plan.table.schema[name].dataType, t.BinaryType):
         value = f.lower(f.hex(value))

@@ -27,7 +27,7 @@ from loader.reconcile.repair import repair
 from loader.rows.window import Window
 from loader.sources.contents import Share
 from loader.sync.engine import sync_locked_table
-from loader.sync.table_plan import FULL_REFRESH, Plan
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
 
 
@@ -198,7 +198,7 @@ def too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
     return deletes > 0 and (deletes >= rows or deletes * 10 > rows)
 
 
-def unfit(plan: Plan) -> str:
+def unfit(plan: TablePlan) -> str:
     """Returns why a table cannot be reconciled, and what to do; empty if it can."""
     if plan.mode == FULL_REFRESH:
         return "sync_mode: full_refresh reads everything at each run: there is nothing to reconcile"

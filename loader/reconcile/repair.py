@@ -21,7 +21,7 @@ from loader.rows.window import Bounds, Window
 from loader.sync.engine import sync_locked_table
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.recover import PriorState
-from loader.sync.table_plan import Plan
+from loader.sync.table_plan import TablePlan
 from loader.sync.table_sync import TableSync
 
 RECONCILE = "reconcile"
@@ -72,7 +72,7 @@ def repair(sync: TableSync, rows: DataFrame, gone: DataFrame, count: int) -> Syn
 
 
 def _build_rows(
-    plan: Plan, rows: DataFrame, gone: DataFrame, count: int, stamp: Stamp
+    plan: TablePlan, rows: DataFrame, gone: DataFrame, count: int, stamp: Stamp
 ) -> DataFrame:
     table = plan.table.schema
     names = [f.col(quote_name(name)) for name in table.names]
@@ -87,7 +87,7 @@ def _build_rows(
     )
 
 
-def _tombstones(plan: Plan, gone: DataFrame) -> DataFrame:
+def _tombstones(plan: TablePlan, gone: DataFrame) -> DataFrame:
     """Makes tombstones: rows that hold only their key.
 
     No values: what the source has deleted must not be written again. No cursor: a row that is

@@ -24,7 +24,7 @@ from loader.state import TableState
 from loader.sync.engine import sync_table
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.recover import PriorState
-from loader.sync.table_plan import Plan, parse_cursor
+from loader.sync.table_plan import TablePlan, parse_cursor
 from loader.sync.table_sync import TableSync
 
 BACKFILL = "backfill"
@@ -78,7 +78,7 @@ class Backfill:
 
         return sync_table(sync, plan_chunk)
 
-    def _range(self, plan: Plan, state: TableState) -> tuple[Cursor, Cursor]:
+    def _range(self, plan: TablePlan, state: TableState) -> tuple[Cursor, Cursor]:
         if plan.cursor is None:
             raise TableError(
                 "a backfill needs a cursor, and the table "
@@ -106,7 +106,7 @@ class Backfill:
         return low, high
 
     def _divide(
-        self, plan: Plan, snapshot: Snapshot, low: Cursor, high: Cursor
+        self, plan: TablePlan, snapshot: Snapshot, low: Cursor, high: Cursor
     ) -> Iterator[tuple[Cursor, Cursor]]:
         where = f"table {plan.name}, --chunk"
         step: Any = None

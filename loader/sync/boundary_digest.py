@@ -27,11 +27,11 @@ from loader.rows.window import Bounds, Window, lower_bound
 from loader.sources.interface import Digest, Snapshot
 from loader.state import TableState
 from loader.sync.recover import PriorState
-from loader.sync.table_plan import FULL_REFRESH, Plan
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 
 def is_unchanged(
-    plan: Plan, snapshot: Snapshot, prior: PriorState, window: Window, bounds: Bounds
+    plan: TablePlan, snapshot: Snapshot, prior: PriorState, window: Window, bounds: Bounds
 ) -> bool:
     """Returns whether a window holds just what the last sync read at its cursor."""
     stored = prior.state.boundary
@@ -60,7 +60,12 @@ class AppendOnlyWindow:
 
 
 def find_append_only_window(
-    plan: Plan, snapshot: Snapshot, prior: PriorState, lake: Lake, window: Window, bounds: Bounds
+    plan: TablePlan,
+    snapshot: Snapshot,
+    prior: PriorState,
+    lake: Lake,
+    window: Window,
+    bounds: Bounds,
 ) -> AppendOnlyWindow | None:
     """Returns the only rows of a window that are new; None if it takes a comparison to find them.
 
@@ -91,7 +96,7 @@ def find_append_only_window(
 
 
 def build_boundary(
-    plan: Plan, snapshot: Snapshot, after: TableState, window: Window
+    plan: TablePlan, snapshot: Snapshot, after: TableState, window: Window
 ) -> Mapping[str, Any] | None:
     """Returns the digest that the state stores for the next window; None if the source has none.
 
@@ -115,7 +120,7 @@ def _below(low: Cursor, read_from: Cursor | None) -> bool:
     return low.type is CursorType.STRING or low.order < read_from.order
 
 
-def _build_boundary(plan: Plan, batch: int, digest: Digest | None) -> Mapping[str, Any] | None:
+def _build_boundary(plan: TablePlan, batch: int, digest: Digest | None) -> Mapping[str, Any] | None:
     if digest is None:
         return None
     # The same rows count as changed if the spec now reads them as something else.

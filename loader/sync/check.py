@@ -23,7 +23,7 @@ from loader.spark.error_translation import DatabaseError, clear
 from loader.spark.steps import step
 from loader.sync.ownership import check_origin, check_ownership, own_rows
 from loader.sync.pipeline import Pipeline, Planned
-from loader.sync.table_plan import INCREMENTAL, Plan
+from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
 # Every sync reads the rows at the highest cursor again; more than this many are worth a note.
@@ -32,7 +32,7 @@ _CROWD = 1000
 
 def check_tables(
     pipeline: Pipeline, part: Planned
-) -> Iterator[tuple[Plan, list[str]] | LoaderError]:
+) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
     """Yields each table of a source that can be synced, with notes for the user.
 
     Reads from the source, the lake and the state store; writes nothing.
@@ -70,13 +70,13 @@ def check_tables(
         yield pipeline.redact_error(error, where)
 
 
-def _check_ownership(plan: Plan, lake: Lake) -> None:
+def _check_ownership(plan: TablePlan, lake: Lake) -> None:
     if lake.exists(plan.lake_table):
         check_ownership(plan, lake, newest_commit(lake, plan.lake_table))
         check_origin(plan, lake)
 
 
-def describe_drift(plan: Plan, lake: Lake) -> list[str]:
+def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
     """Notes the schema changes that the next batch will make in raw.
 
     Raises:
@@ -86,7 +86,7 @@ def describe_drift(plan: Plan, lake: Lake) -> list[str]:
     return [f"with the next batch: {'; '.join(found.notes)}"] if found.notes else []
 
 
-def findings(plan: Plan) -> list[str]:
+def findings(plan: TablePlan) -> list[str]:
     """Notes problems that a table's metadata alone shows, likeliest first."""
     notes = []
     if not plan.key:
@@ -113,7 +113,7 @@ def findings(plan: Plan) -> list[str]:
     return notes
 
 
-def describe_rows(plan: Plan, snapshot: Snapshot) -> list[str]:
+def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
     """Notes problems in the source's rows: null or future cursors, many rows at the highest."""
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
@@ -138,7 +138,7 @@ def describe_rows(plan: Plan, snapshot: Snapshot) -> list[str]:
     return notes
 
 
-def describe_unmoved_cursor(plan: Plan, lake: Lake) -> list[str]:
+def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
     """Notes updates in raw that did not change the cursor."""
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):

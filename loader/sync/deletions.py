@@ -17,14 +17,16 @@ from pyspark.sql.window import Window as Over
 
 from loader.rows.delta import DELETED, HASH, OVERRULES, REDELIVERED, Stamp, row_hash, stamp_rows
 from loader.rows.order import SEQUENCE, quote_name, version_column
-from loader.sync.table_plan import Plan
+from loader.sync.table_plan import TablePlan
 
 _HELD = "_cq_held_hash"
 _LAST = 1 << 60
 """Tombstones follow all other rows of their batch."""
 
 
-def find_deleted(plan: Plan, raw: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame | None:
+def find_deleted(
+    plan: TablePlan, raw: DataFrame, deletions: Sequence[DataFrame]
+) -> DataFrame | None:
     """Returns the keys that deletions mean, and the hash of each one's newest version in raw.
 
     Args:
@@ -39,7 +41,7 @@ def find_deleted(plan: Plan, raw: DataFrame, deletions: Sequence[DataFrame]) -> 
     return reduce(DataFrame.union, found).dropDuplicates(_names(plan))
 
 
-def correct_deleted(judged: DataFrame, gone: DataFrame, plan: Plan) -> DataFrame:
+def correct_deleted(judged: DataFrame, gone: DataFrame, plan: TablePlan) -> DataFrame:
     """Marks rows whose keys were deleted as new, overruling raw.
 
     Such a row is redelivered only if it is its key's only one, and raw's newest version: then the
@@ -57,7 +59,7 @@ def correct_deleted(judged: DataFrame, gone: DataFrame, plan: Plan) -> DataFrame
     return rows.select(*(f.col(quote_name(name)) for name in judged.columns))
 
 
-def tombstones(judged: DataFrame, gone: DataFrame, plan: Plan, stamp: Stamp) -> DataFrame:
+def tombstones(judged: DataFrame, gone: DataFrame, plan: TablePlan, stamp: Stamp) -> DataFrame:
     """Returns a tombstone, which holds only its key, for each deleted key without a row."""
     keys = gone.join(judged.select(*_key(plan)), _same_key(plan), "left_anti")
     of = dict(zip((name.lower() for name in plan.key), _names(plan), strict=True))
@@ -72,7 +74,7 @@ def tombstones(judged: DataFrame, gone: DataFrame, plan: Plan, stamp: Stamp) -> 
     return rows.withColumn(HASH, row_hash(table)).withColumn(SEQUENCE, f.col(SEQUENCE) + _LAST)
 
 
-def _meant(plan: Plan, raw: DataFrame, deletion: DataFrame) -> DataFrame:
+def _meant(plan: TablePlan, raw: DataFrame, deletion: DataFrame) -> DataFrame:
     """Returns the keys whose newest version has the values of a deletion, and is no tombstone."""
     by = deletion.columns
     values = [f"_cq_value_{i}" for i in range(len(by))]
@@ -98,15 +100,15 @@ def _meant(plan: Plan, raw: DataFrame, deletion: DataFrame) -> DataFrame:
     return found.select(*names, f.col("_cq_newest")[HASH].alias(_HELD))
 
 
-def _names(plan: Plan) -> list[str]:
+def _names(plan: TablePlan) -> list[str]:
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
 
-def _key(plan: Plan) -> list[Column]:
+def _key(plan: TablePlan) -> list[Column]:
     return [f.col(quote_name(name)) for name in plan.key]
 
 
-def _same_key(plan: Plan) -> Column:
+def _same_key(plan: TablePlan) -> Column:
     pairs = zip(_key(plan), _names(plan), strict=True)
     return reduce(and_, [column.eqNullSafe(f.col(name)) for column, name in pairs])
 

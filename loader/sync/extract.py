@@ -34,7 +34,7 @@ from loader.state import TableState
 from loader.sync.deletions import correct_deleted, find_deleted, tombstones
 from loader.sync.ownership import own_rows
 from loader.sync.plan_window import PlannedBatch
-from loader.sync.table_plan import FULL_REFRESH, Plan
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
 
 _FEW = 5_000
@@ -270,7 +270,7 @@ def _compare(
         yield found
 
 
-def check_row_count(plan: Plan, counted: int | None, read: int) -> None:
+def check_row_count(plan: TablePlan, counted: int | None, read: int) -> None:
     """Refuses a batch with too few or too many rows.
 
     Args:
@@ -316,7 +316,7 @@ def _count_rows(rows: DataFrame, light: bool, **conditions: Column) -> dict[str,
 
 
 @contextmanager
-def _number_log_versions(rows: DataFrame, plan: Plan, base: int) -> Iterator[_Extracted]:
+def _number_log_versions(rows: DataFrame, plan: TablePlan, base: int) -> Iterator[_Extracted]:
     """Yields versions from the source's log: all of them are new, and each overrules its key's."""
     rows = number_versions(rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
     try:

@@ -40,7 +40,7 @@ from loader.lake.lake import Lake
 from loader.property_codec import encode_property
 from loader.rows.order import SOURCE_NAME
 from loader.sources.interface import TableRef
-from loader.sync.table_plan import Plan
+from loader.sync.table_plan import TablePlan
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def list_sharers(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.source for one in allowed))
 
 
-def check_same_shape(mine: Plan, other: Plan) -> None:
+def check_same_shape(mine: TablePlan, other: TablePlan) -> None:
     """Refuses a source whose key or cursor differs from the other sharers'.
 
     Raises:
@@ -104,7 +104,7 @@ def check_same_shape(mine: Plan, other: Plan) -> None:
     _compare(mine, other.source, _shape(other))
 
 
-def check_ownership(plan: Plan, lake: Lake, head: Commit) -> None:
+def check_ownership(plan: TablePlan, lake: Lake, head: Commit) -> None:
     """Refuses a source that the raw table does not belong to, according to its own commits.
 
     Args:
@@ -150,7 +150,7 @@ def check_ownership(plan: Plan, lake: Lake, head: Commit) -> None:
         _compare(plan, name, shape)
 
 
-def own_rows(plan: Plan, raw: DataFrame) -> DataFrame:
+def own_rows(plan: TablePlan, raw: DataFrame) -> DataFrame:
     """Returns the source's rows of a raw table: all of them, unless it is shared."""
     return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.is_shared else raw
 
@@ -169,7 +169,7 @@ def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
     return any(name in there for name in names)
 
 
-def register_sharer(plan: Plan, lake: Lake) -> None:
+def register_sharer(plan: TablePlan, lake: Lake) -> None:
     """Records in the raw table that a source shares it; the caller holds the lock."""
     if not plan.is_shared or not lake.exists(plan.lake_table):
         return
@@ -185,7 +185,7 @@ def register_sharer(plan: Plan, lake: Lake) -> None:
         )
 
 
-def _sources(lake: Lake, plan: Plan, head: Commit) -> Mapping[str, Any]:
+def _sources(lake: Lake, plan: TablePlan, head: Commit) -> Mapping[str, Any]:
     """Returns the raw table's sources, each with its shape; None for one that does not share it."""
     found = sharers(lake.handle(plan.lake_table))
     if found or not head.batch:
@@ -194,11 +194,11 @@ def _sources(lake: Lake, plan: Plan, head: Commit) -> Mapping[str, Any]:
     return {source: None} if source is not None else {}
 
 
-def _has_rows(lake: Lake, plan: Plan, source: str) -> bool:
+def _has_rows(lake: Lake, plan: TablePlan, source: str) -> bool:
     return bool(lake.frame(plan.lake_table).where(f.col(SOURCE_NAME) == source).take(1))
 
 
-def _ways_out(plan: Plan, others: Sequence[str]) -> str:
+def _ways_out(plan: TablePlan, others: Sequence[str]) -> str:
     listed = ", ".join(others)
     return (
         f"Set another `schema` in source {plan.source}. If {plan.source} is the new name "
@@ -208,14 +208,14 @@ def _ways_out(plan: Plan, others: Sequence[str]) -> str:
     )
 
 
-def _shape(plan: Plan) -> dict[str, Any]:
+def _shape(plan: TablePlan) -> dict[str, Any]:
     return {
         "cursor_field": plan.cursor.name.lower() if plan.cursor else None,
         "primary_key": sorted(name.lower() for name in plan.key),
     }
 
 
-def _compare(mine: Plan, other: str, shape: Mapping[str, Any]) -> None:
+def _compare(mine: TablePlan, other: str, shape: Mapping[str, Any]) -> None:
     own = _shape(mine)
     for option in ("primary_key", "cursor_field"):
         if own[option] != shape.get(option):
@@ -275,7 +275,7 @@ def find_takeovers(
     return errors
 
 
-def check_origin(plan: Plan, lake: Lake) -> None:
+def check_origin(plan: TablePlan, lake: Lake) -> None:
     """Refuses a table if its raw table was loaded from another one of its source.
 
     Raises:
@@ -286,14 +286,14 @@ def check_origin(plan: Plan, lake: Lake) -> None:
         raise _other(lake, plan.table.ref, before, plan.source)
 
 
-def record_origin(plan: Plan, lake: Lake) -> None:
+def record_origin(plan: TablePlan, lake: Lake) -> None:
     """Records in the raw table which table a source loads; the caller holds the lock."""
     table = plan.lake_table
     if lake.exists(table) and _read_recorded(lake, table, plan.names) != plan.table.ref.place:
         lake.set_properties(table, origin_property(plan, origins(lake.handle(table))))
 
 
-def origin_property(plan: Plan, before: Mapping[str, str]) -> dict[str, str]:
+def origin_property(plan: TablePlan, before: Mapping[str, str]) -> dict[str, str]:
     """Returns the property of a raw table that records which table a source loads into it.
 
     Args:

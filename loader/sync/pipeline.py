@@ -26,7 +26,7 @@ from loader.state.lake_table import LakeState
 from loader.state.opening import open_state
 from loader.sync.ownership import Claim, check_same_shape, find_takeovers, list_sharers
 from loader.sync.stores import Stores
-from loader.sync.table_plan import NoCursorError, Plan, plan
+from loader.sync.table_plan import NoCursorError, TablePlan, plan_table
 from loader.sync.table_selection import describe_tables, match_tables, options_for_nothing
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Planned:
 
     source: Source
     spec: SourceSpec
-    plans: list[Plan] = field(default_factory=list)
+    plans: list[TablePlan] = field(default_factory=list)
     errors: list[LoaderError] = field(default_factory=list)
     refused: dict[str, LoaderError] = field(default_factory=dict)
 
@@ -257,7 +257,7 @@ class Pipeline:
         claims: Mapping[str, Sequence[tuple[Claim, Source, TableRef]]],
         taken: Mapping[tuple[str, str], TableError],
     ) -> Planned:
-        plans: list[Plan] = []
+        plans: list[TablePlan] = []
         errors: list[LoaderError] = []
         refused: dict[str, LoaderError] = {}
         for name, error in missing.items():
@@ -281,7 +281,7 @@ class Pipeline:
             try:
                 if isinstance(table, Exception):
                     raise table
-                planned = plan(source.name, table, options_of(bound, ref), full_refresh)
+                planned = plan_table(source.name, table, options_of(bound, ref), full_refresh)
                 self._beside_state(planned, self.spec.schema_of(source))
                 mine = self._claim(source, bound, ref)
                 same = claims[mine.raw.lower()]
@@ -344,7 +344,7 @@ class Pipeline:
                 found.setdefault((state.lake.schema.lower(), state.table.lower()), source.name)
         return found
 
-    def _beside_state(self, planned: Plan, schema: str) -> None:
+    def _beside_state(self, planned: TablePlan, schema: str) -> None:
         """Refuses a raw table that has the name of some source's state table.
 
         Raises:
@@ -367,7 +367,7 @@ class Pipeline:
         clean.__cause__ = error if found is not error else error.__cause__
         return clean.with_traceback(error.__traceback__)
 
-    def raw_table(self, source: SourceSpec, planned: Plan) -> str:
+    def raw_table(self, source: SourceSpec, planned: TablePlan) -> str:
         """Returns the raw table that a plan loads, in lower case."""
         return f"{self.spec.schema_of(source)}.{planned.lake_table}".lower()
 
@@ -377,9 +377,9 @@ def options_of(source: Source, ref: TableRef) -> TableOptions:
     return options_for(source.table_options, ref.name, TableOptions())
 
 
-def _shape_of(claim: Claim, source: Source, ref: TableRef) -> Plan | None:
+def _shape_of(claim: Claim, source: Source, ref: TableRef) -> TablePlan | None:
     """Plans another source's table; None if that fails: that source reports its own error."""
     try:
-        return plan(claim.source, source.describe(ref), options_of(source, ref))
+        return plan_table(claim.source, source.describe(ref), options_of(source, ref))
     except Exception:
         return None

@@ -27,7 +27,7 @@ from loader.sync.ownership import own_rows
 from loader.sync.recover import PriorState, reconcile_state
 from loader.sync.run_context import Watch
 from loader.sync.stores import Stores
-from loader.sync.table_plan import FULL_REFRESH, Plan
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
 
 
@@ -97,7 +97,7 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
     )
 
 
-def plan_state(plan: Plan, prior: PriorState, bounds: Bounds, full: bool) -> TableState:
+def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, full: bool) -> TableState:
     """Returns the state once the rows of a window are published, without its boundary.
 
     Args:
@@ -137,7 +137,7 @@ def advance_state(
 
 
 def choose_window(
-    plan: Plan,
+    plan: TablePlan,
     snapshot: Snapshot,
     prior: PriorState,
     lake: Lake,
@@ -176,7 +176,7 @@ def choose_window(
     return window, bounds
 
 
-def _build_window(plan: Plan, snapshot: Snapshot, prior: PriorState, lake: Lake) -> Window:
+def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: Lake) -> Window:
     full = plan.mode == FULL_REFRESH or prior.starts_over
     everything = full or prior.state.cursor is None
     by_cursor = plan.table.progress is Progress.CURSOR
@@ -203,7 +203,7 @@ def _build_window(plan: Plan, snapshot: Snapshot, prior: PriorState, lake: Lake)
     )
 
 
-def _check_bounds(plan: Plan, prior: PriorState, bounds: Bounds, watch: Watch) -> None:
+def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Watch) -> None:
     """Refuses or warns about what the source has found in the window."""
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
@@ -228,7 +228,7 @@ def _check_bounds(plan: Plan, prior: PriorState, bounds: Bounds, watch: Watch) -
 
 
 def _reread(
-    plan: Plan, snapshot: Snapshot, window: Window, bounds: Bounds, added: Sequence[str]
+    plan: TablePlan, snapshot: Snapshot, window: Window, bounds: Bounds, added: Sequence[str]
 ) -> Window | None:
     """Returns a window of all rows if rows outside have values in added columns, else None."""
     if window.known is None or not added or not plan.key:
@@ -248,7 +248,7 @@ def _reread(
     return whole if everywhere > inside else None
 
 
-def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
+def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """Returns the window that a sync would read now, and its bounds; writes nothing."""
     _, _, state = reconcile_state(plan, stores, Watch())
     drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.policy)
@@ -256,7 +256,7 @@ def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Windo
     return choose_window(plan, snapshot, prior, stores.lake, Watch(), drift.added, preview=True)
 
 
-def cursor_name(plan: Plan, prior: PriorState) -> str | None:
+def cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
     """Returns the cursor column's name; if only its case changed, as raw and the state have it."""
     before, cursor = prior.state.cursor_field, plan.cursor
     if before and cursor and before.lower() == cursor.name.lower():
@@ -265,7 +265,7 @@ def cursor_name(plan: Plan, prior: PriorState) -> str | None:
 
 
 def _open_raw_reader(
-    plan: Plan, lake: Lake, prior: PriorState
+    plan: TablePlan, lake: Lake, prior: PriorState
 ) -> Callable[[Sequence[str]], DataFrame] | None:
     """Returns a reader of raw's rows since the newest complete read; None if there is no raw."""
     if not lake.exists(plan.lake_table):
@@ -283,7 +283,7 @@ def _open_raw_reader(
     return held
 
 
-def _same_cursor(plan: Plan, prior: PriorState) -> None:
+def _same_cursor(plan: TablePlan, prior: PriorState) -> None:
     before, cursor = prior.state, plan.cursor
     if cursor is None or before.cursor is None or plan.mode == FULL_REFRESH:
         return

@@ -14,7 +14,7 @@ from loader.state import TableState
 from loader.sync.ownership import check_origin, check_ownership, record_origin, register_sharer
 from loader.sync.run_context import Watch
 from loader.sync.stores import StoredProgress, Stores, load_progress
-from loader.sync.table_plan import FULL_REFRESH, Plan
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
 
 
@@ -93,7 +93,7 @@ def recover(sync: TableSync) -> PriorState:
     return PriorState(state, highest + 1, began)
 
 
-def build_request(plan: Plan, stores: Stores) -> Request | None:
+def build_request(plan: TablePlan, stores: Stores) -> Request | None:
     """Returns the request for a source that delivers; None if the table cannot be synced.
 
     Changes nothing: :func:`recover` brings state and data in line, finds the same state, and fails
@@ -121,7 +121,7 @@ def build_request(plan: Plan, stores: Stores) -> Request | None:
 
 
 def reconcile_state(
-    plan: Plan, stores: Stores, watch: Watch, said: StoredProgress | None = None
+    plan: TablePlan, stores: Stores, watch: Watch, said: StoredProgress | None = None
 ) -> tuple[Commit, Commit, TableState | None]:
     """Returns the newest data commit, the source's newest, and the stored state; changes nothing.
 
@@ -142,7 +142,7 @@ def reconcile_state(
     return head, own, said.state(plan, lambda text: watch.warn(plan.name, text))
 
 
-def _state_of(head: Commit, plan: Plan) -> TableState:
+def _state_of(head: Commit, plan: TablePlan) -> TableState:
     if not head.batch:
         return TableState()
     if head.state is None:
@@ -154,7 +154,7 @@ def _state_of(head: Commit, plan: Plan) -> TableState:
     return TableState.from_json(head.state, plan.name)
 
 
-def _roll_back(head: Commit, state: TableState, plan: Plan) -> TableState:
+def _roll_back(head: Commit, state: TableState, plan: TablePlan) -> TableState:
     if not head.batch:
         return TableState(generation=state.generation)
     return _state_of(head, plan)

@@ -31,7 +31,7 @@ from loader.sync.progress_writer import ProgressWriter
 from loader.sync.recover import build_request
 from loader.sync.run_context import Watch
 from loader.sync.stores import load_progress
-from loader.sync.table_plan import INCREMENTAL, Plan
+from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_sync import TableSync
 
 Work = Callable[[TableSync], SyncRecord | None]
@@ -57,7 +57,7 @@ class Outcome:
 class Preview:
     """A dry run's result: the window that a sync would read, and its bounds."""
 
-    plan: Plan
+    plan: TablePlan
     window: Window
     bounds: Bounds
 
@@ -124,7 +124,7 @@ def record_failure(
     table: str,
     error: BaseException,
     run_id: str = "",
-    planned: Plan | None = None,
+    planned: TablePlan | None = None,
     started: dt.datetime | None = None,
 ) -> Outcome:
     """Writes into the ledger why a table was not synced.
@@ -241,7 +241,7 @@ class _Run:
 
     def _lock_tables(
         self, part: Planned, sharing: Mapping[str, int], opened: ExitStack
-    ) -> Generator[Outcome, None, list[tuple[Plan, Lease]]]:
+    ) -> Generator[Outcome, None, list[tuple[TablePlan, Lease]]]:
         """Locks a source's tables, all at once; a table that this run already holds, by turns.
 
         Yields the outcomes of those that cannot be locked.
@@ -254,8 +254,8 @@ class _Run:
         free = [p for p, turns in zip(part.plans, own, strict=True) if turns is None]
         lake = self.pipeline.stores(part.spec).lake
         taken = iter(lock_all(free, lake, self.watch, self.id))
-        locks: list[tuple[Plan, Lease]] = []
-        refused: list[tuple[Plan, Exception]] = []
+        locks: list[tuple[TablePlan, Lease]] = []
+        refused: list[tuple[TablePlan, Exception]] = []
         for planned, raw, turns in zip(part.plans, raws, own, strict=True):
             if turns is not None:
                 locks.append((planned, Turn(turns)))
@@ -277,7 +277,7 @@ class _Run:
     def _begin(
         self,
         part: Planned,
-        locks: Sequence[tuple[Plan, Lease]],
+        locks: Sequence[tuple[TablePlan, Lease]],
         opened: ExitStack,
         waiting: ExitStack,
         pool: ThreadPoolExecutor,
@@ -346,7 +346,7 @@ class _Run:
                 yield self._fail(entry.sync.plan, entry.error, entry.total.started_at)
 
     def _fail(
-        self, planned: Plan, error: BaseException, started: dt.datetime | None = None
+        self, planned: TablePlan, error: BaseException, started: dt.datetime | None = None
     ) -> Outcome:
         source = self.pipeline.spec.source(planned.source)
         table = planned.lake_table
@@ -407,7 +407,7 @@ class Turn(Lease):
 
 
 def lock_all(
-    plans: Sequence[Plan], lake: Lake, watch: Watch, run_id: str
+    plans: Sequence[TablePlan], lake: Lake, watch: Watch, run_id: str
 ) -> list[Lease | Exception]:
     """Locks tables for this run; returns each table's lock, or the error that kept it.
 
@@ -429,7 +429,7 @@ def lock_all(
     return [ended[number] for number in range(len(plans))]
 
 
-def _succeed(planned: Plan, record: SyncRecord | None) -> Outcome:
+def _succeed(planned: TablePlan, record: SyncRecord | None) -> Outcome:
     if record is not None:
         rows = record.rows_appended or 0
         _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)

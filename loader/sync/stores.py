@@ -12,7 +12,7 @@ from loader.errors import StateError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger, SyncRecord
 from loader.state import StateBackend, StateRow, TableState, choose_counting_state
-from loader.sync.table_plan import Plan
+from loader.sync.table_plan import TablePlan
 
 _MANY = 8
 """For so many tables, one query over the whole ledger is faster than one look for each."""
@@ -61,7 +61,7 @@ class StoredProgress:
     states: Mapping[str, list[StateRow] | StateError]
     batches: Mapping[tuple[str, str], int] | None
 
-    def state(self, plan: Plan, tell: Callable[[str], None]) -> TableState | None:
+    def state(self, plan: TablePlan, tell: Callable[[str], None]) -> TableState | None:
         """Returns a table's state; None if there is none.
 
         Raises:
@@ -76,7 +76,7 @@ class StoredProgress:
                 return found
         return None
 
-    def last_batch(self, plan: Plan, ledger: Ledger, since: int) -> int:
+    def last_batch(self, plan: TablePlan, ledger: Ledger, since: int) -> int:
         """Returns the highest batch of a table that has a row in the ledger; 0 if none has.
 
         Args:
@@ -87,13 +87,13 @@ class StoredProgress:
         return max(self.batches.get((name, plan.lake_table), 0) for name in plan.names)
 
 
-def load_progress(plans: Sequence[Plan], stores: Stores) -> StoredProgress:
+def load_progress(plans: Sequence[TablePlan], stores: Stores) -> StoredProgress:
     """Reads the recorded progress of one source's tables."""
     wanted = [key for plan in plans for key in keys(plan)]
     batches = stores.ledger.last_batches() if len(plans) >= _MANY else None
     return StoredProgress(stores.state.latest_of(wanted), batches)
 
 
-def keys(plan: Plan) -> list[str]:
+def keys(plan: TablePlan) -> list[str]:
     """Returns the keys that a table's state may have: its source may have been renamed."""
     return [f"{name}.{plan.lake_table}" for name in plan.names]

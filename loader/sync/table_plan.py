@@ -68,7 +68,7 @@ class NoCursorError(TableError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """One table of one source, ready to be synced.
 
     Attributes:
@@ -160,9 +160,9 @@ class Plan:
         )
 
 
-def plan(
+def plan_table(
     source: str, table: SourceTable, options: TableOptions, full_refresh: bool = False
-) -> Plan:
+) -> TablePlan:
     """Plans one table: checks its options against its columns.
 
     Raises:
@@ -195,7 +195,7 @@ def plan(
         if options.initial_cursor is not None:
             initial = parse_cursor(options.initial_cursor, type_, f"{where}, initial_cursor")
     key = options.primary_key if options.primary_key is not None else table.primary_key
-    planned = Plan(
+    planned = TablePlan(
         source=source,
         table=table,
         options=options,

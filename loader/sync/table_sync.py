@@ -14,7 +14,7 @@ from loader.sources.interface import Snapshot
 from loader.state import TableState
 from loader.sync.run_context import Watch
 from loader.sync.stores import StoredProgress, Stores
-from loader.sync.table_plan import Plan
+from loader.sync.table_plan import TablePlan
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TableSync:
         slot: held while a batch is read and written, so that not too many are at the same time.
     """
 
-    plan: Plan
+    plan: TablePlan
     held: Lease
     snapshot: Snapshot
     stores: Stores

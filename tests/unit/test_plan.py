@@ -15,7 +15,7 @@ from loader.spec.options import TableOptions
 from loader.state import TableState
 from loader.sync.plan_window import advance_state
 from loader.sync.recover import PriorState
-from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, Plan, plan
+from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan, plan_table
 
 COLUMNS = {
     "id": t.IntegerType(),
@@ -32,8 +32,10 @@ def _table(**more: Any) -> SourceTable:
     return SourceTable(TableRef("orders"), t.StructType(fields), **{"primary_key": ("id",), **more})
 
 
-def _plan(full_refresh: bool = False, table: SourceTable | None = None, **options: Any) -> Plan:
-    return plan("shop", table or _table(), TableOptions(**options), full_refresh)
+def _plan(
+    full_refresh: bool = False, table: SourceTable | None = None, **options: Any
+) -> TablePlan:
+    return plan_table("shop", table or _table(), TableOptions(**options), full_refresh)
 
 
 def test_names_are_the_columns_own_whatever_their_case() -> None:
@@ -115,7 +117,7 @@ def test_a_text_whose_order_nobody_knows_is_refused_where_versions_come_at_once(
 def test_names_of_ours_are_refused(name: str) -> None:
     schema = t.StructType([t.StructField(name, t.IntegerType())])
     with pytest.raises(TableError, match=f"the source has a column '{name}'"):
-        plan("shop", SourceTable(TableRef("orders"), schema), TableOptions(cursor_field=name))
+        plan_table("shop", SourceTable(TableRef("orders"), schema), TableOptions(cursor_field=name))
 
 
 def _known(batch: int, cursor: int | None) -> PriorState:

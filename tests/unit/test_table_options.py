@@ -11,7 +11,7 @@ from loader.sources.file.options import FileOptions, FileTableOptions
 from loader.sources.interface import SourceTable, TableRef
 from loader.sources.jdbc.options import JdbcTableOptions
 from loader.spec.options import TableOptions, options_for
-from loader.sync.table_plan import NoCursorError, plan
+from loader.sync.table_plan import NoCursorError, plan_table
 
 
 def test_a_name_counts_before_wildcards_and_a_later_wildcard_before_an_earlier_one() -> None:
@@ -45,7 +45,7 @@ def test_tables_without_a_cursor_are_named_once_with_the_ways_out() -> None:
         type_ = t.StringType() if column == "x" else t.TimestampType()
         table = SourceTable(TableRef(name), t.StructType([t.StructField(column, type_)]))
         with pytest.raises(NoCursorError) as found:
-            plan("shop", table, TableOptions(cursor_field=["y", "z"]))
+            plan_table("shop", table, TableOptions(cursor_field=["y", "z"]))
         errors[name] = found.value
     together = NoCursorError.of_all(errors, "shop", "xmin")
     assert together.what == "4 tables have no cursor that the options name: a, b, c, d"
