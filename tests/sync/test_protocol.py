@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.functions import lit
@@ -14,6 +15,7 @@ from loader.lake.locks import lock_table
 from loader.lake.staging import discard_staged, publish_batch, stage_batch
 from loader.state import StateRow
 from loader.state.lake_table import LakeState
+from loader.sync import engine
 from loader.sync import publish as publish_module
 from tests.services import Database
 from tests.sync.project import Project
@@ -281,6 +283,27 @@ def test_columns_added_and_dropped(project: Project, orders: Database) -> None:
     assert project.rows("select schema_changes from raw._cq_syncs where batch = 2") == [
         ("added extra string; dropped note string",)
     ]
+
+
+def test_a_raw_table_that_is_altered_meanwhile_fails_and_the_next_run_goes_on(
+    project: Project, orders: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How raw follows the source was planned for other columns."""
+    orders.execute("insert into orders values (101, 'late', 101)")
+    publish = engine.publish
+
+    def alter_first(*arguments: Any) -> Any:
+        project.spark.sql(f"alter table {project.schema}.orders drop column note")
+        return publish(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "publish", alter_first)
+        ran = project.loader("run")
+    assert ran.code == 1
+    assert "were altered while the source was read" in ran.errors[0]
+    assert project.rows("select max(_cq_batch), count(*) from raw.orders") == [(1, 100)]
+    assert project.run().table("shop.orders")["appended"] == 1
+    assert project.rows("select note from raw.orders where id = 101") == [("late",)]
 
 
 def test_discarding_a_batch_expires_nothing_else(project: Project, orders: Database) -> None:
