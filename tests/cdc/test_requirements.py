@@ -68,7 +68,7 @@ def test_a_role_with_the_least_privileges(project: Project, postgres_database: D
 def test_the_privileges_that_the_page_calls_enough(
     project: Project, postgres_database: Database
 ) -> None:
-    """Pasted from docs/security.md as they are there."""
+    """Pasted from docs/privileges.md as they are there."""
     tables = ("orders", "customers")
     with contextlib.suppress(Exception):
         postgres_database.execute("drop owned by loader", "drop role loader")

@@ -1,4 +1,4 @@
-"""The privileges that docs/security.md calls enough, pasted as they are there."""
+"""The privileges that docs/privileges.md calls enough, pasted as they are there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSWORD = "least-privileges"
 def _pasted(mark: str) -> list[str]:
     """Returns the statements of the page's block that contains this text."""
     blocks = re.findall(
-        r"```(?:sql)?\n(.*?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL
+        r"```(?:sql)?\n(.*?)```", (ROOT / "docs/privileges.md").read_text(), re.DOTALL
     )
     [block] = [block for block in blocks if mark in block]
     block = re.sub(r"--.*", "", block).replace("…", PASSWORD)
