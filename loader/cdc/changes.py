@@ -52,7 +52,7 @@ class Changes:
         key: the primary key's columns.
         first: the ordinal of the first transaction that counts.
         seen: what the first load has seen already; None if nothing.
-        earlier: what its pieces had seen that end with these keys
+        earlier: what its chunks had seen that end with these keys
             (:class:`loader.cdc.position.Mark`).
         placeholder: Debezium's text for a value that the log leaves out.
         cached: keeps rows that are read more than once, until the run ends.

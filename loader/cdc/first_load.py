@@ -79,17 +79,17 @@ class FirstLoads:
         )
 
     def is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
-        """Returns whether a table can be loaded in pieces."""
+        """Returns whether a table can be loaded in chunks."""
         with self._open_snapshot(table).connect(table) as connection:
             return is_divisible(connection, self._slot.database.dialect, table, key)
 
     def bound_next_chunk(
         self, table: SourceTable, key: Sequence[LoggedColumn], after: Key | None
     ) -> tuple[Chunk, VisibleTransactions]:
-        """Returns the table's next piece, and the transactions that its snapshot sees.
+        """Returns the table's next chunk, and the transactions that its snapshot sees.
 
         Args:
-            after: the last key of the piece before it; None for the first one.
+            after: the last key of the chunk before it; None for the first one.
         """
         self._hold_slot()
         database = self._slot.database
@@ -118,7 +118,7 @@ class FirstLoads:
         self._open_snapshot(table).refuse_lossy_values(table)
 
     def read(self, spark: SparkSession, table: SourceTable, bounds: Bounds) -> DataFrame:
-        """Reads all rows of a table, or those of its piece."""
+        """Reads all rows of a table, or those of its chunk."""
         snapshot, found = self._open_snapshot(table), self._chunks.get(table.ref.name)
         if found is None:
             return snapshot.read(spark, table, Window(), bounds)
@@ -245,7 +245,7 @@ class Chunk:
 def is_divisible(
     connection: Connection, dialect: Dialect, table: SourceTable, key: Sequence[LoggedColumn]
 ) -> bool:
-    """Returns whether a table can be loaded in pieces: Spark orders its key as the database does.
+    """Returns whether a table can be loaded in chunks: Spark orders its key as the database does.
 
     A key that only the spec declares may not be unique, and has no index.
     """
@@ -274,11 +274,11 @@ def find_next_chunk(
     size: int,
     readers: int,
 ) -> Chunk:
-    """Returns the next piece.
+    """Returns the next chunk.
 
     Args:
         relation: the quoted table.
-        after: the last key of the piece before it; None for the first one.
+        after: the last key of the chunk before it; None for the first one.
         size: how many rows it has at most.
         readers: among how many readers it is divided.
     """

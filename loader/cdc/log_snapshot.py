@@ -21,16 +21,9 @@ from loader.cdc.debezium.engine import build_missing_error, is_installed
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.first_load import FirstLoads
 from loader.cdc.position import Mark, format_position
-from loader.cdc.requirements import (
-    Lack,
-    build_error,
-    find_publication_lacks,
-    find_server_lacks,
-    find_table_lacks,
-    find_unpublishable,
-)
-from loader.cdc.slot import SlotAdvance, SourceSlot, slot_name
-from loader.cdc.slot_setup import SlotSetup, name_in_log, prepare_slot, schema_and_table
+from loader.cdc.requirements import UnmetRequirements, find_unmet_requirements
+from loader.cdc.slot import SlotAdvance, SourceSlot, name_in_log, schema_and_table, slot_name
+from loader.cdc.slot_setup import SlotSetup, prepare_slot
 from loader.cdc.table_definition import (
     Definitions,
     LoggedColumn,
@@ -44,7 +37,6 @@ from loader.rows.delta import DELETED
 from loader.rows.window import Bounds, Logged, Window
 from loader.sources.interface import Snapshot, SourceTable
 from loader.sources.jdbc.interface import Database
-from loader.spark.error_translation import DatabaseError
 from loader.spark.temporary_files import private_folder
 
 _log = logging.getLogger("loader")
@@ -82,7 +74,7 @@ class LogSnapshot(Snapshot):
         stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        # A full refresh begins without a mark, and goes on with the piece that it has just read.
+        # A full refresh begins without a mark, and goes on with the chunk that it has just read.
         own = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or own
         # From here on, the slot keeps the log for the table in any case.
@@ -200,46 +192,33 @@ class LogSnapshot(Snapshot):
         self._slot_advance.marks_of = marks
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
-        where = f"{self._definitions.where(table)}, sync_mode: cdc"
-        server, tables, publication = self._lacks
-        own = tables[table.ref.name]
-        found = own if isinstance(own, TableError) else build_error(own, where)
-        found = build_error(server, self.where) or found
-        if found is not None:
-            raise found
+        unmet, name = self._unmet_requirements, table.ref.name
+        error = unmet.server or unmet.tables.get(name)
+        if error is not None:
+            raise error
         self._definitions.read_columns(table)
-        # one statement publishes all tables: so the error is one for all of them
-        found = build_error(publication.get(table.ref.name, ()), self.where)
-        if found is not None:
-            raise found
+        error = unmet.unpublishable.get(name) or unmet.publication
+        if error is not None:
+            raise error
         with self.database.connect(self._definitions.where(table)) as connection:
             slot = self.slot.read_slot(connection)
         if not is_installed():
-            raise build_missing_error(where)
+            raise build_missing_error(f"{self._definitions.where(table)}, sync_mode: cdc")
         if slot is None:
             return [f"the first run creates the replication slot {self.slot.name}"]
         kept = f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log"
         return [f"{self.slot.name}: {slot.lost}"] if slot.lost else [kept]
 
     @cached_property
-    def _lacks(
-        self,
-    ) -> tuple[list[Lack], dict[str, list[Lack] | TableError], dict[str, list[Lack]]]:
-        """The unmet requirements of the server, each table, and the publication for each table."""
-        tables: dict[str, list[Lack] | TableError] = {}
+    def _unmet_requirements(self) -> UnmetRequirements:
         with self.database.connect(self.where) as connection:
-            server = find_server_lacks(connection, self.slot)
-            for name, table in self.tables.items():
-                try:
-                    tables[name] = find_table_lacks(
-                        connection, self.slot, table, self._definitions.list_key(table)
-                    )
-                except DatabaseError as error:  # such as a schema that the role may not use
-                    tables[name] = error
-            good = [self.tables[name] for name, lacks in tables.items() if lacks == []]
-            barred = find_unpublishable(connection, self.slot, good)
-            shared = find_publication_lacks(connection, self.slot)
-        return server, tables, {n: [barred[n]] if n in barred else shared for n in self.tables}
+            return find_unmet_requirements(
+                connection,
+                self.slot,
+                list(self.tables.values()),
+                self._definitions.list_key,
+                self.where,
+            )
 
     def advance_slot(self) -> None:
         """Moves the slot to where all of its tables are safe; called once all is published."""
@@ -295,14 +274,14 @@ class LogSnapshot(Snapshot):
     def _bound_first_load(
         self, table: SourceTable, window: Window, ready: SlotSetup, parts: Iterable[str], lost: str
     ) -> Bounds:
-        """Bounds a read of all rows; if they are many, and raw has none, of a first piece."""
+        """Bounds a read of all rows; if they are many, and raw has none, of a first chunk."""
         position, found, seen = self._loads.bound_table(table)
         key, rows = self._definitions.list_key_columns(table), found.rows
         upto = None
         large = (rows or 0) > self.database.options.batch_rows
         if large and window.held is None and self._loads.is_divisible(table, key):
-            piece, seen = self._loads.bound_next_chunk(table, key, None)
-            rows, upto = piece.rows, piece.upto
+            chunk, seen = self._loads.bound_next_chunk(table, key, None)
+            rows, upto = chunk.rows, chunk.upto
         mark = Mark(
             position,
             self.slot.name,
@@ -328,19 +307,19 @@ class LogSnapshot(Snapshot):
         )
 
     def _bound_next_chunk(self, table: SourceTable, mark: Mark, ready: SlotSetup) -> Bounds:
-        """Bounds the next piece of a first load."""
-        piece, seen = self._loads.bound_next_chunk(
+        """Bounds the next chunk of a first load."""
+        chunk, seen = self._loads.bound_next_chunk(
             table, self._definitions.list_key_columns(table), mark.loaded
         )
-        after = mark.add_chunk(piece.upto, seen)
-        if piece.upto is not None:
+        after = mark.add_chunk(chunk.upto, seen)
+        if chunk.upto is not None:
             self._unfinished[table.ref.name] = after
         resumed = mark.seen is not None and mark.seen.text != seen.text
         if resumed:
             self._loads.refuse_lossy_values(table)
         at = format_position(mark.position)
         return Bounds(
-            rows=piece.rows,
+            rows=chunk.rows,
             mark=after.to_dict(),
             settled=True,
             log=Logged(at, at, ready.slot.held, continued=True),
@@ -348,7 +327,7 @@ class LogSnapshot(Snapshot):
         )
 
     def _explain_new_key(self, table: SourceTable, mark: Mark) -> str:
-        """Returns whether the pieces of a first load are no ranges of the table's key any more."""
+        """Returns whether the chunks of a first load are no ranges of the table's key any more."""
         key = tuple(self._definitions.list_key(table))
         return "its key was changed during its first load" if mark.key not in ((), key) else ""
 

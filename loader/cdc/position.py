@@ -92,10 +92,10 @@ class Mark:
         system: the cluster's identity and timeline; empty if it is hidden.
         seen: what the first load's snapshot saw: transactions that it saw are not read again; None
             once the table was read beyond them.
-        loaded: the last key of the first load's pieces that are in raw; None if it is complete.
-        earlier: of a first load that was broken off: the last key of each run's pieces, and what
+        loaded: the last key of the first load's chunks that are in raw; None if it is complete.
+        earlier: of a first load that was broken off: the last key of each run's chunks, and what
             that run's snapshot saw, the last run's excepted.
-        key: the columns of the key that both are ranges of; empty if there are no pieces.
+        key: the columns of the key that both are ranges of; empty if there are no chunks.
         columns: the table's columns at that time, as `list_by_number` returns them.
         partitions: the ids of its partitions at that time; empty if it was not partitioned.
         catalog: its other definitions in the catalog at that time (`read_fingerprints`).
@@ -186,7 +186,7 @@ class Mark:
         )
 
     def add_chunk(self, loaded: tuple[str, ...] | None, seen: VisibleTransactions) -> Mark:
-        """Returns the mark after another piece of the first load.
+        """Returns the mark after another chunk of the first load.
 
         Args:
             loaded: its last key; None if nothing follows it.
@@ -221,12 +221,12 @@ def is_visible_to_chunk(
     key: Mapping[str, DataType],
     row: Column,
 ) -> Column:
-    """Returns whether the piece that a row's key lies in has seen its transaction.
+    """Returns whether the chunk that a row's key lies in has seen its transaction.
 
     Args:
-        earlier: the last keys of the pieces of runs that were broken off, ascending, and the
+        earlier: the last keys of the chunks of runs that were broken off, ascending, and the
             snapshots that these runs read.
-        newest: the snapshot of the pieces above; None if all is later than it.
+        newest: the snapshot of the chunks above; None if all is later than it.
         key: the key's columns and their types.
         row: a struct that has them.
     """

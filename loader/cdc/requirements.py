@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from loader.cdc.slot import SourceSlot, build_publication_sql
+from loader.cdc.slot import SourceSlot, build_publication_sql, name_in_log
 from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection
+from loader.spark.error_translation import DatabaseError
 
 _OLDEST = 140000
 
@@ -26,6 +28,68 @@ class Lack:
 
     what: str
     remedy: str
+
+
+@dataclass(frozen=True)
+class UnmetRequirements:
+    """The requirements that a source does not meet, as errors.
+
+    Attributes:
+        server: the error of the server or the role; nothing else was checked then.
+        tables: the errors of tables that cannot be followed, by name.
+        unpublishable: the errors of tables that this role cannot add to the publication, by name.
+        publication: the error of the publication.
+    """
+
+    server: TableError | None = None
+    tables: Mapping[str, TableError] = field(default_factory=dict)
+    unpublishable: Mapping[str, TableError] = field(default_factory=dict)
+    publication: TableError | None = None
+
+
+def find_unmet_requirements(
+    connection: Connection,
+    slot: SourceSlot,
+    tables: Sequence[SourceTable],
+    key: Callable[[SourceTable], Sequence[str]],
+    where: str,
+) -> UnmetRequirements:
+    """Checks all requirements of a source.
+
+    Args:
+        key: returns a table's key.
+        where: the source, for messages.
+    """
+    server = build_error(find_server_lacks(connection, slot), where)
+    if server is not None:
+        return UnmetRequirements(server)
+    names = Counter(map(name_in_log, tables))
+    refused: dict[str, TableError] = {}
+    for table in tables:
+        place = f"table {slot.database.name}.{table.ref.name}, sync_mode: cdc"
+        error: TableError | None
+        try:
+            error = build_error(find_table_lacks(connection, slot, table, key(table)), place)
+        except DatabaseError as denied:  # such as a schema that the role may not use
+            error = denied
+        if error is None and names[name_in_log(table)] > 1:
+            error = TableError(
+                f"another table is called {name_in_log(table)} in the log, too",
+                where=place,
+                remedy="Read one of them by a cursor (sync_mode: incremental)",
+            )
+        if error is not None:
+            refused[table.ref.name] = error
+    good = [table for table in tables if table.ref.name not in refused]
+    barred = find_unpublishable(connection, slot, good)
+    # One statement publishes all tables: so the error is one for all of them.
+    errors = {name: build_error([lack], where) for name, lack in barred.items()}
+    return UnmetRequirements(
+        None,
+        refused,
+        {name: error for name, error in errors.items() if error is not None},
+        build_error(find_publication_lacks(connection, slot), where),
+    )
 
 
 def find_server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:

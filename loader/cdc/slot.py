@@ -17,6 +17,7 @@ from typing import Any
 
 from loader.cdc.position import Mark, format_position, parse_position
 from loader.errors import TableError
+from loader.sources import SourceTable
 from loader.sources.jdbc.interface import Connection, Database
 from loader.spark.error_translation import DatabaseError
 
@@ -365,3 +366,13 @@ class SlotAdvance:
                 held = [mark.position for mark in marks if mark is not None]
                 self._stored[name] = min(held, default=None)
         return True
+
+
+def schema_and_table(table: SourceTable) -> tuple[str, str]:
+    """Returns a table's schema and name."""
+    return table.ref.native.schema or "", table.ref.native.table
+
+
+def name_in_log(table: SourceTable) -> str:
+    """Returns a table's name in the log."""
+    return ".".join(schema_and_table(table))

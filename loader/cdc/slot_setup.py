@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loader.cdc.position import Mark, format_position
-from loader.cdc.requirements import (
-    build_error,
-    find_publication_lacks,
-    find_server_lacks,
-    find_table_lacks,
-    find_unpublishable,
-)
-from loader.cdc.slot import Slot, SourceSlot
+from loader.cdc.requirements import find_unmet_requirements
+from loader.cdc.slot import Slot, SourceSlot, schema_and_table
 from loader.errors import TableError
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection, read_activity
@@ -22,16 +15,6 @@ from loader.spark.error_translation import DatabaseError
 
 _MUCH = 10 * 1024**3
 """Of more log than this that the slot keeps, a run warns."""
-
-
-def schema_and_table(table: SourceTable) -> tuple[str, str]:
-    """Returns a table's schema and name."""
-    return table.ref.native.schema or "", table.ref.native.table
-
-
-def name_in_log(table: SourceTable) -> str:
-    """Returns a table's name in the log."""
-    return ".".join(schema_and_table(table))
 
 
 @dataclass(frozen=True)
@@ -113,37 +96,14 @@ def prepare_slot(
     Raises:
         TableError: if this role cannot, or the log cannot be read; names all that is missing.
     """
-    names = Counter(map(name_in_log, tables))
-    no: dict[str, TableError] = {}
     with own.database.connect() as connection:
-        lacks = build_error(find_server_lacks(connection, own), where)
-        if lacks is not None:
-            raise lacks
-        system = read_activity(connection).system
-        for table in tables:
-            place = f"table {own.database.name}.{table.ref.name}, sync_mode: cdc"
-            found: TableError | None
-            try:
-                found = build_error(find_table_lacks(connection, own, table, key(table)), place)
-            except DatabaseError as error:  # such as a schema that the role may not use
-                found = error
-            if found is not None:
-                no[table.ref.name] = found
-            elif names[name_in_log(table)] > 1:
-                no[table.ref.name] = TableError(
-                    f"another table is called {name_in_log(table)} in the log, too",
-                    where=place,
-                    remedy="Read one of them by a cursor (sync_mode: incremental)",
-                )
+        unmet = find_unmet_requirements(connection, own, tables, key, where)
+        error = unmet.server or unmet.publication
+        if error is not None:
+            raise error
+        no = {**unmet.tables, **unmet.unpublishable}
         good = [table for table in tables if table.ref.name not in no]
-        for name, lack in find_unpublishable(connection, own, good).items():
-            barred = build_error([lack], where)  # one statement for all tables: one error
-            assert barred is not None
-            no[name] = barred
-        good = [table for table in good if table.ref.name not in no]
-        lacks = build_error(find_publication_lacks(connection, own), where)
-        if lacks is not None:
-            raise lacks
+        system = read_activity(connection).system
         slot, created = own.read_slot(connection), False
         if not good:
             # No table needs it; without a publication it could not be read.

@@ -14,7 +14,7 @@ from loader.cdc.catalog_changes import (
 )
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.position import Mark
-from loader.cdc.slot_setup import name_in_log
+from loader.cdc.slot import name_in_log
 from loader.errors import TableError
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection, Database
@@ -47,12 +47,12 @@ class LoggedColumn:
         name: as the database has it.
         kind: PostgreSQL's name for its type; a domain's is its base type's, an array's its
             elements'. `enum` for all enums.
+        declared: its type as it was declared.
         array: whether it is an array.
         generated: whether the database computes it.
         toastable: whether the log may leave out its value if an update does not change it (values
             of more than 2 kB).
         complete: whether it does not, from now on, as the table has REPLICA IDENTITY FULL.
-        declared: its type as it was declared.
         default: whether it has a default value.
         nested: whether it was declared as an array of arrays.
         of_domain: whether it is an array whose elements are of a domain.
@@ -61,10 +61,10 @@ class LoggedColumn:
     number: int
     name: str
     kind: str
+    declared: str = ""
     array: bool = False
     generated: bool = False
     toastable: bool = False
-    declared: str = ""
     default: bool = False
     nested: bool = False
     of_domain: bool = False
@@ -145,10 +145,10 @@ def read_logged_columns(connection: Connection, relation: str, where: str) -> li
             attnum::text,
             attname,
             case when typtype = 'e' then '{ENUM}' else typname end,
+            declared,
             is_array::text,
             (attgenerated <> '')::text,
             (attstorage <> 'p')::text,
-            declared,
             has_default::text,
             nested::text,
             of_domain::text,
@@ -167,31 +167,9 @@ def read_logged_columns(connection: Connection, relation: str, where: str) -> li
     )
     found = [
         LoggedColumn(
-            int(number or 0),
-            name or "",
-            kind or "",
-            array == "true",
-            generated == "true",
-            toastable == "true",
-            declared or "",
-            default == "true",
-            nested == "true",
-            of_domain == "true",
-            complete == "true",
+            int(number or 0), name or "", kind or "", declared or "", *(f == "true" for f in flags)
         )
-        for (
-            number,
-            name,
-            kind,
-            array,
-            generated,
-            toastable,
-            declared,
-            default,
-            nested,
-            of_domain,
-            complete,
-        ) in rows
+        for number, name, kind, declared, *flags in rows
     ]
     for column in found:
         _refuse_column(column, where)
@@ -322,7 +300,7 @@ class Definitions:
         return columns
 
     def alteration_error(self, table: SourceTable) -> TableError:
-        """Returns the error of a table that was altered in the midst of the run."""
+        """Returns the error of a table that was altered during the run."""
         return TableError(
             "its columns were changed during the run", where=self.where(table), remedy="Run again"
         )

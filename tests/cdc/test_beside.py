@@ -1,4 +1,4 @@
-"""What others do to the log, the slot and the tables between two runs, and beside one."""
+"""No gap: what others do to log, slot and tables, between two runs or beside one, is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change data capture: a first load, then the log's changes, in order."""
+"""No gap and no double by the log: a first load, then the changes, in order."""
 
 from __future__ import annotations
 

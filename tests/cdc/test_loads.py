@@ -1,4 +1,4 @@
-"""First loads: joined with the log at one position, again on demand, and after a lost slot."""
+"""No gap and no double: first loads join the log at one position, again after a lost slot."""
 
 from __future__ import annotations
 

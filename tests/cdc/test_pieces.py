@@ -1,4 +1,4 @@
-"""A first load in pieces: whatever the key, broken off, with writers in between.
+"""No gap and no double: a first load in chunks, whatever the key, broken off, beside writers.
 
 One that is killed: `test_crash.py`.
 """

@@ -1,4 +1,4 @@
-"""What a database lacks is said, with the SQL that mends it; the least privileges are enough."""
+"""Loud: what a database lacks is reported, with the SQL to run; the least privileges are enough."""
 
 from __future__ import annotations
 

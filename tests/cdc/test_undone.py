@@ -1,4 +1,4 @@
-"""What was altered and altered back between two runs is noticed, and the table is read anew."""
+"""No gap: a table that was altered and altered back between two runs is read again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.cdc.test_changes import follow, newest
 from tests.services import Database
 from tests.sync.project import Project
 
-ANEW = "all rows are read again"
+AGAIN = "all rows are read again"
 
 
 def test_what_was_altered_and_altered_back(project: Project, postgres_database: Database) -> None:
@@ -59,7 +59,7 @@ def test_what_was_altered_and_altered_back(project: Project, postgres_database: 
         "alter table parts attach partition parts_1 for values from (0) to (100)",
     )
     ran = project.run()
-    found = {warning.split(":")[0] for warning in ran.warnings if ANEW in warning}
+    found = {warning.split(":")[0] for warning in ran.warnings if AGAIN in warning}
     assert found == {f"shop.{table}" for table in (*tables, "parts")}
     for table in (*tables, "parts"):
         rows = postgres_database.query(f"select id, v::text from {table} order by id")
@@ -122,7 +122,7 @@ def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Da
         "update parts set v = v + 1",
     )
     ran = project.run("--concurrency", "4")
-    assert [warning for warning in ran.warnings if ANEW in warning] == []
+    assert [warning for warning in ran.warnings if AGAIN in warning] == []
     appended = {table: ran.table(f"shop.{table}")["appended"] for table in every}
     assert appended == {table: len(HARMLESS) if table == "things" else 1 for table in every}
     for table, statements in zip(tables, [*HARMLESS[1:], HARMLESS[0]], strict=True):
@@ -131,5 +131,5 @@ def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Da
             f"update {table} set v = v + 1",
         )
     again = project.run("--concurrency", "4")
-    assert [warning for warning in again.warnings if ANEW in warning] == []
+    assert [warning for warning in again.warnings if AGAIN in warning] == []
     assert {again.table(f"shop.{table}")["appended"] for table in tables} == {1}

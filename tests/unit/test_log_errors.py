@@ -1,4 +1,4 @@
-"""Errors of the log that have a remedy of their own."""
+"""Loud: errors of the log that have a remedy of their own."""
 
 from __future__ import annotations
 

@@ -134,11 +134,11 @@ class PostgresLateCommits:
         before, now = self._read_last_mark(window), self.transactions
         if before is None or now is None or window.cursor is None:
             return False
-        anew = before.compare_database(now) is DatabaseContinuity.FAILED_OVER or (
+        may_reuse = before.compare_database(now) is DatabaseContinuity.FAILED_OVER or (
             self._has_moved(table, window)
             and self.lineages[table.ref.name].is_redefined(window.mark)
         )
-        return anew and not window.cursor.type.is_time
+        return may_reuse and not window.cursor.type.is_time
 
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows; the sync goes on."""
