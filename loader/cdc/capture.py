@@ -7,14 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar, cast
 
-from pyspark.sql import DataFrame, SparkSession
-
 from loader.cdc.debezium.engine import build_missing_error, is_installed
 from loader.cdc.log_snapshot import LogSnapshot, open_log
 from loader.cdc.requirements import list_setup_sql
 from loader.cdc.slot import slot_name
-from loader.rows.window import Window
-from loader.sources.contents import Contents
 from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable
 from loader.sources.jdbc.interface import (
     Database,
@@ -59,12 +55,17 @@ class PostgresCapture(LogCapture):
             yield snapshot
 
 
-def _pass_on(method: Method) -> Method:
-    """Returns a method that calls the same method of the snapshot that reads the call's table."""
+def _pass_on(method: Method, by_queries: bool = False) -> Method:
+    """Returns a method that calls the same method of the snapshot that reads the call's table.
+
+    Args:
+        by_queries: queries answer it, of all tables.
+    """
 
     def call(self: CompositeSnapshot, *args: Any, **named: Any) -> Any:
         [table] = [one for one in (*args, *named.values()) if isinstance(one, SourceTable)]
-        return getattr(self.find_snapshot(table), method.__name__)(*args, **named)
+        found = self.open_queries() if by_queries else self.find_snapshot(table)
+        return getattr(found, method.__name__)(*args, **named)
 
     return cast(Method, call)
 
@@ -94,24 +95,11 @@ class CompositeSnapshot(Snapshot):
     is_steady = _pass_on(Snapshot.is_steady)
     digest = _pass_on(Snapshot.digest)
     estimate_bytes = _pass_on(Snapshot.estimate_bytes)
+    read_current_rows = _pass_on(Snapshot.read_current_rows, by_queries=True)
+    contents = _pass_on(Snapshot.contents, by_queries=True)
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self.log.use_marks(marks)
-
-    def read_current_rows(
-        self, spark: SparkSession, table: SourceTable, keys: DataFrame
-    ) -> DataFrame:
-        return self.open_queries().read_current_rows(spark, table, keys)
-
-    def contents(
-        self,
-        spark: SparkSession,
-        table: SourceTable,
-        key: Sequence[str],
-        window: Window,
-        unique: bool,
-    ) -> Contents:
-        return self.open_queries().contents(spark, table, key, window, unique)
 
     def open_queries(self) -> JdbcSnapshot:
         """Returns the snapshot for queries; takes it on the first call."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from loader.cdc.position import Mark, format_position, parse_position
 from loader.errors import TableError
-from loader.sources import SourceTable
+from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection, Database
 from loader.spark.error_translation import DatabaseError
 
