@@ -121,16 +121,16 @@ class Build:
             ended = _runner().invoke(self.command(output, profile, folder))
         results = getattr(ended.result, "results", None) or []
         # A hook that ran well is none of the models and tests that people count.
-        told = Counter(
+        by_status = Counter(
             str(result.status)
             for result in results
             if result.node.resource_type != "operation" or str(result.status) in _BAD
         )
         facts = {
-            "succeeded": sum(told[status] for status in _GOOD),
-            "warned": told["warn"],
-            "failed": sum(told[status] for status in _BAD),
-            "skipped": told["skipped"],
+            "succeeded": sum(by_status[status] for status in _GOOD),
+            "warned": by_status["warn"],
+            "failed": sum(by_status[status] for status in _BAD),
+            "skipped": by_status["skipped"],
             "seconds": round(time.monotonic() - began, 1),
         }
         counts = ", ".join(f"{facts[k]} {k}" for k in ("succeeded", "warned", "failed", "skipped"))
@@ -139,7 +139,7 @@ class Build:
             return 2
         output.table("build", tuple(facts), [tuple(facts.values())] if output.json else [])
         output.say(f"dbt build: {counts}, in {facts['seconds']} s.")
-        if ended.success and not told and self._has_selection_by_name():
+        if ended.success and not by_status and self._has_selection_by_name():
             output.error(_nothing_selected(self.arguments))
             return 1
         return 0 if ended.success else 1

@@ -48,10 +48,9 @@ def codegen(
     Later runs add what is new and update what nobody has edited: your edits stay.
     """
     from loader.cli.settings import open_pipeline_with_served
-    from loader.codegen.dbt_project import DbtProject
+    from loader.codegen.dbt_project import DbtProject, read, write_all
+    from loader.codegen.files import FILE, Manifest
     from loader.codegen.generate import MODELS, SOURCES, Folder, generate
-    from loader.codegen.generated_manifest import FILE, Manifest
-    from loader.codegen.writing import read, write_all
     from loader.codegen.yaml_text import YamlText
 
     spec = settings.spec(needs_source=False)
@@ -62,7 +61,7 @@ def codegen(
     for name in (SOURCES, MODELS):  # reports broken files before Spark starts, which takes seconds
         YamlText(read(project.output / name) or "", str(project.output / name))
     with open_pipeline_with_served(settings, spec) as pipeline:
-        from loader.codegen.table_info import NotSynced, describe_tables
+        from loader.codegen.table import NotSynced, describe_tables
 
         found = list(describe_tables(pipeline, select))
         sources = {source.name for source in pipeline.spec.sources}

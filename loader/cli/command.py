@@ -197,10 +197,10 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
 @click.pass_obj
 def init(settings: Settings, url: str | None) -> None:
     """Writes a starter project: loader.yml, profiles, a dbt project wired to the package."""
-    from loader.spark import scaffold
+    from loader.spark import setup
 
     if url is None:
-        scaffold.create(Path.cwd(), settings.output.say)
+        setup.create(Path.cwd(), settings.output.say)
         return
     from loader.cli.database_spec import init_from_database
 

@@ -133,10 +133,9 @@ def _compact_tables(
     pipeline: Pipeline, select: Sequence[str], upkeep: Upkeep
 ) -> Iterator[CompactionResult | LoaderError]:
     from loader.lake.system_tables import STATES, name_damage
-    from loader.maintenance.compaction import compact_raw, compact_shared
+    from loader.maintenance.compaction import compact_raw, compact_shared, retry_locked_tables
     from loader.maintenance.dependents import Dependent, Unreadable, dependents
-    from loader.maintenance.lock_retry import in_turn
-    from loader.maintenance.orphan_files import AGE
+    from loader.maintenance.expiry import AGE
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.reconcile.reconciled import Reconciled
     from loader.sync.ingest import prune_states
@@ -171,7 +170,7 @@ def _compact_tables(
         with step(f"{one.name}: compacting"):
             return compact_raw(lake, one, upkeep, readers)
 
-    for (_, raw), outcome in in_turn(tables, compacted):
+    for (_, raw), outcome in retry_locked_tables(tables, compacted):
         if isinstance(outcome, Exception):
             yield pipeline.redact_error(outcome, f"table {raw.name}")
         else:

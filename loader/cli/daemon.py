@@ -38,19 +38,19 @@ class _Heard:
 
     def __init__(self, settings: Settings) -> None:
         self.output = settings.output
-        self.told: set[tuple[str, str]] = set()
+        self.reported: set[tuple[str, str]] = set()
         self.now: set[tuple[str, str]] = set()
 
     def phase(self, table: str, phase: str, rows: int | None) -> None: ...
 
     def warn(self, table: str, text: str) -> None:
         self.now.add((table, text))
-        if (table, text) not in self.told:
+        if (table, text) not in self.reported:
             self.output.warning(f"{table}: {text}", table=table)
 
     def next(self) -> None:
         """A round begins."""
-        self.told, self.now = self.now, set()
+        self.reported, self.now = self.now, set()
 
 
 @dataclass

@@ -115,10 +115,10 @@ def init_from_database(settings: Settings, text: str) -> None:
     """
     from loader.cli.settings import open_pipeline
     from loader.package import package_folder
-    from loader.spark import scaffold
+    from loader.spark import setup
 
     url, say = DatabaseUrl.parse(text, os.environ), settings.output.say
-    scaffold.refuse_existing_spec(Path.cwd())
+    setup.refuse_existing_spec(Path.cwd())
     given = os.environ.get(url.variable) != url.password
     if url.password:
         os.environ[url.variable] = url.password  # the spec names the variable
@@ -136,7 +136,7 @@ def init_from_database(settings: Settings, text: str) -> None:
             where="--from",
             remedy="Grant it usage on the schema and select on its tables",
         )
-    scaffold.create(Path.cwd(), say, render_spec(url, tables, options))
+    setup.create(Path.cwd(), say, render_spec(url, tables, options))
     say(f"loader.yml has {len(options)} tables, each with its cursor and the reason for it.")
     if given and url.password:
         say(f"No password was written: loader.yml takes it from the variable {url.variable}.")

@@ -1,4 +1,7 @@
-"""The commands' output: rich text for people, one JSON object per line for machines."""
+"""The commands' output: rich text for people, one JSON object per line for machines.
+
+Also shows which step of a command takes more than a few seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import logging
 import re
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +24,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from loader.cli.slow_steps import SlowSteps
 from loader.cli.streams import ERR, OUT, Streams
 from loader.errors import LoaderError
+from loader.spark.steps import LOGGER
 from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 _WIDE = 10_000
@@ -287,3 +291,67 @@ def _format_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     return str(value)
+
+
+SECONDS = 5.0
+"""After so long a step is shown; then after twice as long, until it is every :data:`LONGEST`."""
+
+LONGEST = 60.0
+
+_PAUSE = 0.5
+
+
+class SlowSteps(logging.Handler):
+    """Shows the oldest of the steps that :func:`loader.spark.steps.step` encloses.
+
+    Args:
+        show: shows a line.
+
+    Attributes:
+        describe: returns lines that are shown instead, if there are any: the tables of a run.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self.describe: Callable[[], list[str]] = list
+        self._show_line = show
+        self._ended = threading.Event()
+        self._steps: dict[int | None, tuple[str, float]] = {}  # by thread, with its begin
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Notes that a step has begun or ended."""
+        self._steps.pop(record.thread, None)
+        if record.getMessage():
+            self._steps[record.thread] = record.getMessage(), time.monotonic()
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Shows steps for as long as a command runs."""
+        log = logging.getLogger(LOGGER)
+        log.addHandler(self)
+        log.setLevel(logging.DEBUG)
+        thread = threading.Thread(target=self._show, name="slow-steps", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+            log.removeHandler(self)
+
+    def _show(self) -> None:
+        doing: object = None
+        shown, pause = 0.0, SECONDS
+        while not self._ended.wait(min(_PAUSE, SECONDS)):
+            now = time.monotonic()
+            lines, current, began = self.describe(), "tables", now
+            oldest = min(self._steps.copy().values(), key=lambda one: one[1], default=None)
+            if not lines and oldest is not None:
+                current, began = oldest
+                lines = [f"{current} ({now - began:.0f} s)"]
+            if (current, bool(lines)) != doing:
+                doing, shown, pause = (current, bool(lines)), began, SECONDS
+            if lines and now - shown >= pause:
+                shown, pause = now, min(2 * pause, LONGEST)
+                for line in lines:
+                    self._show_line(line)

@@ -148,8 +148,8 @@ def status(
         output.say("Nothing has been synced yet: run `loader run`.")
         return bool(fail_if_stale)
     shown = -1 if any(row[-2] for row in rows) else -2  # the log only if some table follows it
-    told = [(*row[:5], _age(row[5]), _size(row[6]), row[7]) for row in rows]
-    output.table("status", columns[:shown], [row[:shown] for row in told])
+    shown_rows = [(*row[:5], _age(row[5]), _size(row[6]), row[7]) for row in rows]
+    output.table("status", columns[:shown], [row[:shown] for row in shown_rows])
     failed: dict[str, list[str]] = {}  # the tables of a source that is down share one error
     for row in rows:
         if row[-1]:

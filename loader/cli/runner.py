@@ -80,12 +80,12 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
             wanted.run(runs, watch, done)
         except JavaEndedError as error:
             ended = error
-    told = any(isinstance(outcome.error, JavaEndedError) for outcome in outcomes)
+    is_reported = any(isinstance(outcome.error, JavaEndedError) for outcome in outcomes)
     code = report.report_outcomes(output, outcomes)
-    if ended is not None and not told:
+    if ended is not None and not is_reported:
         output.error(ended)
         code = ended.exit_code
-    if wanted.build is None or watch.stopped.is_set() or told or ended is not None:
+    if wanted.build is None or watch.stopped.is_set() or is_reported or ended is not None:
         return code
     with stopping(stop, runs.cancel, interrupt=lambda: True):
         return max(code, build_in_pipeline(settings, runs.pipeline, wanted.build))

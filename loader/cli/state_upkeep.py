@@ -239,14 +239,18 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     --select, state and ledger that are damaged are put aside first.
     """
     from loader.cli.settings import open_pipeline_with_served
-    from loader.maintenance.quarantine import set_aside
-    from loader.maintenance.rebuild import raw_tables, rebuild_table, source_commits
+    from loader.maintenance.rebuild import (
+        quarantine_table,
+        raw_tables,
+        rebuild_table,
+        source_commits,
+    )
 
     with open_pipeline_with_served(settings) as pipeline:
         rows: list[tuple[object, ...]] = []
         failed: set[str] = set()
 
-        def told(where: str, problem: Exception) -> None:
+        def report_problem(where: str, problem: Exception) -> None:
             if where not in failed:  # sources that share a lake report the same damaged table
                 settings.output.error(pipeline.redact_error(problem, where))
             failed.add(where)
@@ -254,11 +258,11 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
         for own in own_tables(pipeline) if not select else ():  # it is recreated whole, or not
             where = f"{own.lake.schema}.{own.name}"
             try:
-                aside = set_aside(own.lake, own.name)
+                aside = quarantine_table(own.lake, own.name)
                 if aside is not None:
                     settings.output.warning(f"{where}: {aside}", table=where)
             except Exception as problem:
-                told(f"table {where}", problem)
+                report_problem(f"table {where}", problem)
         for source, _ in pipeline.sources:
             names = (source.name, *source.formerly)
             try:
@@ -267,11 +271,11 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 found, unreadable = raw_tables(stores, names)
                 batches = stores.ledger.batches(names)
             except Exception as problem:
-                told(f"source {source.name}", problem)
+                report_problem(f"source {source.name}", problem)
                 continue
             for table, why in unreadable.items():
                 if _is_chosen(f"{source.name}.{table}", select):
-                    told(f"table {stores.lake.schema}.{table}", why)
+                    report_problem(f"table {stores.lake.schema}.{table}", why)
             for table in found:
                 name = f"{source.name}.{table}"
                 if not _is_chosen(name, select):
@@ -285,7 +289,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                         done = rebuild_table(names, table, commits, stores, run_id, tell, known)
                     rows.append((done.table, done.batches, done.states, done.syncs))
                 except Exception as problem:
-                    told(f"table {name}", problem)
+                    report_problem(f"table {name}", problem)
         columns = ("table", "batches", "states_added", "syncs_added")
         settings.output.table("rebuilt", columns, rows)
         if not rows and not failed:

@@ -6,12 +6,19 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader.codegen import naming, rendering
+from loader.codegen import rendering
 from loader.codegen.dbt_project import Elsewhere, entries
-from loader.codegen.files import LEFT_OUT, File, carry_over, model_file, properties_file
-from loader.codegen.generated_manifest import Manifest, fingerprint
+from loader.codegen.files import (
+    LEFT_OUT,
+    File,
+    Manifest,
+    carry_over,
+    fingerprint,
+    model_file,
+    properties_file,
+)
 from loader.codegen.rendering import HISTORY, LATEST, NamedTable
-from loader.codegen.table import Table
+from loader.codegen.table import Table, assign_names, is_plain, make_safe
 from loader.names import match_selection
 
 SOURCES = "sources.yml"
@@ -111,11 +118,11 @@ def _name_tables(tables: Sequence[Table], memory: Manifest) -> list[NamedTable]:
             for full, (name, _) in memory.names.items()
             if full.startswith(start)
         }
-        proposals = {name: name if naming.plain(name) else naming.safe(name) for name in own}
-        assigned = naming.assign_names(proposals, known)
+        proposals = {name: name if is_plain(name) else make_safe(name) for name in own}
+        assigned = assign_names(proposals, known)
         names |= {start + name: assigned[name] for name in own}
-    stems = naming.assign_names(
-        {t.full_name: f"{naming.safe(t.source)}_{naming.safe(names[t.full_name])}" for t in tables},
+    stems = assign_names(
+        {t.full_name: f"{make_safe(t.source)}_{make_safe(names[t.full_name])}" for t in tables},
         {full: stem for full, (_, stem) in memory.names.items()},
     )
     return [NamedTable(t, names[t.full_name], stems[t.full_name]) for t in tables]
@@ -123,7 +130,7 @@ def _name_tables(tables: Sequence[Table], memory: Manifest) -> list[NamedTable]:
 
 def _schema(table: Table, folder: Folder) -> str:
     """Returns the package's schema variable if it has the same value, else the schema's name."""
-    if table.schema != folder.raw_schema or not naming.plain(table.schema):
+    if table.schema != folder.raw_schema or not is_plain(table.schema):
         return rendering.as_text(table.schema)
     return f"{{{{ var('strandline__raw_schema', '{table.schema}') }}}}"
 

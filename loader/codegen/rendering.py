@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loader.codegen.naming import plain
-from loader.codegen.table import Column, Table
+from loader.codegen.table import Column, Table, is_plain
 from loader.errors import TableError
 
 LATEST = "latest"
@@ -121,7 +120,7 @@ def _source_table(one: NamedTable) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": one.dbt_name}
     if one.dbt_name != table.name:
         entry["identifier"] = as_text(table.name)
-    if not plain(table.name):
+    if not is_plain(table.name):
         entry["quoting"] = {"identifier": True}
     about = (
         _sentence(table.description)
@@ -154,7 +153,7 @@ def _latest(one: NamedTable) -> dict[str, Any]:
     if not table.incremental:
         about += " What the newest complete full refresh lacks is left out."
     tests: list[Any] = ["strandline.unique_key", "strandline.latest_matches_raw"]
-    if not plain(table.name):
+    if not is_plain(table.name):
         raw = f"source({_jinja_value(table.source)}, {_jinja_value(one.dbt_name)})"
         tests[1] = {"strandline.latest_matches_raw": {"arguments": {"raw": raw}}}
     return _model(one, LATEST, about, tests)

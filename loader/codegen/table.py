@@ -1,10 +1,18 @@
-"""Collects codegen's facts about a table: from the spec, the source and the lake."""
+"""Collects codegen's facts about a table: its names, and those of spec, source and lake."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from loader.errors import LoaderError, TableError
+from loader.lake.lake import Lake
+from loader.rows.order import SOURCE_NAME
 from loader.rows.window import CursorField
+from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 # What the loader's own columns mean. Other columns have only their source's descriptions.
 OWN_COLUMNS = {
@@ -65,3 +73,106 @@ class Table:
     def selectable(self) -> str:
         """The name that patterns of ``--select`` and ``--history`` match."""
         return f"{self.source}.{self.asked}"
+
+
+def make_safe(name: str) -> str:
+    """Returns a name in lower case letters, digits and underscores, for a model and its file."""
+    folded = unicodedata.normalize("NFKD", name.casefold())
+    letters = "".join(mark for mark in folded if not unicodedata.combining(mark))
+    if re.fullmatch(r"[a-z0-9_]+", letters):
+        return letters
+    return re.sub(r"[^a-z0-9_]+", "_", letters).strip("_") or "table"
+
+
+def is_plain(name: str) -> bool:
+    """Whether Spark and dbt accept a name without quotes."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
+
+
+def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
+    """Assigns each item a unique name.
+
+    An item that has a name keeps it. If several new items have the same proposal, the one whose
+    exact name it is gets it, else the first by alphabet; the others are numbered.
+
+    Args:
+        proposals: by the items' exact names.
+        remembered: the names that these, or others not selected now, already have.
+    """
+    names = {exact: remembered[exact] for exact in proposals if exact in remembered}
+    taken = {name.lower() for name in remembered.values()}
+    fresh = [exact for exact in proposals if exact not in names]
+    for exact in sorted(fresh, key=lambda exact: (proposals[exact] != exact, exact)):
+        name, number = proposals[exact], 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{proposals[exact]}_{number}"
+        names[exact] = name
+        taken.add(name.lower())
+    return {exact: names[exact] for exact in proposals}
+
+
+@dataclass(frozen=True)
+class NotSynced:
+    """A table that has no raw table yet: models on it could not be built."""
+
+    name: str
+
+
+def describe_tables(
+    pipeline: Pipeline, select: Sequence[str]
+) -> Iterator[Table | NotSynced | LoaderError]:
+    """Yields the selected tables, and an error for each that could not be read.
+
+    A table that sources share comes once, under the first of them; its key begins with the source's
+    name.
+
+    Raises:
+        SpecError: if a selection matches nothing.
+    """
+    shared: set[tuple[str, str]] = set()
+    for part in pipeline.plan_tables(select):
+        yield from part.problems
+        for plan in part.plans:
+            try:
+                if not pipeline.stores(part.spec).lake.exists(plan.lake_table):
+                    yield NotSynced(plan.name)
+                    continue
+                table = _table(pipeline, part, plan)
+                if plan.is_shared and (table.schema, table.name) in shared:
+                    continue
+                shared.add((table.schema, table.name))
+                yield table
+            except Exception as error:
+                yield pipeline.redact_error(error, f"table {plan.name}")
+
+
+def _table(pipeline: Pipeline, part: Planned, plan: TablePlan) -> Table:
+    lake = pipeline.stores(part.spec).lake
+    return Table(
+        source=plan.sharers[0] if plan.is_shared else plan.source,
+        asked=plan.table.ref.name,
+        name=plan.lake_table,
+        schema=lake.schema,
+        columns=tuple(_columns(lake, plan)),
+        key=(SOURCE_NAME, *plan.key) if plan.is_shared and plan.key else plan.key,
+        cursor=plan.cursor,
+        incremental=plan.mode != FULL_REFRESH,
+        keeps_redeliveries=plan.keeps_redeliveries,
+        # the package's tests find the source's state only beside its raw tables
+        state_in_lake=pipeline.spec.state_schema_of(part.spec) == lake.schema,
+        description=plan.table.comment,
+    )
+
+
+def _columns(lake: Lake, plan: TablePlan) -> Iterator[Column]:
+    for field in lake.frame(plan.lake_table).schema.fields:
+        if field.name.startswith("#"):
+            raise TableError(
+                f"dbt-spark sees no columns from {field.name!r} on, as their list would end where "
+                "a name begins with #",
+                where=f"table {plan.name}",
+                remedy="Load it through a view that gives the column another name",
+            )
+        about = OWN_COLUMNS.get(field.name) or plan.table.column_comments.get(field.name, "")
+        yield Column(field.name, field.dataType.simpleString(), " ".join(about.split()))

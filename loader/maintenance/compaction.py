@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 from filelock import FileLock
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from loader.errors import TableError, sentence
+from loader.errors import LockedError, TableError, sentence
 from loader.lake.commits import keep_newest, newest_commit
 from loader.lake.lake import FEW_MANIFESTS, Lake
 from loader.lake.lease import Heartbeat
@@ -27,7 +29,7 @@ from loader.lake.locks import create_lease, lock_table
 from loader.lake.staging import discard_staged
 from loader.maintenance import expiry
 from loader.maintenance.dependents import Dependent, Unreadable
-from loader.maintenance.orphan_files import describe_strays, sweep
+from loader.maintenance.expiry import describe_strays, sweep
 from loader.maintenance.removal import count, remove
 from loader.maintenance.retention import Keep, SupersededVersions, find_superseded
 from loader.maintenance.table_stats import TableStats, footprint
@@ -124,7 +126,7 @@ def compact_raw(
         dependents: lists the tables that are built from raw tables now.
 
     Raises:
-        LockedError: if a run holds it; :mod:`loader.maintenance.lock_retry` waits for it.
+        LockedError: if a run holds it; :func:`retry_locked_tables` waits for it.
     """
     if upkeep.dry_run:
         gone = _gone(lake, raw, upkeep, dependents)
@@ -254,8 +256,8 @@ def _of_current(lake: Lake, table: str) -> tuple[int, int, int]:
     """Returns data files, delete files and bytes of the current snapshot, without a Spark job."""
     current = lake.handle(table).currentSnapshot()
     summary = current.summary() if current is not None else {}
-    told = ("total-data-files", "total-delete-files", "total-files-size")
-    files, deletes, size = (int(summary.get(key) or 0) for key in told)
+    keys = ("total-data-files", "total-delete-files", "total-files-size")
+    files, deletes, size = (int(summary.get(key) or 0) for key in keys)
     return files, deletes, size
 
 
@@ -318,3 +320,43 @@ def _call(
     lake.spark.sql(
         f"call {quote_name(lake.catalog)}.system.{procedure}({', '.join(listed)})"
     ).collect()
+
+
+PATIENCE = 60.0
+"""Seconds to wait for all locked tables together; starts again when one gets free."""
+
+PAUSE = 0.2
+"""Seconds between two attempts: much shorter than the gap between two runs of a loader."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def retry_locked_tables(
+    tables: Iterable[T], work: Callable[[T], R]
+) -> Iterator[tuple[T, R | Exception]]:
+    """Yields each table with its result, or with the exception that `work` raised.
+
+    A :class:`LockedError` is retried until :data:`PATIENCE` seconds are over.
+    """
+    waiting = list(tables)
+    until: float | None = None
+    while waiting:
+        held: list[T] = []
+        last = until is not None and time.monotonic() >= until
+        for table in waiting:
+            try:
+                result: R | Exception = work(table)
+            except LockedError as locked:
+                if not last:
+                    held.append(table)
+                    continue
+                result = locked
+            except Exception as problem:
+                result = problem
+            yield table, result
+        if held:
+            if until is None or len(held) < len(waiting):
+                until = time.monotonic() + PATIENCE
+            time.sleep(PAUSE)
+        waiting = held

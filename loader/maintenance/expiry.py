@@ -1,4 +1,4 @@
-"""Finds and expires Iceberg snapshots that may go, of any table of the lake.
+"""Expires Iceberg snapshots that may go, and deletes files that no snapshot names.
 
 State and ledger are recovered from the newest batch's commit, but its Iceberg snapshot also keeps
 every file that was replaced since. So before a raw table's commits expire, that commit's facts are
@@ -7,10 +7,14 @@ written into a property (:func:`loader.lake.commits.keep_newest`).
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from loader.lake.lake import Lake
+from loader.lake.ledger import now
+from loader.maintenance.table_stats import TableStats
 
 _AT_ONCE = 500
 
@@ -75,3 +79,41 @@ def expire(lake: Lake, table: str, before_ms: int) -> int:
             expiry = expiry.expireSnapshotId(id)
         expiry.commit()
     return len(gone)
+
+
+AGE = dt.timedelta(days=1)
+"""How old a file must be: more than a store's clock and this machine's may differ."""
+
+
+def sweep(lake: Lake, table: str, found: TableStats) -> int:
+    """Deletes files that killed runs left in a table's folder; returns how many.
+
+    Args:
+        found: the table's current footprint.
+    """
+    if not found.strays:
+        return 0
+    jvm: Any = lake.spark._jvm
+    action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(lake.spark._jsparkSession)
+    before = int((now() - AGE).timestamp() * 1000)
+    done = action.deleteOrphanFiles(lake.handle(table)).olderThan(before).execute()
+    return sum(1 for _ in done.orphanFileLocations())
+
+
+def describe_strays(left: int, deleted: int) -> str:
+    """Returns a note about such files; empty if there are none.
+
+    Args:
+        left: how many are still there.
+        deleted: how many were deleted.
+    """
+    parts = []
+    if deleted:
+        parts.append(f"{_files(deleted)} of killed runs deleted")
+    if left:
+        parts.append(f"{_files(left)} that no batch refers to, deleted once a day old")
+    return ", ".join(parts)
+
+
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"

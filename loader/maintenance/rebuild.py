@@ -1,7 +1,8 @@
 """``loader state rebuild``: rebuilds state and ledger from the raw tables' own commits.
 
 The data commits are the truth; state and ledger are indexes of them. What only the indexes held
-is lost: attempts that appended nothing, and cursors moved by hand.
+is lost: attempts that appended nothing, and cursors moved by hand. A damaged index is moved to a
+quarantine folder first.
 """
 
 from __future__ import annotations
@@ -9,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
-from loader.errors import StateError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from loader.errors import DamagedError, StateError, TableError
 from loader.lake.commits import Commit, all_commits
 from loader.lake.lake import Lake
-from loader.lake.ledger import RECOVERED, SyncRecord
+from loader.lake.ledger import RECOVERED, SyncRecord, now
+from loader.lake.locks import lock_table
 from loader.lake.raw_table import list_raw_tables
+from loader.lake.system_tables import PREFIX
 from loader.rows.window import BY_HAND
+from loader.spark.error_translation import clear
 from loader.state import StateBackend, StateRow, TableState
 from loader.state.value import moment_text
 from loader.sync.ownership import is_loaded_by
@@ -123,16 +131,16 @@ def _states(
     head = commits[-1]
     if head.state is None:
         return _without_cursor(key, head, backend, tell)
-    told = [(TableState.from_json(c.state, key), c) for c in commits if c.state is not None]
+    states = [(TableState.from_json(c.state, key), c) for c in commits if c.state is not None]
     held = backend.latest(key)
     if held:
-        newest = told[-1][0]
+        newest = states[-1][0]
         if all(_later(row, newest) for row in held):
             return 0
         return int(backend.write(key, newest) is not None)
     rows = [
         StateRow(key, state.to_json(), version, moment_text(commit.at) if commit.at else None)
-        for version, (state, commit) in enumerate(told, start=1)
+        for version, (state, commit) in enumerate(states, start=1)
     ]
     backend.append(rows)
     return len(rows)
@@ -190,14 +198,14 @@ def _find_refresh(commits: Sequence[Commit]) -> int | None:
     return None
 
 
-def _record(source: str, table: str, commit: Commit, run_id: str, anew: bool) -> SyncRecord:
+def _record(source: str, table: str, commit: Commit, run_id: str, is_complete: bool) -> SyncRecord:
     sync = dict(commit.sync or {})
     guessed = {
         "run_id": run_id,
         "source_name": source,
         "table_name": table,
         "batch": commit.batch,
-        "mode": FULL_REFRESH if anew else INCREMENTAL,
+        "mode": FULL_REFRESH if is_complete else INCREMENTAL,
     }
     return replace(
         SyncRecord.from_dict({**guessed, **sync}),
@@ -206,3 +214,67 @@ def _record(source: str, table: str, commit: Commit, run_id: str, anew: bool) ->
         finished_at=commit.at,
         snapshot_id=commit.snapshot_id,
     )
+
+
+FOLDER = "_cq_damaged"
+"""Quarantined tables are in this folder of the schema's."""
+
+
+def quarantine_table(lake: Lake, table: str) -> str | None:
+    """Puts a table aside if any of its rows cannot be read; returns what was done, else None.
+
+    Raises:
+        TableError: it is damaged and cannot be put aside, or it cannot be read for other reasons.
+    """
+    if not table.startswith(PREFIX):
+        return None
+    with lock_table(lake, table):
+        try:
+            if lake.exists(table):
+                lake.fresh(table)  # of a warehouse that was moved, nothing is damaged
+                lake.frame(table).write.format("noop").mode("overwrite").save()
+            return None
+        except (Py4JError, PySparkException) as problem:
+            found = clear(problem, f"table {lake.schema}.{table}")
+            if not isinstance(found, DamagedError):
+                raise found from problem
+        where = _move_folder(lake, table) if _in_folders(lake) else _unregister(lake, table)
+        return f"{found.what}. It starts over, empty; what was left of it {where}"
+
+
+def _in_folders(lake: Lake) -> bool:
+    kind = lake.spark.conf.get(f"spark.sql.catalog.{lake.catalog}.type", None)
+    return (kind or "").lower() == "hadoop"
+
+
+def _move_folder(lake: Lake, table: str) -> str:
+    """Moves the table's folder; its metadata gets another name, as the catalog goes by that."""
+    jvm: Any = lake.spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path
+    warehouse = lake.spark.conf.get(f"spark.sql.catalog.{lake.catalog}.warehouse", None) or ""
+    home = path(f"{warehouse.rstrip('/')}/{lake.schema}")
+    files = home.getFileSystem(lake.spark._jsparkSession.sessionState().newHadoopConf())
+    own = path(home, table)
+    aside = path(path(home, FOLDER), f"{table}_{now():%Y%m%dT%H%M%S%f}")
+    files.mkdirs(aside.getParent())
+    moves = [(path(own, "metadata"), path(own, "metadata_damaged")), (own, aside)]
+    for before, after in moves:
+        if not files.rename(before, after):
+            raise TableError(
+                f"it is damaged, and {before} could not be moved to {after}",
+                where=f"table {lake.schema}.{table}",
+                remedy="Move it by hand while no loader runs, and run again",
+            )
+    return f"is in {aside.toUri().getPath()}"
+
+
+def _unregister(lake: Lake, table: str) -> str:
+    """Drops the table from its catalog without reading it, which `drop table` would do."""
+    jvm: Any = lake.spark._jvm
+    context: Any = lake.spark.sparkContext
+    names = context._gateway.new_array(jvm.java.lang.String, 2)
+    names[0], names[1] = lake.schema, table
+    manager = lake.spark._jsparkSession.sessionState().catalogManager()
+    catalog = manager.catalog(lake.catalog).icebergCatalog()
+    catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(names), False)
+    return "stays where it was: the catalog no longer lists it"

@@ -203,8 +203,8 @@ def _removal_limit(
         merged = one.find_merged_batch(f"{lake.schema}.{table}")
         if merged < batch:
             batch, note = merged, f"{one.name} has merged up to batch {merged} only"
-    told = note if batch < 1 or "merged" in note else ""
-    return max(batch, 0), told
+    reason = note if batch < 1 or "merged" in note else ""
+    return max(batch, 0), reason
 
 
 def _floor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:

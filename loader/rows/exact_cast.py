@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.spec.column_types import DECIMAL
+from loader.spec.options import DECIMAL
 
 _OF_NAMES: dict[str, t.DataType] = {
     "string": t.StringType(),

@@ -132,12 +132,12 @@ def clear(error: BaseException, where: str) -> LoaderError:
             limit, line = length
             file = _FILE.search(str(error))
             near = f"near line {line:,} of {file[1] if file else 'a file'}"
-            told = f"a value {near} has more than {limit:,} characters"
-            return TableError(told, where=where, remedy=TOO_LONG)
+            text = f"a value {near} has more than {limit:,} characters"
+            return TableError(text, where=where, remedy=TOO_LONG)
         columns = _TOO_MANY.search(str(error))
         if columns is not None:
-            told = f"a line has more than {int(columns[1]):,} columns"
-            return TableError(told, where=where, remedy=TOO_MANY)
+            text = f"a line has more than {int(columns[1]):,} columns"
+            return TableError(text, where=where, remedy=TOO_MANY)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
             # Spark's own text is the number of a job.
             return interruption_error(where)
@@ -201,7 +201,7 @@ def _first(text: str) -> str:
 
 def _remedy(text: str, remedy: str) -> str:
     lowered = text.lower()
-    return next((told for part, told in _REMEDIES.items() if part in lowered), remedy)
+    return next((text for part, text in _REMEDIES.items() if part in lowered), remedy)
 
 
 class DatabaseError(TableError):
@@ -259,9 +259,9 @@ def explain(
     if _of_catalog(throwable):
         message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
     kind = ConnectionRefusedByServer if answered and not state.startswith(_GONE) else DatabaseError
-    told = kind(message, where=where, remedy=remedy)
-    told.state = state
-    return told
+    translated = kind(message, where=where, remedy=remedy)
+    translated.state = state
+    return translated
 
 
 def protocol(url: str) -> str:

@@ -7,20 +7,166 @@ read it. PySpark waits for the JVM, which takes a second; :func:`begin` does not
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import re
 import shutil
+import signal
+import struct
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
-from loader.spark.gateway import PORT, Gateway
 from loader.spark.java import choose_java
-from loader.spark.jvm_command import build_command
+from loader.spark.jvm_command import JvmCommand, build_command
 from loader.spark.jvm_garbage import collect_together
 from loader.spark.py4j_cache import remember
 from loader.spark.spark_line import find_spark
 from loader.spark.temporary_files import LOCAL_DIR, delete_at_exit, private_folder
+from loader.spec.redaction import excerpt, redact_foreign
+
+_WRITTEN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_NUMBERS = struct.Struct(">ii")  # the port, and how many bytes of the secret follow
+_SECONDS = 1.0
+"""So long Java's last words may take, once it has ended."""
+_PATIENCE = 5.0
+"""So many seconds later what Java says is shown, though it may still start: it may be waiting."""
+_LONGEST_LINE = 1 << 20
+PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+# Lines of a Java that does not start which do not give the reason.
+_HOLLOW = re.compile(
+    r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
+    r"|Error: A fatal exception|Error occurred during initialization of VM"
+)
+_PREFIX = re.compile(r"(?:Exception in thread \S+ )?(?:[\w.$]+(?:Exception|Error): )?(?:Error: )?")
+
+_log = logging.getLogger("loader")
+
+
+class Gateway:
+    """A JVM that is starting; it ends when this process does, as its standard input ends then.
+
+    Args:
+        command: the command that starts it.
+        folder: a folder of this user, into which the JVM writes its port and its secret.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+
+    def __init__(self, command: JvmCommand, folder: Path) -> None:
+        self._written = folder / "gateway"
+        self.process = subprocess.Popen(
+            command.arguments,
+            stdin=subprocess.PIPE,
+            # Not ours: a process that waits for the end of our output would wait for it, too. Java
+            # takes half a second longer than Python to end.
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**command.environment, _WRITTEN: str(self._written)},
+            # Ctrl-C is the loader's to handle: what runs in Java is stopped in order.
+            start_new_session=True,
+        )
+        self._held: list[bytes] | None = []
+        self._holding = threading.Lock()
+        self._printed = threading.Thread(target=self._pass_on, name="java-output", daemon=True)
+        self._printed.start()
+
+    def wait(self) -> tuple[int, str]:
+        """Waits until the JVM listens; returns its port and its secret.
+
+        Raises:
+            RuntimeError: if Java does not start; with Java's message.
+        """
+        patient_until = time.monotonic() + _PATIENCE
+        while self.process.poll() is None and not self._written.exists():
+            time.sleep(0.01)
+            if time.monotonic() > patient_until:
+                self._show()
+        if not self._written.exists():
+            self._printed.join(_SECONDS)
+            said = b"".join(self._held or ()).decode(errors="replace")
+            _log.debug("Java said:\n%s", redact_foreign(said))
+            raise RuntimeError(reason(said))
+        self._show()
+        written = self._written.read_bytes()
+        port, length = _NUMBERS.unpack_from(written)
+        return port, written[_NUMBERS.size :][:length].decode()
+
+    def connect(self) -> Any:
+        """Waits until the JVM listens; returns PySpark's gateway to it.
+
+        Raises:
+            RuntimeError: if Java does not start; with Java's message.
+        """
+        from pyspark.java_gateway import launch_gateway
+
+        port, secret = self.wait()
+        os.environ |= {PORT: str(port), SECRET: secret}
+        try:
+            gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+        finally:
+            del os.environ[PORT], os.environ[SECRET]
+        gateway.proc = self.process
+        return gateway
+
+    def _pass_on(self) -> None:
+        """Writes what Java prints to our standard error; holds it back until Java is reached."""
+        assert self.process.stdout is not None
+        output = self.process.stdout.fileno()
+        begun = b""
+        with suppress(OSError):
+            while said := os.read(output, 1 << 16):
+                # In whole lines: a secret may be written in two pieces.
+                lines, line_break, begun = (begun + said).rpartition(b"\n")
+                if len(begun) > _LONGEST_LINE:
+                    lines, line_break, begun = lines + line_break + begun, b"", b""
+                self._hold_or_print(lines + line_break)
+        self._hold_or_print(begun)
+
+    def _hold_or_print(self, said: bytes) -> None:
+        with self._holding:
+            if self._held is None:
+                _print(said)
+            else:
+                self._held.append(said)
+
+    def _show(self) -> None:
+        """Writes the buffered output, and stops buffering."""
+        with self._holding:
+            held, self._held = self._held or [], None
+            _print(b"".join(held))
+
+    def end(self) -> None:
+        """Ends a JVM that is not needed."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        with suppress(ProcessLookupError):
+            # With what the script has started, which would complain that its settings are gone.
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def reason(said: str) -> str:
+    """Returns the line of Java's output that explains why it does not start."""
+    lines = [line.strip() for line in said.splitlines() if line and not _HOLLOW.match(line)]
+    found = _PREFIX.sub("", lines[0], count=1) if lines else ""
+    return excerpt(found.rstrip("."), 500) or "Java ended before it could be reached"
+
+
+def _print(said: bytes) -> None:
+    said = redact_foreign(said.decode("utf-8", "surrogateescape")).encode(
+        "utf-8", "surrogateescape"
+    )
+    # As bytes, because at Python's end its own streams may already be closed.
+    with suppress(OSError):
+        while said and sys.__stderr__ is not None:
+            said = said[os.write(2, said) :]
 
 
 class _Start:

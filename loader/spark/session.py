@@ -108,8 +108,8 @@ def session(profile: Profile) -> SparkSession:
         with _handlers_kept():
             spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError, Py4JJavaError) as error:
-        told = str(getattr(error, "java_exception", None) or error).strip().splitlines()
-        what = (told or [type(error).__name__])[0].rstrip(".")
+        lines = str(getattr(error, "java_exception", None) or error).strip().splitlines()
+        what = (lines or [type(error).__name__])[0].rstrip(".")
         if "stopped SparkContext" in what:  # its own reason is in its log only
             what = f"no answer from the master {wanted.get('spark.master', '')}"
         raise SpecError(

@@ -1,18 +1,248 @@
-"""Implements `loader setup`: fetches Spark's jars, for the loader and for a plain `dbt build`."""
+"""Implements `loader init` (a project with the dbt package) and `loader setup` (Spark's jars)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from loader.errors import SpecError
-from loader.spark import jars, scaffold
+from loader.package import package_folder
+from loader.spark import jars
 from loader.spark.class_path import find_spark_iceberg, lacks_iceberg, list_jars, own_jars
 from loader.spark.jars import Driver, Report
 from loader.spark.java import choose_java
+from loader.spark.profile import find_named_profile, read_profile_name
 from loader.spark.spark_line import SparkHome, SparkLine, find_spark
+
+# The project's link to the dbt package, which `loader setup` can repair on another machine.
+LINK = Path(".strandline") / "package"
+# Where dbt looks for installed packages; `dbt deps` would put there what LINK leads to.
+_INSTALLED = Path("dbt_packages") / "strandline"
+_PACKAGES = Path("packages.yml")
+_PROJECT = "__PROJECT__"
+# The warehouse in the package's own profile, relative to the shell's folder: for a checkout.
+_RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
+# A project's own: absolute, because tables store it and dbt may be started from anywhere.
+_WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
+# Names that dbt or the package have taken.
+_TAKEN = {"dbt", "dbt_spark", "strandline"}
+
+_SPEC = Path("loader.yml")
+# The files to write, and the templates they are made from.
+_TEMPLATES = {
+    _SPEC: "loader.yml",
+    Path("dbt_project.yml"): "dbt_project.yml",
+    _PACKAGES: "packages.yml",
+}
+# Where dbt finds it by itself: in the folder that it is started in. In a project that was
+# there before it would hide the user's own, so there it stands apart.
+_PROFILES = Path("profiles.yml")
+_PROFILES_APART = Path("profiles") / "profiles.yml"
+_GITIGNORE = Path(".gitignore")
+
+_NEXT_STEPS = (
+    "Next:",
+    "  1. loader.yml: name your database and its tables; export the variables it uses",
+    "  2. loader setup postgresql      # Spark, and the database's JDBC driver",
+    "  3. loader check                 # what is wrong, and how to fix it",
+    "  4. loader run                   # append what changed",
+    "  5. loader codegen               # dbt sources, tests, a snapshot model for each table",
+    "  6. dbt build                    # snapshots and tests",
+)
+
+# The remedy for a file that was there before, so that the project uses the package.
+_DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
+_KEPT = {
+    Path("dbt_project.yml"): f"it needs `{_DISPATCH}`, and `profile: strandline` unless loader.yml "
+    "has your profile's name",
+    _PACKAGES: f"add `- local: {LINK.as_posix()}` to it, and run `dbt deps`",
+}
+
+
+def create(folder: Path, report: Callable[[str], None], spec: str | None = None) -> None:
+    """Writes the files of a starter project that `folder` lacks, and keeps those that it has.
+
+    Args:
+        report: gets a line for each thing done.
+        spec: the text of loader.yml instead of the sample's.
+
+    Raises:
+        SpecError: if it has all of them, or the folder cannot be written.
+    """
+    folder = folder.absolute()
+    profiles = _profiles_of(folder)
+    kept = [path for path in (*_TEMPLATES, profiles) if (folder / path).exists()]
+    if len(kept) == len(_TEMPLATES) + 1:
+        raise SpecError(
+            f"{folder} has {', '.join(map(str, kept))} already",
+            where="loader init",
+            remedy="Nothing is missing: `loader check` says whether they are right",
+        )
+    if spec is not None:
+        refuse_existing_spec(folder)
+    contents = _contents(folder, profiles)
+    contents |= {_SPEC: spec} if spec is not None else {}
+    try:
+        for path, text in contents.items():
+            if path in kept:
+                foreign = path in _KEPT and not (path == _PACKAGES and uses_link(folder))
+                report(f"kept {path}" + (f": {_KEPT[path]}" if foreign else ""))
+                continue
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+            report(f"wrote {path}")
+        report(_ignore(folder))
+        report(link_package(folder))
+    except OSError as error:
+        raise SpecError(
+            f"cannot write {error.filename or folder}: {error.strerror or error}",
+            where="loader init",
+            remedy="Run it in a folder that you may write to",
+        ) from error
+    for line in _NEXT_STEPS if spec is None else ():
+        report(line)
+
+
+def refuse_existing_spec(folder: Path) -> None:
+    """Raises SpecError if a folder has a spec, which `loader init --from` would replace."""
+    if (folder / _SPEC).exists():
+        raise SpecError(
+            "there is a loader.yml already",
+            where="loader init --from",
+            remedy="Run it in another folder, or rename the file to compare the two",
+        )
+
+
+def _profiles_of(folder: Path) -> Path:
+    """Returns the path of a project's profile, existing or not."""
+    there = [path for path in (_PROFILES, _PROFILES_APART) if (folder / path).exists()]
+    if there:
+        return there[0]
+    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # it was made by this module
+    there_before = (folder / "dbt_project.yml").exists() and not ignored
+    return _PROFILES_APART if there_before else _PROFILES
+
+
+def uses_link(folder: Path) -> bool:
+    """Whether the dbt project in `folder` takes the package from the link that `init` makes."""
+    packages = folder / _PACKAGES
+    return packages.is_file() and LINK.as_posix() in packages.read_text(encoding="utf-8")
+
+
+def link_package(folder: Path) -> str:
+    """Links the dbt package into the project, as after `dbt deps`; replaces stale links.
+
+    Returns:
+        What was done, for people.
+    """
+    package = package_folder()
+    done = link(package, folder / LINK)
+    if uses_link(folder):
+        link(package, folder / _INSTALLED)
+    return f"dbt package: {LINK} {done}"
+
+
+def repair_profile(folder: Path) -> str | None:
+    """Writes the profile that a clone of a project lacks, as git ignores it; mends a moved one.
+
+    It holds the path of the project's own warehouse. None is written that would hide the user's
+    own, in ~/.dbt or DBT_PROFILES_DIR.
+
+    If the profile's warehouse exists, it is left alone: it may be intended.
+
+    Returns:
+        What was done, for people; None if nothing was needed.
+    """
+    name = _profiles_of(folder)
+    path = folder / name
+    elsewhere = find_named_profile(folder) if not path.exists() else None
+    if elsewhere is not None:
+        return f"profile: {read_profile_name(folder)}, in {elsewhere}"
+    if not path.exists() and name == _PROFILES:
+        path.write_text(_profiles(folder), encoding="utf-8")
+        return f"wrote {name}, which git ignores"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    found = _WAREHOUSE.search(text)
+    own = _quote_warehouse(folder.absolute())
+    if found is None or found[0] == own:
+        return None
+    if Path(found[1]).exists():
+        return f"warehouse: {found[1]}, as {name} says; it is not this folder's own"
+    path.write_text(text[: found.start()] + own + text[found.end() :], encoding="utf-8")
+    return f"warehouse: {folder.absolute() / 'warehouse'}, in {name}"
+
+
+def _quote_warehouse(folder: Path) -> str:
+    """Returns the warehouse's path as a Jinja string inside a YAML string in double quotes."""
+    text = str(folder / "warehouse").replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + text.replace("\\", "\\\\").replace('"', '\\"') + "'"
+
+
+def project_name(folder: Path) -> str:
+    """Returns a name that dbt accepts, from the folder's: letters, digits and underscores."""
+    name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
+    if not name or name[0].isdigit() or name in _TAKEN:
+        name = f"{name}_project" if name in _TAKEN else f"project_{name}".rstrip("_")
+    return name
+
+
+def _lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split() if path.is_file() else []
+
+
+def _contents(folder: Path, profiles: Path) -> dict[Path, str]:
+    name = project_name(folder)
+    contents = {
+        path: _template(template).replace(_PROJECT, name) for path, template in _TEMPLATES.items()
+    }
+    return {**contents, profiles: _profiles(folder)}
+
+
+def _profiles(folder: Path) -> str:
+    text = (package_folder() / "profiles" / "profiles.yml").read_text(encoding="utf-8")
+    return text.replace(_RELATIVE, _quote_warehouse(folder.absolute()))
+
+
+def _template(name: str) -> str:
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
+def _ignore(folder: Path) -> str:
+    ignored = _template("gitignore")
+    path = folder / _GITIGNORE
+    if path.exists():
+        return f"kept {_GITIGNORE}; make it ignore {', '.join(ignored.split())}"
+    path.write_text(ignored, encoding="utf-8")
+    return f"wrote {_GITIGNORE}"
+
+
+def link(source: Path, target: Path) -> str:
+    """Links a folder, or copies it if links are not available; replaces an older link.
+
+    Returns:
+        A message about the result.
+    """
+    source = source.absolute()
+    if target.is_symlink():
+        if target.exists() and target.samefile(source):
+            return "is there"
+        target.unlink()
+    elif target.is_dir():
+        shutil.rmtree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.symlink_to(source)
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, PermissionError) and os.name == "posix":
+            raise  # the folder is not writable: a copy would fail as well, and say less
+        shutil.copytree(source, target)
+        return "copied"
+    return "linked"
+
 
 AWS = "aws"
 
@@ -40,11 +270,11 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
         report(f"{name}: {_provide(driver, report)}")
     own = ",".join(map(str, own_jars(home, {})))
     report(f"spark.jars: {own} (for a profile whose Spark the loader does not start)")
-    if scaffold.uses_link(folder):
-        report(scaffold.link_package(folder))
-        mended = scaffold.mend_profile(folder)
-        if mended:
-            report(mended)
+    if uses_link(folder):
+        report(link_package(folder))
+        repaired = repair_profile(folder)
+        if repaired:
+            report(repaired)
 
 
 def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -> None:

@@ -1,8 +1,9 @@
-"""A source's options for one table, and the base of all options models."""
+"""A source's options for one table, the types of columns, and the base of all options models."""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from decimal import Decimal
@@ -10,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -19,9 +21,51 @@ from pydantic import (
 )
 
 from loader.duration import Lookback
+from loader.error_report import did_you_mean
 from loader.names import is_wildcard
-from loader.spec.column_types import ColumnType
 from loader.spec.validation import OptionError
+
+_SYNONYMS = {
+    "text": "string",
+    "byte": "tinyint",
+    "short": "smallint",
+    "int": "int",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "numeric": "decimal",
+    "dec": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+TYPES = (
+    *("string", "tinyint", "smallint", "int", "bigint", "float", "double", "boolean"),
+    *("date", "timestamp", "timestamp_ntz", "binary"),
+)
+"""The types that a column can be given, beside `decimal(precision, scale)`."""
+DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def _normalize(text: str) -> str:
+    bare = re.sub(r"\s+", "", text).lower()
+    name, opened, rest = bare.partition("(")
+    found = _SYNONYMS.get(name, name) + opened + rest
+    decimal = DECIMAL.fullmatch(found)
+    if found in TYPES or (decimal and int(decimal[2]) <= int(decimal[1]) in range(1, 39)):
+        return found
+    if name in ("decimal", "numeric", "dec"):
+        raise OptionError(
+            f"{text!r} is not a decimal that a column can be given",
+            'Write its precision, at most 38, and its scale, at most as many: "decimal(38, 9)"',
+        )
+    known = ", ".join((*TYPES, '"decimal(38, 9)"'))
+    raise OptionError(
+        f"{text!r} is not a type that a column can be given",
+        f"{did_you_mean(text, TYPES)} Write one of: {known}".strip(),
+    )
+
+
+ColumnType = Annotated[str, AfterValidator(_normalize)]
+"""The name of a type, as Spark writes it."""
 
 
 class Strict(BaseModel):

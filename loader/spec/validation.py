@@ -72,12 +72,12 @@ def validation_errors(
         found = [_build_error(each, model, value, where, redactor) for each in details]
         # pydantic reports a value that fits no member of a union once per member: keep the first.
         # A key that is missing because it is misspelt is reported as the misspelling only.
-        misspelt = {told.where.rpartition(".")[0] + told.remedy for told in found if told.remedy}
+        misspelt = {one.where.rpartition(".")[0] + one.remedy for one in found if one.remedy}
         first: dict[str, SpecError] = {}
-        for told in found:
-            level, _, key = told.where.rpartition(".")
-            if not (told.what == _MISSING and f"{level}Did you mean `{key}`?" in misspelt):
-                first.setdefault(told.where, told)
+        for one in found:
+            level, _, key = one.where.rpartition(".")
+            if not (one.what == _MISSING and f"{level}Did you mean `{key}`?" in misspelt):
+                first.setdefault(one.where, one)
         return list(first.values())
 
 

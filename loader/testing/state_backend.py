@@ -211,15 +211,15 @@ class StateBackendContract:
             plant(key, at(1, "1").to_json(), 1)
             for value in values:
                 plant(key, value.to_json(), 2)
-            told: list[str] = []
-            assert backend.read(key, told.append) == safe
-            assert len(told) == 1
-            assert "2 different values of version 2" in told[0]
+            warnings: list[str] = []
+            assert backend.read(key, warnings.append) == safe
+            assert len(warnings) == 1
+            assert "2 different values of version 2" in warnings[0]
             written = backend.write(key, at(5, "11"))
             assert written is not None
             assert written.version == 3
-            assert backend.read(key, told.append) == at(5, "11")
-            assert len(told) == 1
+            assert backend.read(key, warnings.append) == at(5, "11")
+            assert len(warnings) == 1
 
     @pytest.mark.parametrize(
         ("one", "other"),

@@ -8,7 +8,7 @@ import pytest
 
 from loader.codegen.dbt_project import DbtProject
 from loader.errors import SpecError
-from loader.spark import scaffold
+from loader.spark import setup
 
 
 def _write(path: Path, text: str) -> None:
@@ -89,7 +89,7 @@ def test_what_the_project_has_already(tmp_path: Path) -> None:
 
 
 def test_the_starter_project_leaves_everything_to_codegen(tmp_path: Path) -> None:
-    scaffold.create(tmp_path, lambda line: None)
+    setup.create(tmp_path, lambda line: None)
     found = DbtProject.find(tmp_path, None)
     assert found.output == tmp_path / "models" / "strandline"
     assert (found.elsewhere().tables, found.elsewhere().snapshots) == ({}, {})

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from loader.codegen.dbt_project import Elsewhere
+from loader.codegen.files import Manifest
 from loader.codegen.generate import Folder, Generated, generate
-from loader.codegen.generated_manifest import Manifest
 from loader.codegen.table import Column, Table
 from loader.errors import SpecError
 from loader.rows.cursor import CursorType

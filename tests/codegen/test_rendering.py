@@ -10,9 +10,8 @@ from jinja2 import Environment
 from jinja2.nativetypes import NativeEnvironment
 
 from loader.codegen import rendering
-from loader.codegen.naming import assign_names, safe
 from loader.codegen.rendering import HISTORY, LATEST, NamedTable
-from loader.codegen.table import Column, Table
+from loader.codegen.table import Column, Table, assign_names, make_safe
 from loader.codegen.yaml_style import document
 from loader.errors import TableError
 from loader.rows.cursor import CursorType
@@ -35,7 +34,9 @@ def _table(**facts: Any) -> Table:
 
 
 def _named(table: Table) -> NamedTable:
-    return NamedTable(table, safe(table.name), f"{safe(table.source)}_{safe(table.name)}")
+    return NamedTable(
+        table, make_safe(table.name), f"{make_safe(table.source)}_{make_safe(table.name)}"
+    )
 
 
 def _configured(sql: str) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def test_a_new_file_is_laid_out_for_people() -> None:
     ],
 )
 def test_files_have_safe_names(name: str, made: str) -> None:
-    assert safe(name) == made
+    assert make_safe(name) == made
 
 
 def test_names_that_collide_are_numbered_and_stay() -> None:

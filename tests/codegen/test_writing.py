@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.codegen.writing import read, write_all
+from loader.codegen.dbt_project import read, write_all
 from loader.errors import SpecError
 
 

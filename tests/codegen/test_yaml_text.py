@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from loader.codegen.merging import ThreeWay
-from loader.codegen.yaml_edits import EditRefused
-from loader.codegen.yaml_text import YamlText
+from loader.codegen.yaml_text import EditRefused, YamlText
 from loader.errors import SpecError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loader.lake.locks import lock_table
-from loader.maintenance import lock_retry, table_stats
+from loader.maintenance import compaction, table_stats
 from tests.maintenance.shop import CHANGED, ORDERS, Shop
 from tests.services import Database
 from tests.sync.project import Project
@@ -146,7 +146,7 @@ def test_versions_of_the_last_days_stay(shop: Shop) -> None:
 def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_retry, "PATIENCE", 0.5)
+    monkeypatch.setattr(compaction, "PATIENCE", 0.5)
     before = shop.versions()
     with lock_table(shop.project.lake(), "orders", timeout=0):
         ran = shop.project.loader("compact", "--keep-versions", "1")

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from loader.errors import DamagedError, LoaderError
 from loader.lake.system_tables import append_rows
-from loader.maintenance.quarantine import set_aside
+from loader.maintenance.rebuild import quarantine_table
 from loader.spark.error_translation import clear
 from tests.services import Database
 from tests.sync.project import Project, Ran
@@ -272,10 +272,10 @@ def test_a_damaged_table_is_put_aside_in_a_catalog_of_names(
     lake = _shared_lake(spark, postgres_database, tmp_path)
     lake.create("_cq_syncs", "id bigint")
     append_rows(lake, "_cq_syncs", [{"id": 1}])
-    assert set_aside(lake, "_cq_syncs") is None
+    assert quarantine_table(lake, "_cq_syncs") is None
     # Gone rather than cut off: Iceberg reads a cut one again and again, for a minute.
     _newest(tmp_path / "shared/raw/_cq_syncs/metadata", "*.metadata.json").unlink()
-    done = set_aside(lake, "_cq_syncs")
+    done = quarantine_table(lake, "_cq_syncs")
     assert done is not None
     assert "stays where it was" in done
     lake.create("_cq_syncs", "id bigint")

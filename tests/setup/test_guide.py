@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dbt.cli.main import dbtRunner
 
-from loader.spark import scaffold
+from loader.spark import setup
 from tests.setup.pages import GUIDE, README, ROOT, blocks, commands, named
 from tests.sync.project import Project
 
@@ -36,7 +36,7 @@ def test_the_package_in_a_project_that_you_have(tmp_path: Path) -> None:
     [wiring] = [b for b in blocks(GUIDE, "yaml") if b.startswith("# dbt_project.yml")]
     given = "name: your_project\nversion: '1.0.0'\nprofile: strandline\n"
     (tmp_path / "dbt_project.yml").write_text(given + wiring)
-    scaffold.create(tmp_path, lambda _: None)
+    setup.create(tmp_path, lambda _: None)
     for command in ("deps", "parse"):
         profiles = str(tmp_path / "profiles")
         places = ["--project-dir", str(tmp_path), "--profiles-dir", profiles, "--quiet"]

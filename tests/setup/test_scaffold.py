@@ -15,13 +15,13 @@ import yaml
 
 from loader.errors import SpecError
 from loader.package import package_folder
-from loader.spark import scaffold, setup
+from loader.spark import setup
 from loader.spark.profile import load_profile
 
 
 def _create(folder: Path) -> list[str]:
     lines: list[str] = []
-    scaffold.create(folder, lines.append)
+    setup.create(folder, lines.append)
     return lines
 
 
@@ -68,12 +68,12 @@ def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
 
     assert {name: (tmp_path / name).read_text() for name in own} == own
     [kept] = [line for line in told if line.startswith("kept packages.yml: ")]
-    assert f"add `- local: {scaffold.LINK}` to it, and run `dbt deps`" in kept
+    assert f"add `- local: {setup.LINK}` to it, and run `dbt deps`" in kept
     assert any(line.startswith("kept dbt_project.yml: it needs `dispatch: ") for line in told)
     assert {"wrote loader.yml", "wrote profiles/profiles.yml"} < set(told)
     assert not (tmp_path / "dbt_packages").exists()  # nothing that packages.yml does not name
     (tmp_path / "dbt_project.yml").write_text("name: mine\nprofile: strandline\n")
-    (tmp_path / "packages.yml").write_text(f"packages: [{{local: {scaffold.LINK}}}]\n")
+    (tmp_path / "packages.yml").write_text(f"packages: [{{local: {setup.LINK}}}]\n")
     done = _dbt(tmp_path, "deps", more=["--profiles-dir", "profiles"])
     assert done.returncode == 0, done.stdout
 
@@ -94,18 +94,18 @@ def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:
     _create(tmp_path)
     ignored = (tmp_path / ".gitignore").read_text().split()
     profile = tmp_path / "profiles.yml"
-    for path in (tmp_path / scaffold.LINK, tmp_path / "dbt_packages" / "strandline", profile):
+    for path in (tmp_path / setup.LINK, tmp_path / "dbt_packages" / "strandline", profile):
         # only what git ignores has a path of this machine
         assert any(str(path.relative_to(tmp_path)).startswith(i.rstrip("/")) for i in ignored)
         path.unlink()
     tracked = [p for p in tmp_path.iterdir() if p.is_file()]
     assert tracked
     assert not [p for p in tracked if str(tmp_path) in p.read_text()]
-    (tmp_path / scaffold.LINK).symlink_to(tmp_path / "gone")
+    (tmp_path / setup.LINK).symlink_to(tmp_path / "gone")
 
     setup.prepare([], tmp_path, lambda line: None)
 
-    assert (tmp_path / scaffold.LINK / "dbt_project.yml").is_file()
+    assert (tmp_path / setup.LINK / "dbt_project.yml").is_file()
     assert (tmp_path / "dbt_packages" / "strandline" / "macros").is_dir()
     assert _warehouse(tmp_path) == f"{tmp_path}/warehouse"
 
@@ -178,7 +178,7 @@ def test_setup_leaves_other_projects_alone(tmp_path: Path) -> None:
     ],
 )
 def test_the_projects_name_is_one_that_dbt_takes(folder: str, name: str) -> None:
-    assert scaffold.project_name(Path("/data") / folder) == name
+    assert setup.project_name(Path("/data") / folder) == name
 
 
 def test_the_templates_wire_the_package(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Pa
     project.mkdir()
     script = (
         "from pathlib import Path; from loader.package import package_folder\n"
-        "from loader.spark import scaffold\n"
-        "scaffold.create(Path('.'), lambda line: None); print(package_folder())"
+        "from loader.spark import setup\n"
+        "setup.create(Path('.'), lambda line: None); print(package_folder())"
     )
     env = {**os.environ, "PYTHONPATH": str(installed)}
     made = subprocess.run(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from loader.codegen.table_info import _columns
+from loader.codegen.table import _columns
 from loader.errors import TableError
 
 

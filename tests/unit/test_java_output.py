@@ -16,7 +16,7 @@ STARTS = """\
 import os
 import sys
 from pathlib import Path
-from loader.spark.gateway import Gateway
+from loader.spark.jvm import Gateway
 from loader.spark.jvm_command import JvmCommand
 from loader.spec.redaction import Redactor
 redactor = Redactor()

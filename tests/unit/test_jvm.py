@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.spark.gateway import reason
+from loader.spark.jvm import reason
 from loader.spark.jvm_command import format_properties, split_options
 from loader.spark.session import settings
 from loader.spec.redaction import SPARK_REGEX, is_secret_key, java_regex

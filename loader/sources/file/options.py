@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pyspark.sql.types import DataType
 
 from loader.names import is_wildcard
-from loader.spec.column_types import ColumnType
-from loader.spec.options import Name, TableOptions
+from loader.spec.options import ColumnType, Name, TableOptions
 from loader.spec.validation import OptionError
 
 

@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from loader.errors import LoaderError, TableError
-from loader.sources.file.compression import check_unpacked
-from loader.sources.file.line_lengths import check_line_lengths
-from loader.sources.file.lines import FORMATS, checked
+from loader.sources.file.file_checks import check_unpacked
+from loader.sources.file.lines import FORMATS, check_line_lengths, checked
 from loader.sources.file.listing import PATH, files
 from loader.sources.file.options import ReaderOptions
 from loader.spark.error_translation import BROKEN_LINE, TOO_LONG, TOO_MANY, clear

@@ -1,4 +1,9 @@
-"""Reads the columns of a table's files, and their rows with each row's place."""
+"""Reads the columns of a table's files, their types, and their rows with each row's place.
+
+Readers of CSV and JSON silently round a decimal to its scale, and a double to the nearest. Columns
+to which a spec gives such types are read as what holds all digits, and cast by
+:mod:`loader.rows.exact_cast`.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 from pyspark.sql.types import StringType, StructField, StructType
 
+from loader.error_report import did_you_mean
 from loader.errors import TableError
-from loader.rows.exact_cast import cast_exactly, text_of
+from loader.rows.exact_cast import cast_exactly, data_type, text_of
 from loader.rows.order import quote_name
 from loader.sources.file import listing as list_of
-from loader.sources.file.headers import Group, groups, is_matched_by_name, union
+from loader.sources.file.csv import Group, groups, is_matched_by_name, union
 from loader.sources.file.listing import MODIFIED, PATH, list_files
 from loader.sources.file.parquet_schemas import (
     ParquetSchema,
@@ -250,3 +257,59 @@ def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None)
 
 def _paths(files: DataFrame) -> list[str]:
     return [row[PATH] for row in files.orderBy(MODIFIED, PATH).select(PATH).collect()]
+
+
+_PARSED = ("csv", "json")
+"""Formats whose readers turn texts into values of the type that they are asked for."""
+
+
+def typed(
+    spark: SparkSession, native: ReaderOptions, schema: t.StructType, where: str
+) -> tuple[ReaderOptions, t.StructType]:
+    """Returns the columns with the types that the spec gives them, and how to read these.
+
+    Args:
+        schema: the columns as the files have them, or as the spec declares all of them.
+        where: the table, for errors.
+
+    Raises:
+        TableError: if there is no such column.
+    """
+    by_name = {name.lower(): name for name in schema.names}
+    chosen: dict[str, t.DataType] = {}
+    for name, text in native.types:
+        if name.lower() not in by_name:
+            raise TableError(
+                f"there is no column {name!r}",
+                where=f"{where}, column_types",
+                remedy=f"{did_you_mean(name, schema.names)} Its columns: "
+                f"{', '.join(schema.names)}".strip(),
+            )
+        chosen[by_name[name.lower()]] = data_type(text)
+    fields = [t.StructField(c.name, chosen.get(c.name, c.dataType)) for c in schema.fields]
+    of_folders = {field.name for field in partitions(spark, native)} if chosen else set()
+    declared = schema.names if native.columns is not None else list(chosen)
+    as_read = []
+    for name in declared:
+        own, wanted = schema[name].dataType, chosen.get(name, schema[name].dataType)
+        kind = wanted if name in of_folders else _read_as(native, own, wanted)
+        if kind != wanted:
+            as_read.append((name, kind))
+    return replace(native, as_read=tuple(as_read)), t.StructType(fields)
+
+
+def _read_as(native: ReaderOptions, own: t.DataType, wanted: t.DataType) -> t.DataType:
+    """Returns the type that a reader is asked for, of which nothing is lost."""
+    form = native.format.lower()
+    if form not in _PARSED:
+        return own
+    if (native.option("mode") or "").lower() not in ("", "failfast"):
+        return wanted  # the spec wants nulls for what does not fit
+    if form == "json" and native.columns is None and isinstance(own, t.StringType):
+        return own  # the reader makes a number of a number only
+    if isinstance(wanted, t.DecimalType):
+        if form == "json":  # its reader makes a text of a number by way of a double
+            return t.DecimalType(38, 38 - (wanted.precision - wanted.scale))
+        return wanted if native.option("locale") else t.StringType()
+    rounds = form == "csv" and isinstance(wanted, (t.FloatType, t.DoubleType))
+    return t.StringType() if rounds else wanted

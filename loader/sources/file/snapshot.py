@@ -12,8 +12,7 @@ from loader.rows.literal import literal
 from loader.rows.order import quote_name
 from loader.sources.file import listing as list_of
 from loader.sources.file.json_precision import check_numbers
-from loader.sources.file.line_lengths import check_line_lengths
-from loader.sources.file.lines import checked
+from loader.sources.file.lines import check_line_lengths, checked
 from loader.sources.file.listing import (
     MODIFIED,
     PATH,

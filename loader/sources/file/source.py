@@ -21,8 +21,8 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.errors import LoaderError, TableError
 from loader.names import literal_path
-from loader.sources.file.entries import check_entries, show_name
-from loader.sources.file.line_lengths import limiting_options
+from loader.sources.file.file_checks import check_entries, show_name
+from loader.sources.file.lines import limiting_options
 from loader.sources.file.listing import (
     MODIFIED,
     PATH,
@@ -33,9 +33,8 @@ from loader.sources.file.listing import (
 )
 from loader.sources.file.options import FileOptions, FileTableOptions, ReaderOptions
 from loader.sources.file.read_errors import explain_read_error
-from loader.sources.file.rows import columns_of, partitions
+from loader.sources.file.rows import columns_of, partitions, typed
 from loader.sources.file.snapshot import FileSnapshot
-from loader.sources.file.typed import typed
 from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spec.options import options_for
 

@@ -1,22 +1,23 @@
-"""Reads the headers of CSV files: which columns each file has, in its own order.
+"""Reads the headers of CSV files, and finds lines whose quotes may be meant otherwise.
 
 Spark itself applies one file's header to all files, and reads the others by position.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as f
 
 from loader.errors import TableError
 from loader.names import literal_path
-from loader.sources.file.compression import check_unpacked
-from loader.sources.file.quotes import pattern
+from loader.sources.file.file_checks import check_unpacked
 from loader.spark.error_translation import UNKNOWN_BYTES
 
 if TYPE_CHECKING:
@@ -187,3 +188,70 @@ class _Reader:
     @staticmethod
     def _is_skipped(line: str, comment: str) -> bool:
         return not line.strip() or (comment != "" and line.startswith(comment))
+
+
+def open_quote(native: ReaderOptions, text: Column) -> Column | None:
+    """Returns whether a line ends within a quoted value; None if that is not to be asked.
+
+    It is not to be asked if the option `multiLine` is set, to any value.
+    """
+    found = pattern(native)
+    if native.option("multiline") is not None or found is None:
+        return None
+    quote, comment = _quote(native), native.option("comment")
+    opened = text.contains(quote) & text.rlike(found)
+    if _escape(native) == quote:
+        # Quicker than the pattern: in such a line, the number of quotes is odd.
+        odd = (f.length(text) - f.length(f.replace(text, f.lit(quote)))) % 2 == 1
+        opened = odd & text.rlike(found)
+    return opened & ~text.startswith(comment) if comment else opened
+
+
+def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
+    r"""Returns whether a line has `\"` within a quoted value; None if that is not to be asked.
+
+    Spark, MySQL and others write a quote so. It is not to be asked if the option `escape` is set.
+    """
+    found, quote, comment = pattern(native), _quote(native), native.option("comment")
+    if "escape" in native.given or native.multiline or found is None:
+        return None
+    q, s = re.escape(quote), re.escape(_separator(native))
+    # As many values as there are before it; then it begins as if it ended at the backslash.
+    begin = found.removesuffix(r"\z").replace(f"{s})*+", f"{s})*?", 1)
+    escaped = text.contains(f"\\{quote}") & text.rlike(rf"{begin}(?<=\\){q}(?!{s}|\z)")
+    return escaped & ~text.startswith(comment) if comment else escaped
+
+
+def pattern(native: ReaderOptions) -> str | None:
+    """Returns the pattern, in Java, of text that ends within a quoted value; None without quotes.
+
+    As Spark's parser does, it takes a quote within a value literally. No part of the pattern
+    gives back what it has matched, so a long line takes neither long nor much of the stack.
+    """
+    quote, escape, separator = _quote(native), _escape(native), _separator(native)
+    if not quote:
+        return None
+    q, e, s = (re.escape(part) for part in (quote, escape, separator))
+    blank = r"[ \t]*+" if native.option("ignoreleadingwhitespace") == "true" else ""
+    if not escape or escape == quote:
+        inside = f"[^{q}]*+(?:{q}{q}[^{q}]*+)*+"
+    else:
+        inside = rf"[^{q}{e}]*+(?:{e}[\s\S][^{q}{e}]*+)*+"
+    rest = f"[^{s}]*+" if len(separator) == 1 else rf"(?:(?!{s})[\s\S])*+"
+    value = f"(?:{blank}{q}{inside}{q}{rest}|(?!{blank}{q}){rest})"
+    return rf"\A(?:{value}{s})*+{blank}{q}{inside}\z"
+
+
+def _quote(native: ReaderOptions) -> str:
+    given = native.option("quote")
+    return '"' if given is None else given.strip("\0")
+
+
+def _escape(native: ReaderOptions) -> str:
+    given = native.option("escape")
+    return '"' if given is None else given
+
+
+def _separator(native: ReaderOptions) -> str:
+    given = native.option("sep", "delimiter") or ","
+    return {"\\t": "\t", "\\\\": "\\"}.get(given, given)

@@ -1,8 +1,9 @@
-"""Refuses entries of a table's local folder that must not be read, or that Java cannot read.
+"""Refuses files that must not be read, or that Java or Spark cannot read as what they are.
 
 Write access to a folder must not give more than rows of its own table. A link that leaves the
 folder would put any file that the loader's user may read into raw, and a named pipe would block the
-run. Java leaves out files whose names it cannot decode, silently.
+run. Java silently leaves out files whose names it cannot decode. Spark reads archives, and packed
+files whose names do not say so, as text.
 
 Best effort: an entry may be replaced between the check and the read, and a hard link looks like any
 other file.
@@ -16,10 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as f
 
 from loader.errors import TableError
 from loader.sources.file.options import ReaderOptions
+from loader.spark.error_translation import UNPACK
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -141,3 +144,50 @@ def _check_kind(entry: str) -> TableError | None:
     if kind is None:
         return None
     return TableError(f"{entry} is {kind}, and no file", remedy=f"Remove it, {_HIDE}")
+
+
+_PACKED = {
+    b"\x1f\x8b\x08": ("a gzip file", ".gz"),
+    b"BZh": ("a bzip2 file", ".bz2"),
+    b"\xfd7zXZ\x00": ("an xz file", ""),
+    b"\x28\xb5\x2f\xfd": ("a Zstandard file", ""),
+}
+_ZIP = b"PK\x03\x04"
+_TAR, _TAR_AT = b"ustar", 257
+_LOOKED_AT = _TAR_AT + len(_TAR)
+_BZIP2_BLOCK = b"1AY&SY"
+
+
+def is_archive(text: Column) -> Column:
+    """Returns whether a line of a file is the first one of an archive."""
+    tar = text.contains("\0") & (f.substring(text, _TAR_AT + 1, len(_TAR)) == _TAR.decode())
+    return text.startswith(_ZIP.decode()) | tar
+
+
+def check_unpacked(path: str, stream: Any) -> None:
+    """Refuses an archive, and a compressed file without an ending that Spark recognises.
+
+    Args:
+        path: the file, for the error.
+        stream: a buffered stream of the file's content, at its begin, where it is left.
+
+    Raises:
+        TableError: if it is.
+    """
+    stream.mark(_LOOKED_AT)
+    first = bytes(stream.readNBytes(_LOOKED_AT))
+    stream.reset()
+    for kind, found in (
+        ("zip", first.startswith(_ZIP)),
+        ("tar", first[_TAR_AT:] == _TAR),
+    ):
+        if found:
+            raise TableError(f"{path} is a {kind} archive, which Spark cannot read", remedy=UNPACK)
+    for sign, (kind, ending) in _PACKED.items():
+        if not first.startswith(sign) or (sign == b"BZh" and first[4:10] != _BZIP2_BLOCK):
+            continue
+        renamed = f"Rename it, so that its name ends in {ending}; or unpack it"
+        raise TableError(
+            f"{path} is {kind}, and its name does not say so",
+            remedy=renamed if ending else "Unpack it",
+        )
