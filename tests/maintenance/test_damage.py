@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,30 +15,57 @@ from loader.errors import DamagedError, LoaderError
 from loader.lake.system_tables import append_rows
 from loader.maintenance.rebuild import quarantine_table
 from loader.spark.error_translation import clear
-from tests.services import Database
+from tests.services import Database, Postgres
+from tests.sync.original import Original
 from tests.sync.project import Project, Ran
 
 TOLD = "its metadata cannot be read: v"
 
 
-@pytest.fixture
-def metadata(project: Project, postgres_database: Database, warehouse: Path) -> Path:
-    """Two tables with two batches each; the metadata of orders is cut off, as by a power cut."""
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> Iterator[Database]:
+    """The database of all tests that sync."""
+    with postgres.database("damaged") as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def original(
+    spark: SparkSession,
+    warehouse: Path,
+    database: Database,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Original]:
+    """Two tables with two batches each, which were compared."""
+    folder = tmp_path_factory.mktemp("damaged")
+    project = Project(folder, spark, "raw_damaged")
     for table in ("orders", "items"):
-        postgres_database.execute(
+        database.execute(
             f"create table {table} (id int primary key, version bigint)",
             f"insert into {table} values (1, 1)",
         )
     options = {name: {"cursor_field": "version"} for name in ("orders", "items")}
-    project.jdbc(postgres_database, ["orders", "items"], table_options=options)
+    project.jdbc(database, ["orders", "items"], table_options=options)
     project.run()
     for table in ("orders", "items"):
-        postgres_database.execute(f"insert into {table} values (2, 2)")
+        database.execute(f"insert into {table} values (2, 2)")
     project.run()
-    folder = warehouse / project.schema / "orders" / "metadata"
-    newest = folder / f"v{(folder / 'version-hint.text').read_text().strip()}.metadata.json"
-    newest.write_bytes(newest.read_bytes()[:200])
-    return folder
+    assert project.loader("reconcile", "--buckets", "2", "--per-run", "1").code == 0
+    original = Original(project, database, warehouse, folder / "copy")
+    yield original
+    original.remove()
+
+
+@pytest.fixture
+def shop(original: Original, tmp_path: Path) -> Project:
+    """The project, as it was before any test."""
+    return original.again(tmp_path)
+
+
+def _cut_metadata(shop: Project, warehouse: Path) -> Path:
+    """Cuts off the metadata of orders, as by a power cut; returns their folder."""
+    _cut(_metadata(warehouse / shop.schema / "orders"), 200)
+    return warehouse / shop.schema / "orders" / "metadata"
 
 
 def _told_once(ran: Ran, where: str) -> None:
@@ -48,30 +76,29 @@ def _told_once(ran: Ran, where: str) -> None:
     assert ".metadata.json is damaged or missing. Other tables are not affected." in error
 
 
-def test_the_other_tables_go_on(
-    project: Project, postgres_database: Database, metadata: Path
-) -> None:
-    where = f"table {project.schema}.orders"
+def test_the_other_tables_go_on(shop: Project, database: Database, warehouse: Path) -> None:
+    metadata = _cut_metadata(shop, warehouse)
+    where = f"table {shop.schema}.orders"
     for arguments in ((), ("--keep-versions", "1")):
-        ran = project.loader("compact", *arguments)
+        ran = shop.loader("compact", *arguments)
         _told_once(ran, where)
         done = {e["table"]: e for e in ran.events if e["event"] == "compacted"}
         assert set(done) == {
             "shop.items",
-            *(f"{project.schema}.{name}" for name in ("_cq_state", "_cq_syncs")),
+            *(f"{shop.schema}.{name}" for name in ("_cq_reconciled", "_cq_state", "_cq_syncs")),
         }
         assert not done["shop.items"]["note"]
-    project.spark.sql(f"delete from {project.schema}._cq_syncs where table_name = 'items'")
-    ran = project.loader("state", "rebuild")
+    shop.spark.sql(f"delete from {shop.schema}._cq_syncs where table_name = 'items'")
+    ran = shop.loader("state", "rebuild")
     _told_once(ran, where)
     assert [(e["table"], e["syncs_added"]) for e in ran.events if e["event"] == "rebuilt"] == [
         ("shop.items", 2)
     ]
-    assert project.loader("compact", "--select", "shop.items").code == 0
+    assert shop.loader("compact", "--select", "shop.items").code == 0
 
     for table in ("orders", "items"):
-        postgres_database.execute(f"insert into {table} values (3, 3)")
-    ran = project.loader("run")
+        database.execute(f"insert into {table} values (3, 3)")
+    ran = shop.loader("run")
     _told_once(ran, "table shop.orders")
     assert ran.table("shop.items")["appended"] == 1
 
@@ -80,25 +107,24 @@ def test_the_other_tables_go_on(
     newest.rename(newest.with_suffix(".damaged"))
     before = int(newest.name.removeprefix("v").partition(".")[0]) - 1
     (metadata / "version-hint.text").write_text(str(before))
-    ran = project.run()
+    ran = shop.run()
     assert any("state was ahead of the data" in text for text in ran.warnings)
-    assert sorted(project.rows("select id from raw.orders")) == [(1,), (2,), (3,)]
-    assert project.loader("compact").code == 0
+    assert sorted(shop.rows("select id from raw.orders")) == [(1,), (2,), (3,)]
+    assert shop.loader("compact").code == 0
 
 
-def test_a_damaged_model_keeps_versions_but_stops_nothing(
-    project: Project, metadata: Path, warehouse: Path
-) -> None:
+def test_a_damaged_model_keeps_versions_but_stops_nothing(shop: Project, warehouse: Path) -> None:
     """Nobody can say which versions it needs, so none go; files and Iceberg snapshots do."""
-    marts = f"mart_{project.schema.removeprefix('raw_')}"
-    project.spark.sql(f"create namespace {marts}")
-    project.spark.sql(f"create table {marts}.latest (id int) using iceberg")
+    _cut_metadata(shop, warehouse)
+    marts = f"mart_{shop.schema}"
+    shop.spark.sql(f"create namespace {marts}")
+    shop.spark.sql(f"create table {marts}.latest (id int) using iceberg")
     (warehouse / marts / "latest/metadata/v1.metadata.json").write_text("{")
-    ran = project.loader("compact", "--keep-versions", "1")
+    ran = shop.loader("compact", "--keep-versions", "1")
     assert ran.code == 1
     assert "An error occurred while calling" not in ran.text
     assert [error.partition(":")[0] for error in ran.errors] == [
-        f"table {project.schema}.orders",
+        f"table {shop.schema}.orders",
         f"table {marts}.latest",
     ]
     done = {e["table"]: e["note"] for e in ran.events if e["event"] == "compacted"}
@@ -123,21 +149,6 @@ def _cut(file: Path, size: int | None) -> None:
         file.write_bytes(file.read_bytes()[:size])
 
 
-@pytest.fixture
-def compared(project: Project, postgres_database: Database, warehouse: Path) -> Path:
-    """Two tables, synced and compared; returns the schema's folder."""
-    options = {name: {"cursor_field": "version"} for name in ("orders", "items")}
-    for table in options:
-        postgres_database.execute(
-            f"create table {table} (id int primary key, version bigint)",
-            f"insert into {table} values (1, 1)",
-        )
-    project.jdbc(postgres_database, list(options), table_options=options)
-    project.run()
-    assert project.loader("reconcile", "--buckets", "2", "--per-run", "1").code == 0
-    return warehouse / project.schema
-
-
 def _told(ran: Ran, where: str, stopped: str) -> None:
     """There is one error: it names the damaged table, and not those that are being synced."""
     assert ran.code == 1, ran.text
@@ -151,58 +162,59 @@ def _told(ran: Ran, where: str, stopped: str) -> None:
 
 @pytest.mark.parametrize("how", ["metadata cut off", "manifest list gone"])
 def test_a_damaged_ledger_is_named_and_made_anew(
-    project: Project, postgres_database: Database, compared: Path, how: str
+    shop: Project, database: Database, warehouse: Path, how: str
 ) -> None:
-    ledger, folder = f"{project.schema}._cq_syncs", compared / "_cq_syncs"
-    before = project.rows("select table_name, batch from raw._cq_syncs where batch is not null")
+    ledger, folder = f"{shop.schema}._cq_syncs", warehouse / shop.schema / "_cq_syncs"
+    before = shop.rows("select table_name, batch from raw._cq_syncs where batch is not null")
     if how == "metadata cut off":
         _cut(_metadata(folder), 200)
     else:
         _cut(_newest(folder, "metadata/snap-*.avro"), None)
-    postgres_database.execute("insert into items values (2, 2)")
+    database.execute("insert into items values (3, 3)")
     for command in (("run",), ("status",), ("state", "rebuild", "--select", "shop.items")):
-        _told(project.loader(*command), f"table {ledger}", "All syncs into this schema")
-    ran = project.loader("compact", "--keep-versions", "1")
+        _told(shop.loader(*command), f"table {ledger}", "All syncs into this schema")
+    ran = shop.loader("compact", "--keep-versions", "1")
     assert {error.partition(":")[0] for error in ran.errors} == {f"table {ledger}"}, ran.errors
 
-    ran = project.loader("state", "rebuild")
+    ran = shop.loader("state", "rebuild")
     assert ran.code == 0, ran.text
     [warning] = ran.warnings
     assert warning.startswith(f"{ledger}: its metadata cannot be read: ")
     kept = Path(warning.rpartition(" is in ")[2])
-    assert kept.parent == compared / "_cq_damaged"
+    assert kept.parent == warehouse / shop.schema / "_cq_damaged"
     assert list(kept.glob("metadata_damaged/*.metadata.json"))
-    project.run()
+    shop.run()
     # with its manifest list gone, the batch was published before the ledger could be written
-    rows = project.rows("select table_name, batch from raw._cq_syncs where batch is not null")
-    assert sorted(rows) == sorted([*before, ("items", 2)])
-    assert sorted(project.rows("select id from raw.items")) == [(1,), (2,)]
-    assert project.loader("compact", "--keep-versions", "1").code == 0
-    assert not project.loader("state", "rebuild").warnings
+    rows = shop.rows("select table_name, batch from raw._cq_syncs where batch is not null")
+    assert sorted(rows) == sorted([*before, ("items", 3)])
+    assert sorted(shop.rows("select id from raw.items")) == [(1,), (2,), (3,)]
+    assert shop.loader("compact", "--keep-versions", "1").code == 0
+    assert not shop.loader("state", "rebuild").warnings
 
 
 def test_damaged_state_and_comparisons_are_named_and_made_anew(
-    project: Project, postgres_database: Database, compared: Path
+    shop: Project, database: Database, warehouse: Path
 ) -> None:
-    _cut(_metadata(compared / "_cq_reconciled"), 200)
-    postgres_database.execute("insert into items values (2, 2)")
+    folder = warehouse / shop.schema
+    _cut(_metadata(folder / "_cq_reconciled"), 200)
+    database.execute("insert into items values (3, 3)")
     compare = ("reconcile", "--buckets", "2", "--per-run", "1")
-    where = f"table {project.schema}._cq_reconciled"
-    _told(project.loader(*compare), where, "Syncs go on; comparisons")
-    assert project.run().table("shop.items")["status"] == "nothing new"  # reconcile synced it
-    _cut(_metadata(compared / "_cq_state"), None)
-    postgres_database.execute("insert into items values (3, 3)")
+    where = f"table {shop.schema}._cq_reconciled"
+    _told(shop.loader(*compare), where, "Syncs go on; comparisons")
+    assert shop.run().table("shop.items")["status"] == "nothing new"  # reconcile synced it
+    _cut(_metadata(folder / "_cq_state"), None)
+    database.execute("insert into items values (4, 4)")
     for command in (("run",), ("state", "list")):
-        where = f"state table {project.schema}._cq_state"
-        _told(project.loader(*command), where, "All syncs that keep their cursors there")
-    ran = project.loader("state", "rebuild")
+        where = f"state table {shop.schema}._cq_state"
+        _told(shop.loader(*command), where, "All syncs that keep their cursors there")
+    ran = shop.loader("state", "rebuild")
     assert ran.code == 0, ran.text
     assert [warning.partition(": ")[0] for warning in ran.warnings] == [
-        f"{project.schema}._cq_reconciled",
-        f"{project.schema}._cq_state",
+        f"{shop.schema}._cq_reconciled",
+        f"{shop.schema}._cq_state",
     ]
-    assert project.run().table("shop.items")["appended"] == 1
-    assert project.loader(*compare).code == 0
+    assert shop.run().table("shop.items")["appended"] == 1
+    assert shop.loader(*compare).code == 0
 
 
 def _told_of(project: Project, column: str) -> list[LoaderError]:
