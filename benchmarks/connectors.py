@@ -23,7 +23,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from loader.connectors.cloudquery.source import command
+from loader.connectors.cloudquery.source import build_bridge_command
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = os.environ.get("CONNECTORS", str(ROOT / ".venv-connectors"))
@@ -84,7 +84,7 @@ def _plugin(folder: Path, rows: int) -> tuple[dict[str, Any], list[str]]:
     files = {name: Path(f"{name}.json") for name in ("config", "catalog")}
     spec = {"command": config["command"], "python": python}
     source = {"path": "cloudquery", "tables": ["orders"], "spec": spec}
-    return source, command(python, "the benchmark", "read", files)
+    return source, build_bridge_command(python, "the benchmark", "read", files)
 
 
 @click.command()

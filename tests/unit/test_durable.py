@@ -14,7 +14,9 @@ from loader.state.local import LocalState
 
 def _token(folder: Path) -> None:
     control = {"connectorConfig": {"config": {"token": "second"}}}
-    assert ConfigUpdates(folder / "renewed.json", {"token": "first"}, lambda _: None).keep(control)
+    assert ConfigUpdates(folder / "renewed.json", {"token": "first"}, lambda _: None).store_update(
+        control
+    )
 
 
 def _state(folder: Path) -> None:

@@ -125,9 +125,9 @@ def test_a_renewed_configuration(folder: Path, plant: Callable[[Path], object]) 
     control = {"connectorConfig": {"config": {"token": "t"}}}
     if plant is Path.mkdir:
         with pytest.raises(TableError, match="cannot be kept"):
-            renewed.keep(control)
+            renewed.store_update(control)
     else:
-        assert renewed.keep(control)  # in its place
+        assert renewed.store_update(control)  # in its place
         assert renewed.apply_to({}) == {"token": "t"}
     _untouched(folder)
 

@@ -9,7 +9,11 @@ from pydantic import TypeAdapter
 from typing_extensions import Required, TypedDict
 
 from loader.connectors.subprocess.columns import read_streams
-from loader.connectors.subprocess.connector_state import ConnectorState, find_oldest_shared, lacking
+from loader.connectors.subprocess.connector_state import (
+    ConnectorState,
+    find_oldest_shared,
+    find_streams_behind,
+)
 from loader.connectors.subprocess.source import Entry
 from loader.sources.interface import Progress, Request
 
@@ -39,7 +43,7 @@ def key_of(descriptor: Mapping[str, Any]) -> Key:
     return descriptor.get("namespace") or None, str(descriptor.get("name"))
 
 
-def by_name(keys: Iterable[Hashable]) -> ByName:
+def group_by_name(keys: Iterable[Hashable]) -> ByName:
     """Returns streams by their names."""
     found: dict[str, set[Key]] = {}
     for key in keys:
@@ -48,7 +52,7 @@ def by_name(keys: Iterable[Hashable]) -> ByName:
     return found
 
 
-def meant(key: Key, asked: ByName, streams: ByName) -> Key | None:
+def find_meant_stream(key: Key, asked: ByName, streams: ByName) -> Key | None:
     """Returns the stream that a message is about; None if no stream, or several, may be meant.
 
     Some connectors leave a namespace out of their messages, or out of their catalog.
@@ -68,7 +72,7 @@ def meant(key: Key, asked: ByName, streams: ByName) -> Key | None:
     return None
 
 
-def entries(
+def parse_catalog(
     catalog: Mapping[str, Any], where: str, chosen: Callable[[str, Collection[str]], str | None]
 ) -> list[Entry]:
     """Returns the streams of a catalog.
@@ -156,7 +160,7 @@ def build_state_input(
     if shared is None:
         parts = [{"type": "STREAM", "stream": memory.value} for memory in known]
         return parts or None
-    anew = lacking(memories, shared)
+    anew = find_streams_behind(memories, shared)
     value = _without(shared, anew, streams) if anew else shared.value
     if value is None:
         names = ", ".join(sorted(key[1] if isinstance(key, tuple) else str(key) for key in anew))
@@ -181,10 +185,10 @@ def _without(
         if not isinstance(parts, list) or not parts:
             return None
         kept = []
-        known, beginning = by_name(streams), by_name(anew)
+        known, beginning = group_by_name(streams), group_by_name(anew)
         for part in parts:
             key = key_of(part.get("stream_descriptor") or {})
-            of = meant(key, {}, known)
+            of = find_meant_stream(key, {}, known)
             if of is None and key[1] in beginning:
                 return None
             if (of or key) not in anew:

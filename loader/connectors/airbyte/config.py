@@ -21,7 +21,7 @@ _INJECTED = "__injected"
 """How the fields begin in which the loader itself puts a manifest."""
 
 
-def secrets(about: Any, config: Any) -> Iterator[str]:
+def find_declared_secrets(about: Any, config: Any) -> Iterator[str]:
     """Yields the values of a configuration that its JSON schema marks `airbyte_secret`.
 
     Args:
@@ -35,25 +35,25 @@ def secrets(about: Any, config: Any) -> Iterator[str]:
         return
     for name in ("oneOf", "anyOf", "allOf"):
         for option in about.get(name) or ():
-            yield from secrets(option, config)
+            yield from find_declared_secrets(option, config)
     fields = about.get("properties")
     if isinstance(fields, dict) and isinstance(config, dict):
         for name, field in fields.items():
             if name in config:
-                yield from secrets(field, config[name])
+                yield from find_declared_secrets(field, config[name])
     if isinstance(config, list):
         for item in config:
-            yield from secrets(about.get("items"), item)
+            yield from find_declared_secrets(about.get("items"), item)
 
 
-def secret_values(config: Any) -> Iterator[str]:
+def find_secret_values(config: Any) -> Iterator[str]:
     """Yields the values of a configuration that stand under secret keys."""
     if isinstance(config, dict):
         for name, value in config.items():
-            yield from _texts(value) if is_secret_key(name) else secret_values(value)
+            yield from _texts(value) if is_secret_key(name) else find_secret_values(value)
     elif isinstance(config, list):
         for item in config:
-            yield from secret_values(item)
+            yield from find_secret_values(item)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -109,7 +109,7 @@ class ConfigUpdates:
         self._hide(values)
         return {**config, **values}
 
-    def keep(self, control: Mapping[str, Any]) -> bool:
+    def store_update(self, control: Mapping[str, Any]) -> bool:
         """Keeps what a control message has renewed; returns False if there is no file for it.
 
         Raises:

@@ -68,7 +68,7 @@ class _Manifest(yaml.SafeLoader):
     }
 
 
-def command(
+def build_command(
     options: AirbyteOptions, folder: Path, verb: str, files: Mapping[str, Path]
 ) -> list[str]:
     """Returns the command line for a verb of the protocol.
@@ -117,7 +117,7 @@ def _program(options: AirbyteOptions) -> list[str]:
     return [found]
 
 
-def config(options: AirbyteOptions, folder: Path) -> dict[str, Any]:
+def build_config(options: AirbyteOptions, folder: Path) -> dict[str, Any]:
     """Returns the connector's configuration, with its manifest.
 
     Args:

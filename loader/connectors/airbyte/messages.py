@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
-from loader.connectors.airbyte.catalog import ByName, Key, by_name, key_of, meant
+from loader.connectors.airbyte.catalog import ByName, Key, find_meant_stream, group_by_name, key_of
 from loader.connectors.subprocess.log_relay import (
     flatten,
     is_broken,
     is_error,
     is_fatal,
     is_misnamed,
-    without_trace,
+    strip_trace,
 )
 from loader.connectors.subprocess.message_reader import Delivery
 from loader.connectors.subprocess.values import decode, encode
@@ -37,13 +37,13 @@ _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', "
 _VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
 
 
-def lacks(level: str, text: str) -> bool:
+def is_gap_report(level: str, text: str) -> bool:
     """Whether a log message of a connector means that its streams may lack records."""
     left_out = any(part in text for part in LEFT_OUT) and not _EMPTY.search(text)
     return is_error(level) or left_out
 
 
-class AirbyteDialect:
+class AirbyteMessages:
     """Understands a connector's messages while it reads.
 
     Args:
@@ -60,16 +60,16 @@ class AirbyteDialect:
     ) -> None:
         self._renew = renew
         self._strict = strict
-        self._streams = by_name(streams)
+        self._streams = group_by_name(streams)
         self._asked: ByName | None = None
         self._meant: dict[Key, Key] = {}
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
-        message = parse_line(line, delivery.source, delivery.words.before)
+        message = parse_line(line, delivery.source, delivery.log.before)
         if message is None:
             text = line.decode("utf-8", "replace").strip()
             if text:
-                delivery.words.say("INFO", text)
+                delivery.log.relay("INFO", text)
             return
         kind = message.get("type")
         if kind == "RECORD":
@@ -80,24 +80,24 @@ class AirbyteDialect:
             if message["is_deep"]:
                 delivery.refuse_depth(key)
             else:
-                delivery.record(key, record["data"])
+                delivery.add_record(key, record["data"])
         elif kind == "STATE":
             self._state(message["state"], delivery, message["is_deep"])
         elif kind == "DELETE":  # not Airbyte's: CloudQuery's bridge sends it
-            delivery.delete((None, message["delete"]["stream"]), message["delete"]["where"])
+            delivery.add_deletion((None, message["delete"]["stream"]), message["delete"]["where"])
         elif kind == "TRACE":
             self._trace(message["trace"], delivery)
         elif kind == "LOG":
             log = message.get("log")
             said = log if isinstance(log, dict) else {"message": log}
             level, text = str(said.get("level")), str(said.get("message"))
-            delivery.words.say(level, text)
+            delivery.log.relay(level, text)
             if is_fatal(level):
-                delivery.fatal(without_trace(text))
-            if self._strict and lacks(level, text):
-                delivery.doubt(without_trace(text))
+                delivery.note_fatal(strip_trace(text))
+            if self._strict and is_gap_report(level, text):
+                delivery.note_doubt(strip_trace(text))
         elif kind == "CONTROL" and not self._renew(_object(message, "control")):
-            delivery.words.warn_once(
+            delivery.log.warn_once(
                 "it has renewed its configuration, and needs the new one at its next run (it may "
                 "be a token): name a file where the loader can keep it, `renewed_config`"
             )
@@ -128,8 +128,8 @@ class AirbyteDialect:
 
     def _find(self, key: Key, delivery: Delivery) -> Key | None:
         if self._asked is None:
-            self._asked = by_name(delivery.streams)
-        return meant(key, self._asked, self._streams)
+            self._asked = group_by_name(delivery.streams)
+        return find_meant_stream(key, self._asked, self._streams)
 
     def _state(self, state: Mapping[str, Any], delivery: Delivery, is_deep: bool) -> None:
         kind = state.get("type") or "LEGACY"
@@ -145,22 +145,24 @@ class AirbyteDialect:
         if text is None:
             delivery.refuse_deep_state(key)
         else:
-            delivery.state("LEGACY" if part == "data" else kind, key, text, count)
+            delivery.add_state("LEGACY" if part == "data" else kind, key, text, count)
 
     def _trace(self, trace: Mapping[str, Any], delivery: Delivery) -> None:
         if trace.get("type") == "STREAM_STATUS":
             status = _object(trace, "stream_status")
             key = self._key(status, delivery)
             if status.get("status") == "COMPLETE":
-                delivery.complete(key)
+                delivery.note_complete(key)
             elif status.get("status") == "INCOMPLETE":
-                delivery.incomplete(key)
+                delivery.note_incomplete(key)
             elif status.get("status") in ("STARTED", "RUNNING"):
                 delivery.note_begin(key)
         elif trace.get("type") == "ERROR":
             error = _object(trace, "error")
             named = error.get("stream_descriptor")
-            delivery.fail(reason(error), self._key(error, delivery) if named else None)
+            delivery.note_failure(
+                describe_error(error), self._key(error, delivery) if named else None
+            )
 
 
 def parse_line(line: bytes, source: str, before: Callable[[], None]) -> dict[str, Any] | None:
@@ -230,7 +232,7 @@ def _object(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def reason(error: Mapping[str, Any]) -> str:
+def describe_error(error: Mapping[str, Any]) -> str:
     """Returns the error that a trace reports."""
     message = str(error.get("message") or "").strip()
     inner = str(error.get("internal_message") or "").strip()

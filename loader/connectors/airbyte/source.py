@@ -9,13 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from loader.connectors.airbyte.catalog import build_state_input, configure_catalog, entries
-from loader.connectors.airbyte.config import ConfigUpdates, secret_values, secrets
-from loader.connectors.airbyte.launch import AirbyteOptions, command, config
-from loader.connectors.airbyte.messages import AirbyteDialect, parse_line, reason
+from loader.connectors.airbyte.catalog import build_state_input, configure_catalog, parse_catalog
+from loader.connectors.airbyte.config import (
+    ConfigUpdates,
+    find_declared_secrets,
+    find_secret_values,
+)
+from loader.connectors.airbyte.launch import AirbyteOptions, build_command, build_config
+from loader.connectors.airbyte.messages import AirbyteMessages, describe_error, parse_line
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.message_reader import Delivery, Stream
-from loader.connectors.subprocess.program import read_answer, workspace, write_json
+from loader.connectors.subprocess.program import open_workspace, read_answer, write_json
 from loader.connectors.subprocess.source import Entry, ProgramOptions, ProgramSource
 from loader.errors import LoaderError, TableError
 from loader.sources.interface import Progress, Request, RunContext
@@ -51,14 +55,14 @@ class AirbyteSource(ProgramSource):
 
     def _list_entries(self, folder: Path) -> list[Entry]:
         where = f"source {self.name}"
-        named = self.catalog_file()
+        named = self.find_catalog_file()
         if named is not None:
             given = self.read_catalog(named)
             inner = given.get("catalog") if isinstance(given, dict) else None
-            return entries(inner or given, where, self.find_cursor)
+            return parse_catalog(inner or given, where, self.find_cursor)
         for message in self._ask(folder, "discover"):
             if message["type"] == "CATALOG":
-                return entries(message.get("catalog") or {}, where, self.find_cursor)
+                return parse_catalog(message.get("catalog") or {}, where, self.find_cursor)
         raise TableError(
             "the connector did not say which streams it has",
             where=where,
@@ -99,31 +103,31 @@ class AirbyteSource(ProgramSource):
         if state is not None:
             files["state"] = write_json(folder, "state.json", state)
 
-        words = self.command(folder, "read", files)
+        words = self.build_command(folder, "read", files)
         told = getattr(self.options, "logged_errors", "fail")
-        dialect = AirbyteDialect(self._keep_renewed, self._streams, told == "fail")
-        return self.delivery(words, dialect, streams, number, attention)
+        dialect = AirbyteMessages(self._keep_renewed, self._streams, told == "fail")
+        return self.start_read(words, dialect, streams, number, attention)
 
     def learn_secrets(self) -> None:
         """Hides the values of `config` that the connector's specification calls secret."""
         if self._learnt:
             return
         self._learnt = True
-        config = self.config()
-        with suppress(LoaderError), workspace() as folder:
+        config = self.build_config()
+        with suppress(LoaderError), open_workspace() as folder:
             for message in self._ask(folder, "spec"):
                 if message["type"] == "SPEC":
                     about = (message.get("spec") or {}).get("connectionSpecification")
                     self._specification = about
-                    self.hide(*secrets(about, config))
+                    self.hide(*find_declared_secrets(about, config))
 
-    def command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
+    def build_command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
         """Returns the command line for a verb of the protocol."""
-        return command(self.options, folder, verb, files)
+        return build_command(self.options, folder, verb, files)
 
-    def config(self) -> dict[str, Any]:
+    def build_config(self) -> dict[str, Any]:
         """Returns the configuration that the connector gets."""
-        return self.read_renewed().apply_to(config(self.options, self.folder))
+        return self.read_renewed().apply_to(build_config(self.options, self.folder))
 
     def read_renewed(self) -> ConfigUpdates:
         """Returns the connector's updates of its configuration."""
@@ -133,7 +137,7 @@ class AirbyteSource(ProgramSource):
 
     def _keep_renewed(self, control: Mapping[str, Any]) -> bool:
         self.learn_secrets()
-        return self.read_renewed().keep(control)
+        return self.read_renewed().store_update(control)
 
     def _hide_renewed(self, values: Mapping[str, Any]) -> None:
         """Hides what a connector has renewed, as far as it is secret.
@@ -143,7 +147,10 @@ class AirbyteSource(ProgramSource):
         Raises:
             TableError: if it is more than any configuration holds.
         """
-        found = {*secrets(self._specification, values), *secret_values(values)} - self._hidden
+        found = {
+            *find_declared_secrets(self._specification, values),
+            *find_secret_values(values),
+        } - self._hidden
         hidden = self._hidden | found
         if len(hidden) > _MOST_SECRETS or sum(map(len, found)) > _LONGEST_SECRETS:
             raise TableError(
@@ -155,12 +162,12 @@ class AirbyteSource(ProgramSource):
         self._hidden = hidden
         self.hide(*found, whole_word=True)
 
-    def catalog_file(self) -> str | None:
+    def find_catalog_file(self) -> str | None:
         """Returns the file with the catalog that the spec names."""
         return self.options.catalog
 
     def _files(self, folder: Path) -> dict[str, Path]:
-        return {"config": write_json(folder, "config.json", self.config())}
+        return {"config": write_json(folder, "config.json", self.build_config())}
 
     def _ask(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
         """Yields the messages of a verb that ends with an answer.
@@ -174,14 +181,14 @@ class AirbyteSource(ProgramSource):
         def heard(line: bytes) -> dict[str, Any] | None:
             message = parse_line(line, self.name, self.learn_secrets)
             if message and message["type"] == "CONTROL":
-                self.read_renewed().keep(message.get("control") or {})
+                self.read_renewed().store_update(message.get("control") or {})
             trace = (message or {}).get("trace") or {}
             if message and message["type"] == "TRACE" and trace.get("type") == "ERROR":
-                why.append(reason(trace.get("error") or {}))
+                why.append(describe_error(trace.get("error") or {}))
             return message
 
         yield from read_answer(
-            lambda hear: self.process(self.command(folder, verb, files), hear),
+            lambda hear: self.start_program(self.build_command(folder, verb, files), hear),
             heard,
             why,
             self.options.timeout,

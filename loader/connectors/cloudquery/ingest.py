@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loader.connectors.cloudquery.serving import Serving
+from loader.connectors.cloudquery.serving import BridgeServer
 from loader.connectors.subprocess.message_reader import UNASKED
 from loader.sync.ingest import Ingest, PushedTable, list_reserved
 
@@ -37,7 +37,7 @@ class CloudQueryIngest:
         ingest: the lake that its syncs are appended to.
     """
 
-    def __init__(self, bridge: Serving, ingest: Ingest) -> None:
+    def __init__(self, bridge: BridgeServer, ingest: Ingest) -> None:
         self.bridge = bridge
         self.ingest = ingest
 

@@ -30,13 +30,13 @@ def refuse_typos(context: click.Context) -> None:
             raise click.NoSuchOption(name, possibilities=meant, ctx=context)
 
 
-def listening_place(address: str | None, network: str) -> str:
+def choose_address(address: str | None, network: str) -> str:
     """Returns the address to listen on, in the bridge's form.
 
     Raises:
         SpecError: if the address is a port, which has no owner, and no option says that it may be.
     """
-    from loader.connectors.cloudquery.serving import default_socket
+    from loader.connectors.cloudquery.serving import find_default_socket
     from loader.errors import SpecError
 
     if network == "tcp":
@@ -48,7 +48,7 @@ def listening_place(address: str | None, network: str) -> str:
             remedy="Leave out --address, and write the socket's address as `path` of CloudQuery's "
             "destination; or add --network tcp, if nobody else uses this machine",
         )
-    return f"unix:{address or default_socket()}"
+    return f"unix:{address or find_default_socket()}"
 
 
 def parse_seconds(duration: str) -> float:
@@ -110,10 +110,10 @@ def serve(
     What a sync writes is appended when its stream ends; the state of its source counts after that.
     """
     from loader.cli.ingest_command import choose_lake, open_ingest
-    from loader.connectors.cloudquery.serving import serving
+    from loader.connectors.cloudquery.serving import start_bridge_server
 
     refuse_typos(click.get_current_context())
-    place = listening_place(address, network)
+    place = choose_address(address, network)
     longest = parse_seconds(idle_timeout)
     spec, lake = choose_lake(settings, destination)
     if network == "tcp":
@@ -123,7 +123,7 @@ def serve(
             "Leave out --network tcp to use a Unix socket"
         )
     # It listens before all else is there: `registry: local` waits for five seconds only.
-    with serving(place, python, longest) as bridge:
+    with start_bridge_server(place, python, longest) as bridge:
         at = bridge.address
         settings.output.event("listening", f"listening at {at}", address=at)
         with open_ingest(settings, spec, lake, bridge.end) as ingest:

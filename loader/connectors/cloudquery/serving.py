@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from loader.connectors.cloudquery.source import command
-from loader.connectors.subprocess.program import workspace, write_json
+from loader.connectors.cloudquery.source import build_bridge_command
+from loader.connectors.subprocess.program import open_workspace, write_json
 from loader.connectors.subprocess.supervisor import GRACE, Child, StartError
 from loader.errors import SpecError, TableError
 from loader.spark.child_environment import child_environment
@@ -24,7 +24,7 @@ _log = logging.getLogger("loader.program")
 _HEARD = 2.0  # seconds
 
 
-class Serving:
+class BridgeServer:
     """A bridge that listens. Syncs wait until it has received the stored state.
 
     Attributes:
@@ -80,7 +80,7 @@ class Serving:
         self._child.end_input()
 
 
-def default_socket() -> Path:
+def find_default_socket() -> Path:
     """Returns the Unix socket for `cloudquery sync`, in a folder that only this user may enter.
 
     Raises:
@@ -110,7 +110,9 @@ def _own_folders() -> Iterator[Path]:
 
 
 @contextmanager
-def serving(address: str, python: str | None, idle_timeout: float) -> Iterator[Serving]:
+def start_bridge_server(
+    address: str, python: str | None, idle_timeout: float
+) -> Iterator[BridgeServer]:
     """Starts the bridge, and ends it.
 
     Args:
@@ -121,10 +123,10 @@ def serving(address: str, python: str | None, idle_timeout: float) -> Iterator[S
     Raises:
         SpecError: if it cannot listen there.
     """
-    with workspace() as folder:
+    with open_workspace() as folder:
         config = {"folder": str(folder), "address": address, "idle_timeout": idle_timeout}
         files: dict[str, Path] = {"config": write_json(folder, "config.json", config)}
-        words = command(python, "loader serve", "serve", files)
+        words = build_bridge_command(python, "loader serve", "serve", files)
 
         def hear(text: str) -> None:
             _log.debug("bridge: %s", text)
@@ -138,11 +140,11 @@ def serving(address: str, python: str | None, idle_timeout: float) -> Iterator[S
                 remedy="Name a Python that has cloudquery-plugin-pb: --python",
             ) from None
         try:
-            bridge = Serving(child)
+            bridge = BridgeServer(child)
             if not bridge.listen():
                 child.end()
                 raise SpecError(
-                    f"the bridge to CloudQuery cannot start: {child.last_words}".rstrip(": "),
+                    f"the bridge to CloudQuery cannot start: {child.last_log_line}".rstrip(": "),
                     where="loader serve",
                     remedy="Name a Python that has cloudquery-plugin-pb: --python",
                 )

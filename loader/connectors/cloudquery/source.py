@@ -55,7 +55,9 @@ class CloudQueryOptions(ProgramOptions):
         return self
 
 
-def command(python: str | None, where: str, verb: str, files: Mapping[str, Path]) -> list[str]:
+def build_bridge_command(
+    python: str | None, where: str, verb: str, files: Mapping[str, Path]
+) -> list[str]:
     """Returns the bridge's command line.
 
     Args:
@@ -85,10 +87,10 @@ class CloudQuerySource(AirbyteSource):
     protocol = "cloudquery"
     options: CloudQueryOptions  # type: ignore[assignment]
 
-    def command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
-        return command(self.options.python, f"source {self.name}", verb, files)
+    def build_command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
+        return build_bridge_command(self.options.python, f"source {self.name}", verb, files)
 
-    def config(self) -> dict[str, Any]:
+    def build_config(self) -> dict[str, Any]:
         options = self.options
         command = list(options.command or ())
         if command and "/" in command[0]:
@@ -101,7 +103,7 @@ class CloudQuerySource(AirbyteSource):
             "deterministic_cq_id": options.deterministic_cq_id,
         }
 
-    def catalog_file(self) -> str | None:
+    def find_catalog_file(self) -> str | None:
         return None
 
     def learn_secrets(self) -> None:

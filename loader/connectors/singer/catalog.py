@@ -54,7 +54,7 @@ def _refuse_nameless(stream: _Stream) -> _Stream:
 _STREAM: TypeAdapter[Any] = TypeAdapter(Annotated[_Stream, AfterValidator(_refuse_nameless)])
 
 
-def entries(
+def parse_catalog(
     catalog: Any, where: str, chosen: Callable[[str, Collection[str]], str | None]
 ) -> list[Entry]:
     """Returns the streams of a catalog.
@@ -80,7 +80,7 @@ def _key(stream: Mapping[str, Any]) -> str:
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
 
-def aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
+def map_aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
     """Returns the streams' keys by all that their messages may call them.
 
     A name that may mean several streams means none.
@@ -161,11 +161,13 @@ def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[s
     if request.cursor is not None and method == "INCREMENTAL":
         about["replication-key"] = found["replication_key"] = request.cursor
     native = request.table.ref.native
-    _choose(parts, found.get("schema"), {column.name for column in native.columns}, native.skipped)
+    _select_fields(
+        parts, found.get("schema"), {column.name for column in native.columns}, native.skipped
+    )
     return found
 
 
-def _choose(
+def _select_fields(
     parts: list[dict[str, Any]], schema: Any, kept: set[str], skipped: Sequence[str]
 ) -> None:
     """Selects the fields that the tap sends: most send only selected ones.

@@ -7,7 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from loader.connectors.subprocess.connector_state import ConnectorState, find_oldest_shared, lacking
+from loader.connectors.subprocess.connector_state import (
+    ConnectorState,
+    find_oldest_shared,
+    find_streams_behind,
+)
 from loader.connectors.subprocess.log_relay import flatten, is_broken, is_misnamed
 from loader.connectors.subprocess.message_reader import Delivery
 from loader.connectors.subprocess.values import decode, encode
@@ -17,7 +21,7 @@ from loader.spec.redaction import excerpt
 _KNOWN = {"bookmarks", "currently_syncing"}
 
 
-class SingerDialect:
+class SingerMessages:
     """Understands a tap's messages while it reads.
 
     Args:
@@ -59,7 +63,7 @@ class SingerDialect:
             if text is None:
                 delivery.refuse_deep_state(None)
             else:
-                delivery.state("STATE", None, text)
+                delivery.add_state("STATE", None, text)
         elif kind == "SCHEMA":
             self._schema(message, delivery)
         elif kind == "BATCH":
@@ -71,7 +75,7 @@ class SingerDialect:
         elif is_misnamed(message, line):
             raise _broken(line, delivery.source)
         elif kind is None and line.strip():
-            delivery.words.say("INFO", line.decode("utf-8", "replace").strip())
+            delivery.log.relay("INFO", line.decode("utf-8", "replace").strip())
 
     def _record(
         self, message: Mapping[str, Any], line: bytes, delivery: Delivery, deep: bool
@@ -91,14 +95,14 @@ class SingerDialect:
         if deep:
             delivery.refuse_depth(key)
         else:
-            delivery.record(key, record)
+            delivery.add_record(key, record)
 
     def _schema(self, message: Mapping[str, Any], delivery: Delivery) -> None:
         """A schema only confirms the catalog's: fields that are new are kept in `_rest`."""
         name, keys = message.get("stream"), message.get("key_properties") or []
         planned = self._keys.get(self._aliases.get(name) if isinstance(name, str) else None)
         if planned is not None and keys and set(keys) != set(planned):
-            delivery.words.warn_once(
+            delivery.log.warn_once(
                 f"its records have the key {', '.join(keys)}, and its catalog said "
                 f"{', '.join(planned) or 'nothing'}: set table_options.{name}.primary_key"
             )
@@ -132,7 +136,7 @@ def build_state_input(
     known = find_oldest_shared([memory for memory in memories.values() if memory is not None])
     if known is None:
         return None
-    anew = lacking(memories, known)
+    anew = find_streams_behind(memories, known)
     if not anew:
         return known.value
     value = _without(known.value, anew, aliases)

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loader.connectors.singer.catalog import aliases, configure_catalog, entries
-from loader.connectors.singer.messages import SingerDialect, build_state_input
+from loader.connectors.singer.catalog import configure_catalog, map_aliases, parse_catalog
+from loader.connectors.singer.messages import SingerMessages, build_state_input
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.program import read_answer, write_json
@@ -46,7 +46,7 @@ class SingerSource(ProgramSource):
             if self.options.catalog
             else self._discover(folder)
         )
-        found = entries(catalog, f"source {self.name}", self.find_cursor)
+        found = parse_catalog(catalog, f"source {self.name}", self.find_cursor)
         self._catalog = catalog
         return found
 
@@ -64,13 +64,13 @@ class SingerSource(ProgramSource):
         words.append(
             str(write_json(folder, "catalog.json", configure_catalog(self._catalog, requests)))
         )
-        called = aliases(self._catalog)
+        called = map_aliases(self._catalog)
         state = build_state_input(known, called, lambda text: attention.warn(self.name, text))
         if state is not None:
             words += ["--state", str(write_json(folder, "state.json", state))]
         keys = {request.table.ref.native.key: request.key for request in requests}
-        dialect = SingerDialect(keys, called)
-        return self.delivery(words, dialect, streams, number, attention)
+        dialect = SingerMessages(keys, called)
+        return self.start_read(words, dialect, streams, number, attention)
 
     def _command(self, folder: Path) -> list[str]:
         return [
@@ -82,7 +82,7 @@ class SingerSource(ProgramSource):
     def _discover(self, folder: Path) -> Any:
         command = [*self._command(folder), "--discover"]
         lines = read_answer(
-            lambda hear: self.process(command, hear),
+            lambda hear: self.start_program(command, hear),
             lambda line: line,
             (),
             self.options.timeout,

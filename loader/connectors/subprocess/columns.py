@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.values import converter
+from loader.connectors.subprocess.values import make_converter
 from loader.errors import TableError
 
 REST = "_rest"
@@ -67,7 +67,7 @@ class Column:
     convert: Callable[[Any], Any]
 
 
-def columns(
+def build_columns(
     schema: Mapping[str, Any],
     types: Mapping[str, t.DataType],
     skipped: Sequence[str] = (),
@@ -104,7 +104,7 @@ def columns(
                 where=where,
                 remedy="Leave fields out: skip_columns; or give them a type: column_types",
             )
-    return tuple(Column(name, type_, converter(type_)) for name, type_ in found.items())
+    return tuple(Column(name, type_, make_converter(type_)) for name, type_ in found.items())
 
 
 def _fold_case(name: str) -> str:

@@ -45,7 +45,7 @@ class ConnectorState:
         """The state."""
         return decode(self.text)
 
-    def mark(self, after: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    def to_mark(self, after: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns it as the mark of a table.
 
         Args:
@@ -65,7 +65,9 @@ class ConnectorState:
         return after if after is not None and same else mark
 
     @classmethod
-    def of(cls, mark: Mapping[str, Any] | None, protocol: str, where: str) -> ConnectorState | None:
+    def from_mark(
+        cls, mark: Mapping[str, Any] | None, protocol: str, where: str
+    ) -> ConnectorState | None:
         """Reads a table's mark; None if there is none.
 
         Raises:
@@ -95,7 +97,7 @@ def find_oldest_shared(memories: Sequence[ConnectorState]) -> ConnectorState | N
     return min(shared, key=lambda memory: memory.number, default=None)
 
 
-def lacking(
+def find_streams_behind(
     memories: Mapping[Hashable, ConnectorState | None], shared: ConnectorState
 ) -> set[Hashable]:
     """Returns the streams that a state of all streams covers further than their tables got.
@@ -109,7 +111,9 @@ def lacking(
     }
 
 
-def comes_again(memory: ConnectorState | None, memories: Sequence[ConnectorState | None]) -> bool:
+def can_repeat_records(
+    memory: ConnectorState | None, memories: Sequence[ConnectorState | None]
+) -> bool:
     """Whether a table gets records again that it has, as others of the run are behind.
 
     Args:
@@ -122,7 +126,7 @@ def comes_again(memory: ConnectorState | None, memories: Sequence[ConnectorState
     return shared is not None and memory.number > shared.number and memory.text != shared.text
 
 
-def may_go_in_pieces(
+def can_store_in_pieces(
     memories: Sequence[ConnectorState | None], others: Sequence[ConnectorState]
 ) -> bool:
     """Whether states of all streams may be stored before the program has ended well.

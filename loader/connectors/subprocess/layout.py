@@ -17,7 +17,13 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.connectors.subprocess.columns import REST, Column, is_skipped
-from loader.connectors.subprocess.values import Misfit, distinct, read_as, spool_type, text_of
+from loader.connectors.subprocess.values import (
+    Misfit,
+    make_key_converter,
+    read_as,
+    spool_type,
+    to_text,
+)
 from loader.errors import TableError
 from loader.names import literal_path
 from loader.rows.delta import DELETED
@@ -51,7 +57,7 @@ class Condition:
 
 
 def _name_columns(columns: Sequence[str]) -> str:
-    return text_of(list(columns))
+    return to_text(list(columns))
 
 
 class RecordLayout:
@@ -75,7 +81,10 @@ class RecordLayout:
         """How often each field came that the stream's schema does not declare."""
         self._key = frozenset(key)
         self._places = {
-            c.name: (f"c{n}", distinct(c.type, c.convert) if c.name in self._key else c.convert)
+            c.name: (
+                f"c{n}",
+                make_key_converter(c.type, c.convert) if c.name in self._key else c.convert,
+            )
             for n, c in enumerate(self.columns)
         }
         self._skipped = tuple(skipped)
@@ -92,7 +101,9 @@ class RecordLayout:
         fields = [t.StructField(column.name, column.type) for column in self.columns]
         return t.StructType([*fields, t.StructField(REST, t.StringType())])
 
-    def line(self, record: Mapping[str, Any], after: int = 0) -> tuple[bytes, dict[str, Any]]:
+    def encode_record(
+        self, record: Mapping[str, Any], after: int = 0
+    ) -> tuple[bytes, dict[str, Any]]:
         """Returns a record as a line of the spool, and its values by place.
 
         Args:
@@ -121,7 +132,7 @@ class RecordLayout:
                 self.misfits[name] += 1
                 rest[name] = value
         if rest:
-            wire["r"] = text_of(rest)
+            wire["r"] = to_text(rest)
         if after:
             wire["d"] = after
         line = _encode(wire).encode("ascii") + b"\n"
@@ -129,7 +140,7 @@ class RecordLayout:
             self._refuse_long_text(wire)
         return line, wire
 
-    def condition(self, values: Mapping[str, Any], number: int) -> Condition:
+    def encode_deletion(self, values: Mapping[str, Any], number: int) -> Condition:
         """Returns a deletion of all rows that have some values, as a line of the spool.
 
         Args:
@@ -152,7 +163,7 @@ class RecordLayout:
                 place, convert = self._places[name]
                 wire[place] = convert(value)
             except (KeyError, Misfit) as problem:
-                shown = excerpt(text_of(value), 80)
+                shown = excerpt(to_text(value), 80)
                 raise TableError(
                     f"rows are deleted at the source whose {name} is {shown!r}, and "
                     + (
@@ -170,13 +181,13 @@ class RecordLayout:
         """Returns the position of a column's value in :meth:`line`'s values."""
         return self._places[name][0]
 
-    def deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
+    def read_deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
         """Reads the deletions that name some columns: these, and each one's number."""
-        lines = self.frame(spark, path, numbered=True)
+        lines = self.read_rows(spark, path, numbered=True)
         lines = lines.where(f.col(REST) == _name_columns(by))
         return lines.select(*(f.col(quote_name(name)) for name in by), AFTER)
 
-    def frame(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
+    def read_rows(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
         """Reads a file of the spool, lazily, in the order in which it was written.
 
         Args:
@@ -214,7 +225,7 @@ class RecordLayout:
 
     def _unfit_key(self, name: str, value: Any) -> TableError:
         return TableError(
-            f"a record's {name} is {excerpt(text_of(value), 80)!r}, which does not fit its type, "
+            f"a record's {name} is {excerpt(to_text(value), 80)!r}, which does not fit its type, "
             f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, exactly: "
             "with another key, the record would be taken for another one",
             where=f"table {self.name}",
@@ -235,7 +246,7 @@ class RecordLayout:
                 )
 
 
-def with_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
+def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
     """Adds whether a row was deleted after it came; keeps the rows' order.
 
     Args:

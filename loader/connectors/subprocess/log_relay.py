@@ -41,7 +41,7 @@ def is_fatal(level: str) -> bool:
     return level.strip().upper() in _FATAL
 
 
-def without_trace(text: str) -> str:
+def strip_trace(text: str) -> str:
     """Strips the stack trace that some programs append to a message."""
     return text.partition("Traceback (most recent call last)")[0].strip(" \n:,") or text
 
@@ -51,7 +51,7 @@ def is_log_shown() -> bool:
     return _log.isEnabledFor(logging.DEBUG)
 
 
-class Words:
+class LogRelay:
     """The log output of one run of a program.
 
     Args:
@@ -69,17 +69,17 @@ class Words:
         self._warned: set[str] = set()
         self._said: set[str] = set()
 
-    def say(self, level: str, text: str) -> None:
+    def relay(self, level: str, text: str) -> None:
         """Passes on what the program logs."""
         if level.strip().upper() in ("WARN", "WARNING"):
-            self._pass_on(f"it warns: {without_trace(text)}")
+            self._pass_on(f"it warns: {strip_trace(text)}")
         elif is_error(level):
-            self.note(text)
-            self._pass_on(f"it reports an error: {without_trace(text)}")
+            self.log(text)
+            self._pass_on(f"it reports an error: {strip_trace(text)}")
         else:
-            self.note(text)
+            self.log(text)
 
-    def note(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Writes to the log only."""
         _log.debug("%s: %s", self.source, text)
 
@@ -95,7 +95,7 @@ class Words:
     def _pass_on(self, text: str) -> None:
         """Warns of the program's messages, a few times at most."""
         if text not in self._said and len(self._said) >= _MOST:
-            self.note(text)
+            self.log(text)
             return
         self._said.add(text)
         self.warn_once(text)

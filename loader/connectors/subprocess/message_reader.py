@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from loader.connectors.subprocess import supervisor
 from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.log_relay import Words
+from loader.connectors.subprocess.log_relay import LogRelay
 from loader.connectors.subprocess.program import Program
 from loader.connectors.subprocess.spool import Piece, Spool
 from loader.errors import LoaderError, TableError
@@ -57,7 +57,7 @@ class Stream:
     wanted: bool = True
     received: int = 0
 
-    def takes(self) -> bool:
+    def can_take(self) -> bool:
         """Whether its records are still wanted."""
         return self.wanted and self.error is None
 
@@ -65,7 +65,7 @@ class Stream:
         """Returns why records may be missing from now on; None if nothing says so."""
         return self.problem or self.doubt
 
-    def of_its_own(self, failure: str) -> LoaderError | None:
+    def find_own_error(self, failure: str) -> LoaderError | None:
         """Returns the error that the program reports for this stream; None if there is none.
 
         Args:
@@ -145,7 +145,7 @@ class Delivery:
         self._protocol = protocol
         self._number = number
         self._silence = silence
-        self.words = Words(source, warn, before_words)
+        self.log = LogRelay(source, warn, before_words)
         self._process: Program | None = None
         self._changed = threading.Condition()
         self._waiting = 0
@@ -187,11 +187,11 @@ class Delivery:
             stream.wanted = False
             for piece in stream.pieces:
                 self._waiting -= piece.counts.size
-                piece.forget()
+                piece.delete_files()
             stream.pieces.clear()
             self._changed.notify_all()
         if self._protocol == "singer" and not stream.remembers and self._shares_states():
-            self.words.warn_once(
+            self.log.warn_once(
                 f"{stream.name} is read whole, and the other tables' state goes on without it: if "
                 "the tap sends its records only with new ones of another stream, read that stream "
                 "again, too: --full-refresh",
@@ -219,14 +219,14 @@ class Delivery:
 
     # What the dialect calls, in the reader's thread.
 
-    def record(self, key: Hashable, record: Mapping[str, Any]) -> None:
+    def add_record(self, key: Hashable, record: Mapping[str, Any]) -> None:
         """Takes a record."""
         stream = self.streams.get(key)
         if stream is not None:
             stream.received += 1
         self._take(stream, key, lambda spool: spool.add(record))
 
-    def delete(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
+    def add_deletion(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
         """Takes a deletion of all rows that meet one of some conditions: values by column."""
         self._take(self.streams.get(key), key, lambda spool: spool.delete(where))
 
@@ -256,10 +256,10 @@ class Delivery:
 
     def _take(self, stream: Stream | None, key: Hashable, into: Callable[[Spool], None]) -> None:
         if stream is None:
-            self.words.warn_once(f"records of {format_stream(key)}, {UNASKED}")
-        elif stream.ended and stream.takes():
-            self.words.warn_once("it sent records after the end of their stream", stream.name)
-        elif stream.takes():
+            self.log.warn_once(f"records of {format_stream(key)}, {UNASKED}")
+        elif stream.ended and stream.can_take():
+            self.log.warn_once("it sent records after the end of their stream", stream.name)
+        elif stream.can_take():
             try:
                 into(stream.spool)
             except LoaderError as problem:
@@ -273,7 +273,9 @@ class Delivery:
                 )
                 self._end_stream(stream, deep)
 
-    def state(self, kind: str, key: Hashable | None, text: str, count: float | None = None) -> None:
+    def add_state(
+        self, kind: str, key: Hashable | None, text: str, count: float | None = None
+    ) -> None:
         """Takes a state.
 
         Args:
@@ -284,7 +286,7 @@ class Delivery:
         self._number += 1
         memory = ConnectorState(self._protocol, kind, key is None, self._number, text)
         if key is not None and key not in self.streams:
-            self.words.warn_once(f"states of {format_stream(key)}, {UNASKED}")
+            self.log.warn_once(f"states of {format_stream(key)}, {UNASKED}")
             return
         covered = self.streams.values() if key is None else [self.streams[key]]
         for stream in covered:
@@ -293,13 +295,13 @@ class Delivery:
                     came = f"it sent {count:,.0f} records, and {stream.received:,} came"
                     self._end_stream(stream, read_error(came, f"table {stream.name}"))
                 stream.received = 0
-            if stream.ended or stream.explain_doubt() or not stream.takes():
+            if stream.ended or stream.explain_doubt() or not stream.can_take():
                 continue
             piece = stream.spool.cover(memory)
             if piece is not None:
                 self._hand_over(stream, piece)
 
-    def complete(self, key: Hashable) -> None:
+    def note_complete(self, key: Hashable) -> None:
         """Notes that a stream has ended well.
 
         A state of all streams may still come, and cover it, too: then it ends with the program.
@@ -321,13 +323,13 @@ class Delivery:
         if stream is not None:
             stream.begun = True
 
-    def fail(self, text: str, key: Hashable | None = None) -> None:
+    def note_failure(self, text: str, key: Hashable | None = None) -> None:
         """Notes that a stream, or the program, has failed; it may go on with other streams.
 
         Later records do not count, as it is unknown which ones are missing.
         """
         stream = self.streams.get(key) if key is not None else None
-        self.words.before()
+        self.log.before()
         if stream is None:
             self._failure = self._failure or text
             for each in self._in_doubt() if key is None else ():
@@ -335,16 +337,16 @@ class Delivery:
         elif stream.problem is None:
             stream.problem = read_error(text, f"table {stream.name}")
 
-    def fatal(self, text: str) -> None:
+    def note_fatal(self, text: str) -> None:
         """Notes what the program logs as its end: why it failed, unless it says so otherwise."""
         self._fatal = self._fatal or text
 
-    def doubt(self, text: str) -> None:
+    def note_doubt(self, text: str) -> None:
         """Notes that the program reports an error and goes on, in one of the running streams.
 
         It may have left something out: a page that it could not read is the last one to some.
         """
-        self.words.before()
+        self.log.before()
         told = excerpt(text.strip(), 500).rstrip(".")
         for stream in self._in_doubt():
             stream.doubt = stream.doubt or TableError(
@@ -359,7 +361,7 @@ class Delivery:
         streams = [s for s in self.streams.values() if not s.ended and not s.complete]
         return [s for s in streams if s.begun] or streams
 
-    def incomplete(self, key: Hashable) -> None:
+    def note_incomplete(self, key: Hashable) -> None:
         """Notes that a stream has not ended well; what it failed with may follow."""
         stream = self.streams.get(key)
         if stream is not None:
@@ -371,7 +373,7 @@ class Delivery:
         code: int | None = None
         problem: LoaderError | None = None
         try:
-            self._process = self._start(self.words.note)
+            self._process = self._start(self.log.log)
             for line in self._process.messages():
                 if self._waiting > _AHEAD:
                     self._let_catch_up()
@@ -407,18 +409,18 @@ class Delivery:
         """Ends the streams that have not ended yet."""
         if problem is None and (code or self._failure):
             assert self._process is not None
-            self.words.before()
-            said = self._failure or self._fatal or self._process.last_words
+            self.log.before()
+            said = self._failure or self._fatal or self._process.last_log_line
             how = f"it was killed by signal {-code}" if code and code < 0 else f"exit code {code}"
             ended = f"the program failed ({how})" if code else "the program failed"
             problem = read_error(f"{ended}: {said}" if said else ended, f"source {self.source}")
         if problem is not None and all(s.is_whole() for s in self.streams.values()):
-            self.words.warn_once(f"all its streams are complete, but {problem.what}")
+            self.log.warn_once(f"all its streams are complete, but {problem.what}")
         tells = problem is None and any(stream.complete for stream in self.streams.values())
         for stream in self.streams.values():
             if tells and stream.begun and not stream.complete:
                 stream.incomplete = True
-            of_it = stream.of_its_own(self._failure)
+            of_it = stream.find_own_error(self._failure)
             self._end_stream(
                 stream, of_it or (None if stream.is_whole() else problem or stream.doubt)
             )
@@ -447,7 +449,7 @@ class Delivery:
             stream.pieces.append(piece)
             self._waiting += piece.counts.size
         else:
-            piece.forget()
+            piece.delete_files()
 
     def _let_catch_up(self) -> None:
         """Waits until pieces have been committed; the program waits, too."""

@@ -31,7 +31,7 @@ _PATIENCE = 4
 
 
 @contextmanager
-def workspace(parent: Path | None = None) -> Iterator[Path]:
+def open_workspace(parent: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only this user can read, and removes it.
 
     Removes the folders of loaders that were killed on this machine, too: their configurations hold
@@ -201,7 +201,7 @@ def read_answer(
         )
     if code or why:
         before_words()
-        said = next(iter(why), "") or process.last_words
+        said = next(iter(why), "") or process.last_log_line
         how = f"it was killed by signal {-code}" if code < 0 else f"exit code {code}"
         raise TableError(
             f"the program failed ({how}){': ' if said else ''}{excerpt(said, 1000).rstrip('.')}",

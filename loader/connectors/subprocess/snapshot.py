@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from loader.connectors.subprocess.connector_state import (
     ConnectorState,
-    comes_again,
-    may_go_in_pieces,
+    can_repeat_records,
+    can_store_in_pieces,
 )
-from loader.connectors.subprocess.layout import AFTER, RecordLayout, with_deleted
+from loader.connectors.subprocess.layout import AFTER, RecordLayout, flag_deleted
 from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.spool import Limits, Piece, Spool
 from loader.connectors.subprocess.values import format_value
@@ -99,19 +99,21 @@ class ProgramSnapshot(Snapshot):
 
     def begin(self, requests: Sequence[Request], attention: RunContext) -> None:
         memories = {
-            request.name: ConnectorState.of(request.mark, self.protocol, f"table {request.name}")
+            request.name: ConnectorState.from_mark(
+                request.mark, self.protocol, f"table {request.name}"
+            )
             for request in requests
         }
         known = [memories[r.name] for r in requests if r.table.progress is Progress.MARK]
         stored = self._list_stored(requests, known)
-        whole = not may_go_in_pieces(known, stored)
+        whole = not can_store_in_pieces(known, stored)
         streams: dict[Hashable, Stream] = {}
         for number, request in enumerate(requests):
             key = self._key_of(request.table)
             self._names[key] = request.name
             self._layouts[key] = layout = self._layout(request)
             remembers = request.table.progress is Progress.MARK
-            if remembers and not request.key and comes_again(memories[request.name], known):
+            if remembers and not request.key and can_repeat_records(memories[request.name], known):
                 attention.warn(
                     request.name,
                     "another table is behind, so records come again; it has no primary key, so "
@@ -148,7 +150,9 @@ class ProgramSnapshot(Snapshot):
             for mark in self._marks_of(name):
                 if not is_connector_state(mark) or mark.get("protocol") != self.protocol:
                     continue
-                memory = ConnectorState.of(mark, self.protocol, f"table {self.source}.{name}")
+                memory = ConnectorState.from_mark(
+                    mark, self.protocol, f"table {self.source}.{name}"
+                )
                 found += [memory] if memory is not None else []
         return found
 
@@ -173,7 +177,7 @@ class ProgramSnapshot(Snapshot):
         counts, cursor = piece.counts, window.cursor
         mark = window.mark
         if piece.memory is not None and table.progress is Progress.MARK:
-            mark = piece.memory.mark(after=window.mark)
+            mark = piece.memory.to_mark(after=window.mark)
         low = high = clock = None
         nulls = 0
         if cursor is not None:
@@ -208,9 +212,9 @@ class ProgramSnapshot(Snapshot):
             return empty(spark, table.schema)
         layout = self._layouts[self._key_of(table)]
         if piece.deleted is None:
-            return layout.frame(spark, piece.path)
-        rows = layout.frame(spark, piece.path, numbered=True)
-        return with_deleted(rows, self._deletions(spark, table, piece))
+            return layout.read_rows(spark, piece.path)
+        rows = layout.read_rows(spark, piece.path, numbered=True)
+        return flag_deleted(rows, self._deletions(spark, table, piece))
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> list[DataFrame]:
         piece = self._pieces.get(self._key_of(table))
@@ -219,7 +223,7 @@ class ProgramSnapshot(Snapshot):
 
     def _deletions(self, spark: SparkSession, table: SourceTable, piece: Piece) -> list[DataFrame]:
         layout, path = self._layouts[self._key_of(table)], piece.deleted
-        return [] if path is None else [layout.deletions(spark, path, by) for by in piece.by]
+        return [] if path is None else [layout.read_deletions(spark, path, by) for by in piece.by]
 
     def has_more(self, table: SourceTable) -> bool:
         piece = self._pieces.get(self._key_of(table))
@@ -240,7 +244,7 @@ class ProgramSnapshot(Snapshot):
     def _forget(self, key: Hashable) -> None:
         before = self._pieces.pop(key, None)
         if before is not None:
-            before.forget()
+            before.delete_files()
 
     def _layout(self, request: Request) -> RecordLayout:
         native = request.table.ref.native

@@ -16,12 +16,12 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, field_validator
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.columns import REST, Column, columns
+from loader.connectors.subprocess.columns import REST, Column, build_columns
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.layout import RecordLayout
 from loader.connectors.subprocess.log_relay import is_log_shown
 from loader.connectors.subprocess.message_reader import Delivery, MessageFormat, Stream
-from loader.connectors.subprocess.program import Program, workspace
+from loader.connectors.subprocess.program import Program, open_workspace
 from loader.connectors.subprocess.snapshot import ProgramSnapshot
 from loader.connectors.subprocess.spool import Limits
 from loader.duration import seconds_of
@@ -166,7 +166,7 @@ class ProgramSource(Source):
         """Redacts secrets that only the program declares; called before its output is shown."""
         return
 
-    def delivery(
+    def start_read(
         self,
         command: Sequence[str],
         dialect: MessageFormat,
@@ -176,7 +176,7 @@ class ProgramSource(Source):
     ) -> Delivery:
         """Starts a read with a command."""
         return Delivery(
-            lambda hear: self.process(command, hear),
+            lambda hear: self.start_program(command, hear),
             dialect,
             streams,
             self.protocol,
@@ -188,7 +188,7 @@ class ProgramSource(Source):
         )
 
     def tables(self) -> list[TableRef]:
-        with workspace() as folder:
+        with open_workspace() as folder:
             found = self.entries(folder)
         names = [entry.name for entry in found]
         twice = [name for name, count in Counter(names).items() if count > 1]
@@ -211,7 +211,7 @@ class ProgramSource(Source):
         options = self._options_of(ref.name)
         self._refuse_bounds(options, where)
         types = {n: _chosen_type(text, n, where) for n, text in options.column_types.items()}
-        found = columns(entry.schema, types, options.skip_columns, where)
+        found = build_columns(entry.schema, types, options.skip_columns, where)
         fields = entry.schema.get("properties")
         if isinstance(fields, dict) and REST in fields and REST not in options.skip_columns:
             raise TableError(
@@ -241,7 +241,7 @@ class ProgramSource(Source):
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[ProgramSnapshot]:
         spool = self.options.spool
-        with workspace(self.folder / spool if spool else None) as folder:
+        with open_workspace(self.folder / spool if spool else None) as folder:
             snapshot = ProgramSnapshot(
                 self.name,
                 self.protocol,
@@ -273,7 +273,7 @@ class ProgramSource(Source):
                 remedy="Name a catalog in JSON, as the connector writes it",
             ) from None
 
-    def process(self, command: Sequence[str], hear: Callable[[str], None]) -> Program:
+    def start_program(self, command: Sequence[str], hear: Callable[[str], None]) -> Program:
         """Starts the program in the spec's folder."""
         if is_log_shown():
             self.learn_secrets()

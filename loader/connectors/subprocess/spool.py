@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 from loader.connectors.subprocess.columns import REST
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.layout import Condition, RecordLayout
-from loader.connectors.subprocess.values import order_of
+from loader.connectors.subprocess.values import get_sort_key
 from loader.spec.redaction import excerpt
 
 _TIMES = (t.TimestampType, t.TimestampNTZType)
@@ -66,7 +66,7 @@ class Piece:
     deleted: Path | None = None
     by: tuple[tuple[str, ...], ...] = ()
 
-    def forget(self) -> None:
+    def delete_files(self) -> None:
         """Deletes its files."""
         for path in (self.path, self.deleted):
             if path is not None:
@@ -146,7 +146,7 @@ class Spool:
         self._number = number
         self._place = layout.place(cursor) if cursor is not None else None
         self._type = layout.schema[cursor].dataType if cursor is not None else t.NullType()
-        self._clock = clock_of(self._type, time.time())
+        self._clock = encode_now(self._type, time.time())
         self._told: set[str] = set()
         self._pieces = 0
         self._file: Any = None
@@ -159,7 +159,7 @@ class Spool:
             TableError: if it cannot be kept.
             OSError: if the disk is full.
         """
-        line, wire = self.layout.line(record, after=self._tally.deletions)
+        line, wire = self.layout.encode_record(record, after=self._tally.deletions)
         if self._file is None:
             self._file = self._path.open("wb", buffering=1 << 18)
         self._file.write(line)
@@ -167,7 +167,7 @@ class Spool:
         self._tally.size += len(line)
         if self._place is not None:
             value = wire.get(self._place)
-            order = None if value is None else order_of(value, self._type)
+            order = None if value is None else get_sort_key(value, self._type)
             self._tally.cursor(value, order, self._is_ahead(order))
 
     def delete(self, where: Sequence[Mapping[str, Any]]) -> None:
@@ -178,12 +178,12 @@ class Spool:
         """
         self._tally.deletions += 1
         for condition in where:
-            self._deleted.append(self.layout.condition(condition, self._tally.deletions))
+            self._deleted.append(self.layout.encode_deletion(condition, self._tally.deletions))
 
     def _is_ahead(self, order: Any) -> bool:
         if order is None or self._clock is None or not order > self._clock:
             return False
-        self._clock = clock_of(self._type, time.time())
+        self._clock = encode_now(self._type, time.time())
         return self._clock is not None and bool(order > self._clock)
 
     def cover(self, memory: ConnectorState) -> Piece | None:
@@ -271,7 +271,7 @@ class Spool:
         return tuple(notes)
 
 
-def clock_of(data_type: t.DataType, now: float) -> int | None:
+def encode_now(data_type: t.DataType, now: float) -> int | None:
     """Returns the time as the spool holds a cursor of a type; None if that is no time."""
     if isinstance(data_type, _TIMES):
         return int(now * 1_000_000)

@@ -216,7 +216,7 @@ class Child:
         return now - max(self._ended, self.said) > LINGER and self._output.waits
 
     @property
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line of its log that is not blank; empty if there was none."""
         return self._tail[-1] if self._tail else ""
 

@@ -91,7 +91,7 @@ class Misfit(ValueError):
     """A value that its column cannot hold as it is."""
 
 
-def converter(data_type: t.DataType) -> Callable[[Any], Any]:
+def make_converter(data_type: t.DataType) -> Callable[[Any], Any]:
     """Returns a function that turns a JSON value, not null, into the spool's form.
 
     The function raises :class:`Misfit` if the value is not one of the column's type.
@@ -141,14 +141,14 @@ def format_value(value: Any, data_type: t.DataType) -> str:
     return str(value) if not isinstance(value, float) else repr(value)
 
 
-def order_of(value: Any, data_type: t.DataType) -> Any:
+def get_sort_key(value: Any, data_type: t.DataType) -> Any:
     """Returns the sort key of a value in the spool; None if it has no order (NaN)."""
     if isinstance(data_type, t.DecimalType):
         return Decimal(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def text_of(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Returns a text as it is, and any other value as JSON that is equal for equal values."""
     if isinstance(value, str):
         return value
@@ -159,7 +159,7 @@ def text_of(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    found = text_of(value)
+    found = to_text(value)
     if not found.isascii() and _SURROGATES.search(found):
         raise Misfit
     return found
@@ -302,7 +302,9 @@ def _parse_time(text: str) -> dt.datetime:
     return moment
 
 
-def distinct(data_type: t.DataType, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def make_key_converter(
+    data_type: t.DataType, convert: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
     """Returns a converter that raises :class:`Misfit` for a value that would not come back.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 
 from loader.cdc.debezium import engine
 from loader.connectors.cloudquery import serving
-from loader.connectors.cloudquery.serve import listening_place, parse_seconds
+from loader.connectors.cloudquery.serve import choose_address, parse_seconds
 from loader.errors import SpecError
 from loader.spark import temporary_files
 from loader.spark.child_environment import child_environment
@@ -20,12 +20,12 @@ def test_it_listens_where_only_this_user_may_connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "home_folder", lambda: tmp_path)
-    place = Path(listening_place(None, "unix").removeprefix("unix:"))
+    place = Path(choose_address(None, "unix").removeprefix("unix:"))
     assert place.parent.stat().st_mode & 0o777 == 0o700
     assert place.is_relative_to(tmp_path)
     place.parent.chmod(0o777)
     with pytest.raises(SpecError, match="others may write to"):
-        listening_place(None, "unix")
+        choose_address(None, "unix")
     assert temporary_files.home_folder() != tmp_path
 
 
@@ -33,11 +33,11 @@ def test_a_port_needs_an_option() -> None:
     """It has no owner: every user of the machine can write there."""
     for address in ("localhost:7778", "127.0.0.1:0", ":7778", "[::1]:7778"):
         with pytest.raises(SpecError, match="--network tcp"):
-            listening_place(address, "unix")
-        assert listening_place(address, "tcp") == address
-    assert listening_place(None, "tcp") == "localhost:7778"
-    assert listening_place("cq-abc.sock", "unix") == "unix:cq-abc.sock"
-    assert listening_place("/run/a:1", "unix") == "unix:/run/a:1"
+            choose_address(address, "unix")
+        assert choose_address(address, "tcp") == address
+    assert choose_address(None, "tcp") == "localhost:7778"
+    assert choose_address("cq-abc.sock", "unix") == "unix:cq-abc.sock"
+    assert choose_address("/run/a:1", "unix") == "unix:/run/a:1"
 
 
 def test_an_idle_timeout_is_a_duration() -> None:
@@ -57,7 +57,7 @@ def test_they_see_no_secrets_of_sources(tmp_path: Path, monkeypatch: pytest.Monk
     )
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}"\n')
     script.chmod(0o755)
-    with serving.serving("unix:x", str(script), 1.0) as bridge:
+    with serving.start_bridge_server("unix:x", str(script), 1.0) as bridge:
         seen: Any = bridge.address
     for environment in (seen, child_environment(), engine._build_environment()):
         assert "SHOP_PASSWORD" not in environment

@@ -65,7 +65,7 @@ def test_a_bridge_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(serving, "_HEARD", 0.1)
     words = [sys.executable, "-c", 'print(\'{"listening": "x:1"}\\n{"state": "s"}\')']
     for ends in (False, True):
-        bridge = serving.Serving(Child(words, os.environ, print, takes_input=True))
+        bridge = serving.BridgeServer(Child(words, os.environ, print, takes_input=True))
         assert bridge.listen()
         messages = bridge.messages()
         assert next(messages) == {"state": "s"}

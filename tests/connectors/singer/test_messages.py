@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loader.connectors.singer.messages import SingerDialect
-from loader.connectors.subprocess.columns import columns
+from loader.connectors.singer.messages import SingerMessages
+from loader.connectors.subprocess.columns import build_columns
 from loader.connectors.subprocess.layout import RecordLayout
 from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.program import Program
@@ -59,14 +59,14 @@ def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
     """Starts a tap with the streams `a`, from a state, and `b`, whole."""
     streams = {}
     for number, name in enumerate("ab"):
-        layout = RecordLayout(f"tap.{name}", columns(SCHEMA, {}), ("id",), ())
+        layout = RecordLayout(f"tap.{name}", build_columns(SCHEMA, {}), ("id",), ())
         limits = None if number else Limits(100)
         streams[name] = Stream(
             f"tap.{name}", Spool(folder, number, layout, "id", limits), not number
         )
     return Delivery(
         lambda hear: Program([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
-        SingerDialect({}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
+        SingerMessages({}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
         dict(streams),
         "singer",
         0,

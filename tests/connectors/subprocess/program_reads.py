@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loader.connectors.airbyte.messages import AirbyteDialect
-from loader.connectors.subprocess.columns import columns
+from loader.connectors.airbyte.messages import AirbyteMessages
+from loader.connectors.subprocess.columns import build_columns
 from loader.connectors.subprocess.layout import RecordLayout
 from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.program import Program
@@ -49,7 +49,7 @@ def opened(
         more: other streams of the catalog.
         before: called before the program's own words are shown.
     """
-    layout = RecordLayout("api.items", columns(SCHEMA, {}), ("id",), ())
+    layout = RecordLayout("api.items", build_columns(SCHEMA, {}), ("id",), ())
     stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
 
     def start(hear: Callable[[str], None]) -> Program:
@@ -57,7 +57,7 @@ def opened(
 
     found = Delivery(
         start,
-        AirbyteDialect(renew, {key, *more}),
+        AirbyteMessages(renew, {key, *more}),
         {key: stream},
         "airbyte",
         0,

@@ -15,9 +15,9 @@ from pyspark.sql import types as t
 from loader.connectors.cloudquery.bridge.records import streams
 from loader.connectors.cloudquery.bridge.state_barrier import StateBarrier
 from loader.connectors.singer import messages as singer
-from loader.connectors.singer.catalog import aliases, configure_catalog, entries
-from loader.connectors.subprocess.columns import columns
-from loader.connectors.subprocess.connector_state import ConnectorState, may_go_in_pieces
+from loader.connectors.singer.catalog import configure_catalog, map_aliases, parse_catalog
+from loader.connectors.subprocess.columns import build_columns
+from loader.connectors.subprocess.connector_state import ConnectorState, can_store_in_pieces
 from loader.connectors.subprocess.snapshot import ProgramSnapshot
 from loader.connectors.subprocess.spool import Limits
 from loader.sources.interface import Progress, Request, SourceTable, TableRef
@@ -75,7 +75,7 @@ def _request(name: str, mark: Any, whole: bool, key: tuple[str, ...]) -> Request
 
 
 def _of(**numbers: int) -> Marks:
-    return {name: shared(number).mark() for name, number in numbers.items()}
+    return {name: shared(number).to_mark() for name, number in numbers.items()}
 
 
 def test_states_are_numbered_beyond_those_of_every_table(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
     both = {"a", "b"}
     assert Begun(tmp_path, {"a": None, "b": None}, {}).in_pieces == both
     assert Begun(tmp_path, _of(a=7, b=7), {}).in_pieces == both
-    same = {"a": shared(7, "x").mark(), "b": shared(9, "x").mark()}
+    same = {"a": shared(7, "x").to_mark(), "b": shared(9, "x").to_mark()}
     assert Begun(tmp_path, same, {}).in_pieces == both
     assert Begun(tmp_path, _of(a=7, b=9), {}).in_pieces == set()
     # a table that begins anew, alone or beside another; a table that is not in the run
@@ -104,7 +104,7 @@ def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
     assert Begun(tmp_path, {"a": None}, _of(other=7), ("a", "other")).in_pieces == set()
     assert Begun(tmp_path, {"a": None, "b": None}, _of(b=9), whole="b").in_pieces == set()
     # states of single streams do not depend on each other
-    own = ConnectorState("singer", "STREAM", False, 3, "1").mark()
+    own = ConnectorState("singer", "STREAM", False, 3, "1").to_mark()
     assert Begun(tmp_path, {"a": own}, _of(other=7), ("a", "other")).in_pieces == {"a"}
 
 
@@ -120,9 +120,9 @@ def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> No
 
 def test_pieces() -> None:
     own = ConnectorState("airbyte", "STREAM", False, 3, "1")
-    assert may_go_in_pieces([None, own], [own])
-    assert not may_go_in_pieces([shared(2), own], [])
-    assert not may_go_in_pieces([shared(2)], [shared(2)])
+    assert can_store_in_pieces([None, own], [own])
+    assert not can_store_in_pieces([shared(2), own], [])
+    assert not can_store_in_pieces([shared(2)], [shared(2)])
 
 
 def test_children_of_incremental_tables_are_incremental() -> None:
@@ -165,19 +165,22 @@ CATALOG = {
 
 
 def test_the_streams_of_a_tap_have_ids_and_names() -> None:
-    found = entries(CATALOG, "source tap", lambda *_: None)
+    found = parse_catalog(CATALOG, "source tap", lambda *_: None)
     assert (found[0].key, found[0].name) == ("public-orders", "orders")
-    called = aliases(CATALOG)
+    called = map_aliases(CATALOG)
     assert called["orders"] == called["public_orders"] == called["public-orders"] == "public-orders"
     assert called["audit-users"] == "audit-users"
     assert "users" not in called  # two streams have that name
-    assert aliases({"streams": [{"stream": "a"}, {"tap_stream_id": "b"}]}) == {"a": "a", "b": "b"}
+    assert map_aliases({"streams": [{"stream": "a"}, {"tap_stream_id": "b"}]}) == {
+        "a": "a",
+        "b": "b",
+    }
     # what is one's id and another's name means neither: the record would go into the wrong table
     twice = [
         {"tap_stream_id": "orders", "stream": "old_orders"},
         {"tap_stream_id": "db-orders", "stream": "orders"},
     ]
-    assert aliases({"streams": twice}) == {"old_orders": "orders", "db-orders": "db-orders"}
+    assert map_aliases({"streams": twice}) == {"old_orders": "orders", "db-orders": "db-orders"}
 
     native = found[0]
     table = SourceTable(TableRef("orders", native), t.StructType(), progress=Progress.MARK)
@@ -207,8 +210,10 @@ def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
             part("blob", "unsupported"),
         ],
     }
-    [entry] = entries({"streams": [stream]}, "source tap", lambda *_: None)
-    native = replace(entry, columns=columns(entry.schema, {}, ("secret",)), skipped=("secret",))
+    [entry] = parse_catalog({"streams": [stream]}, "source tap", lambda *_: None)
+    native = replace(
+        entry, columns=build_columns(entry.schema, {}, ("secret",)), skipped=("secret",)
+    )
     table = SourceTable(TableRef("a", native), t.StructType(), progress=Progress.MARK)
     asked = configure_catalog(
         {"streams": [stream]}, [Request(table, "tap.a", None, False, None, ())]
@@ -229,7 +234,7 @@ def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
 
 
 def test_what_a_tap_gets_back() -> None:
-    called = aliases(CATALOG)
+    called = map_aliases(CATALOG)
     orders, users = "public-orders", "public-users"
     warned: list[str] = []
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from loader.connectors.airbyte.catalog import by_name, meant
-from loader.connectors.airbyte.catalog import entries as airbyte_entries
-from loader.connectors.singer.catalog import entries as singer_entries
-from loader.connectors.singer.messages import SingerDialect
+from loader.connectors.airbyte.catalog import find_meant_stream, group_by_name
+from loader.connectors.airbyte.catalog import parse_catalog as airbyte_entries
+from loader.connectors.singer.catalog import parse_catalog as singer_entries
+from loader.connectors.singer.messages import SingerMessages
 from loader.connectors.subprocess import program
-from loader.connectors.subprocess.columns import Column, columns
+from loader.connectors.subprocess.columns import Column, build_columns
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.layout import RecordLayout
 from loader.connectors.subprocess.log_relay import flatten
@@ -27,7 +27,7 @@ from loader.connectors.subprocess.program import Program, read_answer
 from loader.connectors.subprocess.source import Entry, ProgramOptions, ProgramSource
 from loader.connectors.subprocess.spool import Limits
 from loader.connectors.subprocess.supervisor import LONGEST_NOTE
-from loader.connectors.subprocess.values import Misfit, converter, decode, distinct
+from loader.connectors.subprocess.values import Misfit, decode, make_converter, make_key_converter
 from loader.errors import LoaderError, StateError, TableError
 from loader.sources.interface import Progress
 from tests.connectors.subprocess.program_reads import opened, record_of, sends, state_of
@@ -44,7 +44,7 @@ def _nested_references(levels: int) -> dict[str, Any]:
 
 def test_nested_references_are_read_once() -> None:
     started = time.monotonic()
-    [found] = columns(_nested_references(15), {})
+    [found] = build_columns(_nested_references(15), {})
     assert (found.type, time.monotonic() - started < 5) == (t.LongType(), True)
 
 
@@ -54,7 +54,7 @@ def test_a_long_chain_of_references_has_a_type() -> None:
         "definitions": {**parts, "d5000": {"type": "boolean"}},
         "properties": {"a": {"$ref": "#/definitions/d0"}},
     }
-    assert [column.type for column in columns(schema, {})] == [t.BooleanType()]
+    assert [column.type for column in build_columns(schema, {})] == [t.BooleanType()]
 
 
 def test_a_schema_that_leads_on_for_ever_is_one_error() -> None:
@@ -65,7 +65,7 @@ def test_a_schema_that_leads_on_for_ever_is_one_error() -> None:
     }
     started = time.monotonic()
     with pytest.raises(TableError, match=r"api\.items: its JSON schema.*100,000") as refused:
-        columns(schema, {}, where="table api.items")
+        build_columns(schema, {}, where="table api.items")
     assert "skip_columns" in refused.value.remedy
     assert time.monotonic() - started < 5
 
@@ -79,14 +79,14 @@ def test_a_schema_that_leads_on_for_ever_is_one_error() -> None:
     ],
 )
 def test_a_schema_of_another_kind_is_text(schema: dict[str, Any]) -> None:
-    assert {column.type for column in columns(schema, {})} <= {t.StringType()}
+    assert {column.type for column in build_columns(schema, {})} <= {t.StringType()}
 
 
 def test_a_long_name_is_no_column() -> None:
-    found = columns({"properties": {"a" * 255: {}, "b" * 20_000: {}}}, {})
+    found = build_columns({"properties": {"a" * 255: {}, "b" * 20_000: {}}}, {})
     assert [len(column.name) for column in found] == [255]
     layout = RecordLayout("api.items", found, (), ())
-    assert json.loads(layout.line({"b" * 20_000: 1})[1]["r"]) == {"b" * 20_000: 1}
+    assert json.loads(layout.encode_record({"b" * 20_000: 1})[1]["r"]) == {"b" * 20_000: 1}
 
 
 class _Listed(ProgramSource):
@@ -154,7 +154,7 @@ def test_an_endless_line_on_standard_error_is_cut(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert [len(text) for text in heard] == [LONGEST_NOTE + 1, len("after")]
     assert most < 10_000_000  # of 20 million
-    assert process.last_words == "after"
+    assert process.last_log_line == "after"
 
 
 DIGITS = "7" * 1_000_000
@@ -183,7 +183,10 @@ def test_endless_digits_fit_no_column(data_type: t.DataType) -> None:
     ]
     started = time.monotonic()
     for value in huge:
-        for convert in (converter(data_type), distinct(data_type, converter(data_type))):
+        for convert in (
+            make_converter(data_type),
+            make_key_converter(data_type, make_converter(data_type)),
+        ):
             if isinstance(data_type, t.DoubleType) and value is huge[1]:
                 continue  # rounded, as every fraction is
             with pytest.raises(Misfit):
@@ -196,9 +199,9 @@ def test_a_number_of_a_million_digits_is_kept(tmp_path: Path) -> None:
     assert decode(f"[-{DIGITS}, 5]") == [Decimal(f"-{DIGITS}"), 5]
     assert type(decode("5")) is int
     layout = RecordLayout(
-        "api.items", (Column("id", t.LongType(), converter(t.LongType())),), (), ()
+        "api.items", (Column("id", t.LongType(), make_converter(t.LongType())),), (), ()
     )
-    assert layout.line({"id": decode(DIGITS)})[1] == {"r": f'{{"id":{DIGITS}}}'}
+    assert layout.encode_record({"id": decode(DIGITS)})[1] == {"r": f'{{"id":{DIGITS}}}'}
 
 
 def _nested(depth: int) -> str:
@@ -256,14 +259,14 @@ def test_a_deep_state_of_a_tap_fails_what_it_covers_only() -> None:
     delivery: Any = SimpleNamespace(source="api", refuse_deep_state=refused.append)
     for depth in (600, 100_000):
         line = f'{{"type":"STATE","value":{_nested(depth)}}}'
-        SingerDialect({}, {"items": "items"}).hear(line.encode(), delivery)
+        SingerMessages({}, {"items": "items"}).hear(line.encode(), delivery)
     assert refused == [None, None]
 
 
 def test_a_deep_state_that_was_stored_is_one_error() -> None:
     mark = {"protocol": "airbyte", "kind": "LEGACY", "shared": True, "number": 1}
     with pytest.raises(StateError, match="cannot be given back"):
-        ConnectorState.of({**mark, "state": _nested(100_000)}, "airbyte", "table api.items")
+        ConnectorState.from_mark({**mark, "state": _nested(100_000)}, "airbyte", "table api.items")
 
 
 WRONG_STREAMS: tuple[dict[str, Any], ...] = (
@@ -329,9 +332,9 @@ def test_nothing_in_a_catalog_may_be_null() -> None:
 
 def test_messages_about_many_streams_are_read_at_once() -> None:
     """Of streams without the namespace that the catalog gives them."""
-    streams = by_name(("shop", f"s{n}") for n in range(100_000))
+    streams = group_by_name(("shop", f"s{n}") for n in range(100_000))
     started = time.monotonic()
-    found = [meant((None, f"s{n}"), {}, streams) for n in range(100_000)]
+    found = [find_meant_stream((None, f"s{n}"), {}, streams) for n in range(100_000)]
     assert found[7] == ("shop", "s7")
     assert time.monotonic() - started < 5
 
@@ -353,7 +356,7 @@ def test_a_deep_record_of_a_tap_names_its_stream() -> None:
         refuse_depth=lambda key: said.append(("refused", key)),
     )
     line = f'{{"type":"RECORD","stream":"items","record":{{"id":1,"a":{_nested(200_000)}}}}}'
-    SingerDialect({}, {"items": "items"}).hear(line.encode(), delivery)
+    SingerMessages({}, {"items": "items"}).hear(line.encode(), delivery)
     assert said == [("refused", "items")]
     assert json.loads(flatten(b'{"a":[1,"[{\\"",{"b":[[2]]}],"c":{}}', 2)) == {
         "a": [1, '[{"', None],

@@ -191,7 +191,7 @@ def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
         sends(*odd, record_of(1), counted),
         Limits(9),
         warned,
-        renew=ConfigUpdates(None, {}, lambda _: None).keep,
+        renew=ConfigUpdates(None, {}, lambda _: None).store_update,
     )
     piece = following()
     assert (piece.counts.rows, piece.last) == (1, True)

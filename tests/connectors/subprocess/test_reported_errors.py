@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from loader.connectors.airbyte.messages import AirbyteDialect
-from loader.connectors.subprocess.columns import columns
+from loader.connectors.airbyte.messages import AirbyteMessages
+from loader.connectors.subprocess.columns import build_columns
 from loader.connectors.subprocess.layout import RecordLayout
 from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.program import Program
@@ -105,7 +105,7 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
         streams: dict[Any, Stream] = {
             (None, name): Stream(
                 name,
-                Spool(tmp_path, number, RecordLayout(name, columns(SCHEMA, {}), (), ())),
+                Spool(tmp_path, number, RecordLayout(name, build_columns(SCHEMA, {}), (), ())),
                 False,
             )
             for number, name in enumerate(("items", "others"))
@@ -114,7 +114,7 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
             lambda hear: Program(
                 [sys.executable, "-c", sends(*messages)], tmp_path, {}, 1 << 20, hear
             ),
-            AirbyteDialect(lambda _: False, set(streams)),
+            AirbyteMessages(lambda _: False, set(streams)),
             streams,
             "airbyte",
             0,

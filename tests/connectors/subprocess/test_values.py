@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from loader.connectors.airbyte.catalog import build_state_input
-from loader.connectors.airbyte.config import secrets
-from loader.connectors.airbyte.launch import AirbyteOptions, config
+from loader.connectors.airbyte.config import find_declared_secrets
+from loader.connectors.airbyte.launch import AirbyteOptions, build_config
 from loader.connectors.airbyte.messages import parse_line
-from loader.connectors.singer.messages import SingerDialect
-from loader.connectors.subprocess.columns import Column, columns, spark_type
+from loader.connectors.singer.messages import SingerMessages
+from loader.connectors.subprocess.columns import Column, build_columns, spark_type
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.layout import RecordLayout
 from loader.connectors.subprocess.values import (
     Misfit,
-    converter,
     decode,
-    distinct,
     encode,
     format_value,
-    text_of,
+    make_converter,
+    make_key_converter,
+    to_text,
 )
 from loader.errors import StateError, TableError
 
@@ -88,19 +88,19 @@ def test_types_of_json_schemas(schema: Any, expected: str) -> None:
 
 def test_columns_of_a_schema() -> None:
     schema = {"properties": {name: {"type": "integer"} for name in ("id", "ID", "secret_1", "x")}}
-    found = columns(schema, {"x": t.StringType(), "more": t.DateType()}, ("secret_*",))
+    found = build_columns(schema, {"x": t.StringType(), "more": t.DateType()}, ("secret_*",))
     shown = {column.name: column.type.simpleString() for column in found}
     assert shown == {"id": "bigint", "x": "string", "more": "date"}
     names = ("k\u0131s", "kis", "\u212a", "k", "stra\u00dfe", "STRASSE")
     alike = {"properties": {name: {} for name in names}}
-    assert [column.name for column in columns(alike, {})] == [
+    assert [column.name for column in build_columns(alike, {})] == [
         "k\u0131s",
         "\u212a",
         "stra\u00dfe",
         "STRASSE",
     ]
-    assert columns({}, {}) == ()
-    assert columns({"properties": None}, {}) == ()
+    assert build_columns({}, {}) == ()
+    assert build_columns({"properties": None}, {}) == ()
 
 
 FITS: list[tuple[t.DataType, Any, Any]] = [
@@ -178,14 +178,14 @@ MISFITS: list[tuple[t.DataType, Any]] = [
 
 @pytest.mark.parametrize(("data_type", "value", "expected"), FITS)
 def test_values_that_fit(data_type: t.DataType, value: Any, expected: Any) -> None:
-    found = converter(data_type)(value)
+    found = make_converter(data_type)(value)
     assert (found, type(found)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize(("data_type", "value"), MISFITS)
 def test_values_that_do_not(data_type: t.DataType, value: Any) -> None:
     with pytest.raises(Misfit):
-        converter(data_type)(value)
+        make_converter(data_type)(value)
 
 
 @pytest.mark.parametrize(
@@ -203,17 +203,17 @@ def test_values_that_do_not(data_type: t.DataType, value: Any) -> None:
     ],
 )
 def test_keys_that_differ_do_not_become_one(data_type: t.DataType, one: Any, other: Any) -> None:
-    convert = distinct(data_type, converter(data_type))
+    convert = make_key_converter(data_type, make_converter(data_type))
     found = set()
     for value in (one, other):
         with suppress(Misfit):
             found.add(convert(value))
     assert len(found) < 2
     layout = RecordLayout(
-        "api.items", (Column("id", data_type, converter(data_type)),), ("id",), ()
+        "api.items", (Column("id", data_type, make_converter(data_type)),), ("id",), ()
     )
     with pytest.raises(TableError, match="would be taken for another one"):
-        layout.line({"id": other})
+        layout.encode_record({"id": other})
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_keys_that_differ_do_not_become_one(data_type: t.DataType, one: Any, oth
     ],
 )
 def test_keys_that_fit(data_type: t.DataType, value: Any) -> None:
-    convert = converter(data_type)
-    assert distinct(data_type, convert)(value) == convert(value)
+    convert = make_converter(data_type)
+    assert make_key_converter(data_type, convert)(value) == convert(value)
 
 
 def test_numbers_keep_their_digits() -> None:
@@ -264,7 +264,7 @@ def test_whatever_comes_fits_or_does_not(value: Any) -> None:
         if value is None:
             continue
         try:
-            found = converter(data_type)(value)
+            found = make_converter(data_type)(value)
         except Misfit:
             continue
         assert json.loads(json.dumps(found)) == found
@@ -279,21 +279,21 @@ def test_cursors_are_shown_as_text() -> None:
         t.LongType(): "-7",
         t.StringType(): "z",
     }.items():
-        assert format_value(converter(data_type)(text), data_type) == text
+        assert format_value(make_converter(data_type)(text), data_type) == text
 
 
 def test_a_state_comes_back_as_it_was() -> None:
     large = json.dumps({"partitions": [{"id": n, "at": None} for n in range(5000)]})
     for text in ('{"b": 1, "a": {"é": [1.5, null]}}', large):
         memory = ConnectorState("airbyte", "STREAM", False, 3, text)
-        mark = json.loads(json.dumps(memory.mark()))
-        assert ConnectorState.of(mark, "airbyte", "") == memory
-    assert len(json.dumps(memory.mark())) < len(large) / 5
+        mark = json.loads(json.dumps(memory.to_mark()))
+        assert ConnectorState.from_mark(mark, "airbyte", "") == memory
+    assert len(json.dumps(memory.to_mark())) < len(large) / 5
     newer = ConnectorState("airbyte", "STREAM", False, 9, text)
-    assert newer.mark(after=mark) is mark
+    assert newer.to_mark(after=mark) is mark
     for wrong in ({**mark, "protocol": "singer"}, {**mark, "packed": "?"}, {"a": 1}):
         with pytest.raises(StateError, match="--full-refresh"):
-            ConnectorState.of(wrong, "airbyte", "table a.b")
+            ConnectorState.from_mark(wrong, "airbyte", "table a.b")
 
 
 def test_what_a_connector_gets_back() -> None:
@@ -377,7 +377,7 @@ def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
     tap = line.replace(b'"data": {}', b'"stream": "a"')
     if b'"record"' in tap:
         with pytest.raises(TableError, match="cannot be read"):
-            SingerDialect({}, {"a": "a"}).hear(tap, Mock(source="tap"))
+            SingerMessages({}, {"a": "a"}).hear(tap, Mock(source="tap"))
 
 
 @pytest.mark.parametrize(
@@ -398,12 +398,12 @@ def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
 def test_other_lines_are_a_log(line: bytes) -> None:
     assert parse_line(line, "api", lambda: None) is None
     delivery = Mock(source="tap")
-    SingerDialect({}, {"a": "a"}).hear(line, delivery)
+    SingerMessages({}, {"a": "a"}).hear(line, delivery)
     assert {call[0] for call in delivery.mock_calls} <= {"words.say"}
 
 
 def test_equal_values_have_equal_text() -> None:
-    assert text_of({"a": 1, "b": {"d": 1.0, "c": None}}) == text_of(
+    assert to_text({"a": 1, "b": {"d": 1.0, "c": None}}) == to_text(
         {"b": {"c": None, "d": 1.0}, "a": 1}
     )
 
@@ -425,14 +425,14 @@ def test_what_a_specification_calls_secret() -> None:
         "auth": {"key": {"deep": ["k1", True, None, 5]}, "user": "u"},
         "keys": ["a1", "a2"],
     }
-    assert list(secrets(about, config)) == ["p1", "k1", "5", "a1", "a2"]
+    assert list(find_declared_secrets(about, config)) == ["p1", "k1", "5", "a1", "a2"]
     for odd in (None, [], "x", {"properties": 5}, {"properties": {"pat": 1}}):
-        assert list(secrets(odd, config)) == []
+        assert list(find_declared_secrets(odd, config)) == []
 
 
 def test_a_manifests_times_stay_as_they_are_written(tmp_path: Path) -> None:
     """A connector gets its manifest as JSON, which has no times."""
     (tmp_path / "m.yaml").write_text("spec: {default: 2024-01-01, from: 2022-03-01T00:00:00Z}\n")
-    given = config(AirbyteOptions(manifest="m.yaml"), tmp_path)
+    given = build_config(AirbyteOptions(manifest="m.yaml"), tmp_path)
     told = json.loads(encode(given))["__injected_declarative_manifest"]
     assert told["spec"] == {"default": "2024-01-01", "from": "2022-03-01T00:00:00Z"}

@@ -52,7 +52,9 @@ def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
             code = child.end()
         except StartError as error:
             raise PluginError(f"the plugin {command[0]} cannot be started: {error}") from None
-        raise PluginError(child.last_words or f"the plugin ended with exit code {code}") from None
+        raise PluginError(
+            child.last_log_line or f"the plugin ended with exit code {code}"
+        ) from None
     finally:
         child.stop(patience=5.0)
 
