@@ -17,7 +17,7 @@ Iceberg. What it needs is here, in :mod:`loader.rows.cursor` and :mod:`loader.ro
             return [TableRef("rates")]
 
         def describe(self, ref: TableRef) -> SourceTable:
-            return SourceTable(ref, SCHEMA, primary_key=("currency",))
+            return SourceTable(ref, SCHEMA, primary_key=("currency",), cursor_field="day")
 
         @contextmanager
         def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
@@ -25,9 +25,14 @@ Iceberg. What it needs is here, in :mod:`loader.rows.cursor` and :mod:`loader.ro
 
 
     class RatesSnapshot(Snapshot):
+        def __init__(self, url: str) -> None:
+            self.url = url
+
         def bounds(self, table: SourceTable, window: Window) -> Bounds:
-            self.rows = fetch(self.url, window.low)
-            ...
+            self.rows = fetch(self.url, since=window.low.text if window.low else None)
+            days = [row["day"].isoformat() for row in self.rows]
+            low, high = min(days, default=None), max(days, default=None)
+            low, high = (edge(day, CursorType.DATE, table, window) for day in (low, high))
             return Bounds(len(self.rows), low=low, high=high)
 
         def read(self, spark, table, window, bounds) -> DataFrame:

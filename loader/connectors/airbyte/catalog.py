@@ -160,10 +160,11 @@ def build_state_input(
     if shared is None:
         parts = [{"type": "STREAM", "stream": memory.value} for memory in known]
         return parts or None
-    anew = find_streams_behind(memories, shared)
-    value = _without(shared, anew, streams) if anew else shared.value
+    restarted = find_streams_behind(memories, shared)
+    value = _without(shared, restarted, streams) if restarted else shared.value
     if value is None:
-        names = ", ".join(sorted(key[1] if isinstance(key, tuple) else str(key) for key in anew))
+        named = sorted(key[1] if isinstance(key, tuple) else str(key) for key in restarted)
+        names = ", ".join(named)
         warn(
             f"{names} starts over, and the connector has one state for all streams: everything is "
             "read again, and what has no primary key is appended again"
@@ -174,7 +175,7 @@ def build_state_input(
 
 
 def _without(
-    shared: ConnectorState, anew: set[Hashable], streams: Collection[Hashable]
+    shared: ConnectorState, restarted: set[Hashable], streams: Collection[Hashable]
 ) -> Any | None:
     """Returns a state without some streams; None if it is not clear what is theirs."""
     value = shared.value
@@ -185,17 +186,17 @@ def _without(
         if not isinstance(parts, list) or not parts:
             return None
         kept = []
-        known, beginning = group_by_name(streams), group_by_name(anew)
+        known, beginning = group_by_name(streams), group_by_name(restarted)
         for part in parts:
             key = key_of(part.get("stream_descriptor") or {})
             of = find_meant_stream(key, {}, known)
             if of is None and key[1] in beginning:
                 return None
-            if (of or key) not in anew:
+            if (of or key) not in restarted:
                 kept.append(part)
         return {**value, "stream_states": kept}
     names = {key[1] for key in streams if isinstance(key, tuple)}
     if not value.keys() <= names:
         return None
-    without = {key[1] for key in anew if isinstance(key, tuple)}
+    without = {key[1] for key in restarted if isinstance(key, tuple)}
     return {name: part for name, part in value.items() if name not in without}

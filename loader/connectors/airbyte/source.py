@@ -104,8 +104,8 @@ class AirbyteSource(ProgramSource):
             files["state"] = write_json(folder, "state.json", state)
 
         words = self.build_command(folder, "read", files)
-        told = getattr(self.options, "logged_errors", "fail")
-        dialect = AirbyteMessages(self._keep_renewed, self._streams, told == "fail")
+        strict = getattr(self.options, "logged_errors", "fail") == "fail"
+        dialect = AirbyteMessages(self._keep_renewed, self._streams, strict)
         return self.start_read(words, dialect, streams, number, attention)
 
     def learn_secrets(self) -> None:

@@ -136,12 +136,12 @@ def build_state_input(
     known = find_oldest_shared([memory for memory in memories.values() if memory is not None])
     if known is None:
         return None
-    anew = find_streams_behind(memories, known)
-    if not anew:
+    restarted = find_streams_behind(memories, known)
+    if not restarted:
         return known.value
-    value = _without(known.value, anew, aliases)
+    value = _without(known.value, restarted, aliases)
     if value is None:
-        names = ", ".join(sorted(map(str, anew)))
+        names = ", ".join(sorted(map(str, restarted)))
         warn(
             f"{names} starts over, and the tap has one state for all streams: everything is read "
             "again, and what has no primary key is appended again"
@@ -149,7 +149,7 @@ def build_state_input(
     return value
 
 
-def _without(value: Any, anew: set[Hashable], aliases: Mapping[str, str]) -> Any | None:
+def _without(value: Any, restarted: set[Hashable], aliases: Mapping[str, str]) -> Any | None:
     """Returns a state without some streams' bookmarks; None if it is not clear which they are."""
     marks = value.get("bookmarks") if isinstance(value, dict) else None
     if (
@@ -158,5 +158,5 @@ def _without(value: Any, anew: set[Hashable], aliases: Mapping[str, str]) -> Any
         or not marks.keys() <= aliases.keys()
     ):
         return None
-    kept = {name: mark for name, mark in marks.items() if aliases[name] not in anew}
+    kept = {name: mark for name, mark in marks.items() if aliases[name] not in restarted}
     return {"bookmarks": kept}  # a tap may leave out all streams before `currently_syncing`

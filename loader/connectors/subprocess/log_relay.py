@@ -32,7 +32,7 @@ _log.addFilter(_redact_record)
 
 
 def is_error(level: str) -> bool:
-    """Whether a level of a log is an error's; programs write them in letters of either case."""
+    """Whether a level of a log is an error's; programs write it in either case."""
     return level.strip().upper() == "ERROR" or is_fatal(level)
 
 

@@ -347,10 +347,10 @@ class Delivery:
         It may have left something out: a page that it could not read is the last one to some.
         """
         self.log.before()
-        told = excerpt(text.strip(), 500).rstrip(".")
+        shown = excerpt(text.strip(), 500).rstrip(".")
         for stream in self._in_doubt():
             stream.doubt = stream.doubt or TableError(
-                f"the connector reported an error and went on: {told}",
+                f"the connector reported an error and went on: {shown}",
                 where=f"table {stream.name}",
                 remedy="What its states had covered before is appended; correct the cause, and "
                 "run again. If such errors leave nothing out, set logged_errors: warn",

@@ -147,7 +147,7 @@ class Spool:
         self._place = layout.place(cursor) if cursor is not None else None
         self._type = layout.schema[cursor].dataType if cursor is not None else t.NullType()
         self._clock = encode_now(self._type, time.time())
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self._pieces = 0
         self._file: Any = None
         self._blank()
@@ -263,9 +263,9 @@ class Spool:
         ):
             for name, count in fields.items():
                 text = what.format(excerpt(name, 100))
-                if text not in self._told:
+                if text not in self._noted:
                     notes.append(f"{count:,} {text}: kept in the column {REST}")
-                self._told.add(text)
+                self._noted.add(text)
         if len(notes) > 5:
             notes = [*notes[:5], f"{len(notes) - 5} more fields have values in the column {REST}"]
         return tuple(notes)

@@ -399,7 +399,7 @@ def test_other_lines_are_a_log(line: bytes) -> None:
     assert parse_line(line, "api", lambda: None) is None
     delivery = Mock(source="tap")
     SingerMessages({}, {"a": "a"}).hear(line, delivery)
-    assert {call[0] for call in delivery.mock_calls} <= {"words.say"}
+    assert {call[0] for call in delivery.mock_calls} <= {"log.relay"}
 
 
 def test_equal_values_have_equal_text() -> None:

@@ -37,8 +37,8 @@ def report_failure(text: str, table: str | None = None) -> None:
 
 def status(table: str, what: str) -> None:
     """Reports a table's progress."""
-    told = {"stream_descriptor": {"name": table}, "status": what}
-    say("TRACE", {"type": "STREAM_STATUS", "emitted_at": 0, "stream_status": told})
+    reported = {"stream_descriptor": {"name": table}, "status": what}
+    say("TRACE", {"type": "STREAM_STATUS", "emitted_at": 0, "stream_status": reported})
 
 
 def tables(stub: Any, names: Sequence[str]) -> list[Any]:
@@ -82,8 +82,8 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
             elif kind == "delete_record":
                 say("DELETE", deletion(response.delete_record))
                 for name in dependents(response.delete_record):
-                    told = f"rows of {name} that belong to deleted rows are not deleted"
-                    say("LOG", {"level": "WARN", "message": told})
+                    warning = f"rows of {name} that belong to deleted rows are not deleted"
+                    say("LOG", {"level": "WARN", "message": warning})
             elif kind == "error":
                 wrong.setdefault(response.error.table_name, response.error.error)
     finally:

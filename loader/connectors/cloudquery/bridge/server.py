@@ -228,13 +228,13 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     session = session or self._open_session(number, context)
                     session.rows = True
                     rows = rows or (session.folder / "messages.jsonl").open("w")
-                    told = {"type": "DELETE", "delete": deletion(request.delete_record)}
-                    _append(session, rows, told)
+                    message = {"type": "DELETE", "delete": deletion(request.delete_record)}
+                    _append(session, rows, message)
             if not context.is_active():  # its death may look like its end
                 raise ConnectionAbortedError(_BROKE_OFF)
             if rows is not None:
                 rows.close()  # here, as what is left of them may not fit on the disk
-            told = _write_catalog(session) if session is not None else {}
+            catalog = _write_catalog(session) if session is not None else {}
         except BaseException:
             self._over(number, _BROKE_OFF)
             if session is not None:
@@ -247,7 +247,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         if session is None:
             self._over(number, None)
         else:
-            self._hand_over(session, told, context)
+            self._hand_over(session, catalog, context)
 
     def end_session(self, number: int, error: str | None) -> None:
         """Handles the end of a session: its state takes effect, and is sent to the loader."""
@@ -287,11 +287,11 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         name = table_name(batch.schema)
         if name not in session.schemas:
             session.add_table(batch.schema)
-        for record in records(batch):
+        for data in records(batch):
             session.rows = True
-            session.belongs_to(str(record.get("_cq_source_name") or ""), name)
-            told = {"stream": name, "data": record, "emitted_at": 0}
-            _append(session, rows, {"type": "RECORD", "record": told})
+            session.belongs_to(str(data.get("_cq_source_name") or ""), name)
+            record = {"stream": name, "data": data, "emitted_at": 0}
+            _append(session, rows, {"type": "RECORD", "record": record})
 
     def _add_stale(self, session: Session, delete: Any) -> None:
         session.belongs_to(delete.source_name, delete.table_name)
@@ -299,13 +299,13 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         if len(session.stale) > TABLES or len(delete.table_name) > LONGEST_NAME:
             raise OverBudgetError(f"a sync may delete what is stale in {TABLES:,} tables")
 
-    def _hand_over(self, session: Session, told: Mapping[str, Any], context: Any) -> None:
+    def _hand_over(self, session: Session, catalog: Mapping[str, Any], context: Any) -> None:
         """Hands a session over to the loader, and waits for it.
 
         If the sync ends meanwhile, its rows must not be appended any more where they wait for a
         table: the sync would not get the result, and the next one would bring them again.
         """
-        tell({"session": session.number, "folder": str(session.folder), **told})
+        tell({"session": session.number, "folder": str(session.folder), **catalog})
         while not session.ended.wait(1):
             if not context.is_active():
                 (session.folder / "messages.jsonl").unlink(missing_ok=True)
