@@ -223,7 +223,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
     and Glue), or paths of jars. `cdc` among them shows what databases need before their logs can
     be read.
     """
-    from loader.cli.log_setup import NAME, prepare_log
+    from loader.cli.cdc_setup import NAME, prepare_log
     from loader.spark.setup import prepare
 
     def report(line: str) -> None:

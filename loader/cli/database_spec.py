@@ -137,7 +137,8 @@ def init_from_database(settings: Settings, text: str) -> None:
             remedy="Grant it usage on the schema and select on its tables",
         )
     setup.create(Path.cwd(), say, render_spec(url, tables, options))
-    say(f"loader.yml has {len(options)} tables, each with its cursor and the reason for it.")
+    count = "1 table" if len(options) == 1 else f"{len(options)} tables, each"
+    say(f"loader.yml has {count} with its cursor and the reason for it.")
     if given and url.password:
         say(f"No password was written: loader.yml takes it from the variable {url.variable}.")
     say("Next: loader check, loader run, loader codegen, dbt build")

@@ -24,8 +24,7 @@ from typing import Any
 
 from loader.spark.java import choose_java
 from loader.spark.jvm_command import JvmCommand, build_command
-from loader.spark.jvm_garbage import collect_together
-from loader.spark.py4j_cache import remember
+from loader.spark.py4j_cache import cache_lookups
 from loader.spark.spark_line import find_spark
 from loader.spark.temporary_files import LOCAL_DIR, delete_at_exit, private_folder
 from loader.spec.redaction import excerpt, redact_foreign
@@ -254,8 +253,7 @@ def start(settings: Mapping[str, str]) -> None:
     gateway = (_begun.pop() if _begun else _Start(settings)).connect()
     from pyspark import SparkContext
 
-    remember(gateway)
-    collect_together(gateway)
+    cache_lookups(gateway)
     SparkContext._ensure_initialized(gateway=gateway)
 
 

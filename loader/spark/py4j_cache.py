@@ -13,7 +13,7 @@ from typing import Any
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 
-def remember(gateway: Any) -> None:
+def cache_lookups(gateway: Any) -> None:
     """Makes a gateway ask for each package, class, static method and Scala object only once.
 
     Args:

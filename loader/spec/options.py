@@ -42,7 +42,7 @@ TYPES = (
     *("date", "timestamp", "timestamp_ntz", "binary"),
 )
 """The types that a column can be given, beside `decimal(precision, scale)`."""
-DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 
 
 def _normalize(text: str) -> str:

@@ -68,6 +68,7 @@ def test_types_stand_under_a_key_of_their_own() -> None:
         "decimal(39, 2)",
         "decimal(2, 3)",
         "decimal(0,0)",
+        "decimal(٣,٢)",
         "decimal",
         "array<int>",
     ):
