@@ -1,4 +1,4 @@
-"""Which sources may have `sync_mode: cdc`, and what its slot may be called."""
+"""Loud: a source that cannot have `sync_mode: cdc`, its slot or its log, is refused by name."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 from pydantic import BaseModel
 
 from loader.cdc.slot import slot_name
-from loader.cdc.wal_reader import build_debezium_settings
-from loader.errors import SpecError
+from loader.cdc.wal_reader import build_debezium_settings, is_older_than_publication
+from loader.errors import SpecError, TableError
 from loader.sources.file.options import FileOptions
 from loader.sources.jdbc.options import JdbcOptions
+from loader.spark.error_translation import DatabaseError
 from loader.spec.redaction import Redactor
 from loader.spec.spec import validate_options
 
@@ -104,3 +105,22 @@ def test_a_database_that_debezium_cannot_connect_to_is_refused(name: str) -> Non
         build_debezium_settings(
             JdbcOptions(url=f"jdbc:postgresql://h/{name}"), "slot", [], "missing", "shop"
         )
+
+
+@pytest.mark.parametrize(
+    ("error", "older"),
+    [
+        (DatabaseError('ERROR: publication "strandline_shop" does not exist'), True),
+        (
+            TableError(
+                'Debezium cannot read the log: ERROR: publication "strandline_shop" does not exist '
+                'Where: slot "strandline_shop", output plugin "pgoutput", in the change callback'
+            ),
+            True,
+        ),
+        (TableError('ERROR: replication slot "strandline_shop" does not exist'), False),
+        (DatabaseError('ERROR: relation "publication" does not exist'), False),
+    ],
+)
+def test_a_slot_that_is_older_than_its_publication(error: TableError, older: bool) -> None:
+    assert is_older_than_publication(error) is older
