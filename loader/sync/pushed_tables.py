@@ -169,7 +169,7 @@ def _read_served(lake: Lake) -> tuple[dict[str, dict[str, dict[str, Any]]], dict
 
 
 def _is_served(lake: Lake) -> bool:
-    """Whether there is the table that each server makes before anything else."""
+    """Returns whether there is the table that each server makes before anything else."""
     try:
         return lake.exists(STATES)
     except (Py4JError, PySparkException) as problem:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from loader.cdc.debezium.program import LOG, Order, heap_mb
 from loader.cdc.debezium.spool import ChangeSpool, ConversionWarnings
+from loader.connectors.subprocess.supervisor import Child
 from loader.errors import TableError
 from loader.spark.child_environment import child_environment
 from loader.spark.interruption import interruptible
@@ -73,37 +73,31 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
     if not is_installed():
         raise build_missing_error(where)
     folder = Path(order.folder)
-    with (folder / LOG).open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "loader.cdc.debezium.program"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd=folder,  # some libraries write into the current folder
-            env=_build_environment(),
-            start_new_session=True,  # Ctrl-C is the loader's to handle
-        )
+    command = [sys.executable, "-m", "loader.cdc.debezium.program"]
     interrupted = False
     behind = threading.Event()
 
     def end() -> None:
         nonlocal interrupted
         interrupted = True
-        process.kill()
+        process.stop(patience=0)
 
-    try:
-        with interruptible(end), _watch_process(process, passed, behind):
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(order.to_line().encode())
-            process.stdin.flush()
-            output = process.stdout.read().decode().strip().splitlines()
-            process.wait()
-    except BrokenPipeError:
-        output = []
-    finally:
-        process.kill()
-        process.communicate()
+    with (folder / LOG).open("w", encoding="utf-8") as log:
+        process = Child(
+            command,
+            _build_environment(),
+            lambda line: print(line, file=log),
+            folder=folder,  # some libraries write into the current folder
+            takes_input=True,
+            shorten=excerpt,
+        )
+        try:
+            with interruptible(end), _watch_process(process, passed, behind):
+                process.send(order.to_line())
+                output = b"".join(process.lines()).decode().strip().splitlines()
+                code = process.end()
+        finally:
+            process.stop(patience=0)
     if interrupted:
         raise TableError(
             "the reading of the log was interrupted",
@@ -114,13 +108,13 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
     if behind.is_set() or result.get("passed"):
         return None
     error = excerpt(str(result.get("error") or ""), 1000)
-    if process.returncode == 0 and not error:
+    if code == 0 and not error:
         return ChangeSpool(folder, order.tables, ConversionWarnings.parse(folder / LOG))
-    if process.returncode == -signal.SIGKILL:
+    if code == -signal.SIGKILL:
         error = "its process was killed: the machine may lack memory"
-    if process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM) and not error:
+    if code in (-signal.SIGTERM, 128 + signal.SIGTERM) and not error:
         error = "somebody ended its process (SIGTERM)"
-    if process.returncode == _OUT_OF_MEMORY and not error:
+    if code == _OUT_OF_MEMORY and not error:
         raise TableError(
             f"a row in the log is too large for Debezium, which has {heap_mb():,} MB of memory (a "
             "quarter of the machine's)",
@@ -156,7 +150,7 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
 
 @contextmanager
 def _watch_process(
-    process: subprocess.Popen[bytes], passed: Callable[[], bool], behind: threading.Event
+    process: Child, passed: Callable[[], bool], behind: threading.Event
 ) -> Iterator[None]:
     """Ends the process, and sets the event, once the log has passed its marker."""
     ended = threading.Event()
@@ -165,7 +159,7 @@ def _watch_process(
         while not ended.wait(_WATCH_SECONDS):
             if passed():
                 behind.set()
-                process.kill()
+                process.stop(patience=0)
                 return
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -38,7 +38,7 @@ _VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
 
 
 def is_gap_report(level: str, text: str) -> bool:
-    """Whether a log message of a connector means that its streams may lack records."""
+    """Returns whether a log message of a connector means that its streams may lack records."""
     left_out = any(part in text for part in LEFT_OUT) and not _EMPTY.search(text)
     return is_error(level) or left_out
 

@@ -71,7 +71,7 @@ class BridgeServer:
             yield json.loads(line)
 
     def answer(self, message: Mapping[str, Any]) -> None:
-        """Answers it."""
+        """Sends it a message."""
         self._child.send(json.dumps(message) + "\n")
 
     def end(self) -> None:

@@ -1,1 +1,4 @@
-"""The connector `singer`: any tap."""
+"""The connector `singer`: any tap.
+
+Worth having where a tap exists, and Airbyte has no connector.
+"""

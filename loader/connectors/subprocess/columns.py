@@ -114,7 +114,7 @@ def _fold_case(name: str) -> str:
 
 
 def is_skipped(name: str, skipped: Sequence[str]) -> bool:
-    """Whether the spec leaves a field out."""
+    """Returns whether the spec leaves a field out."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in skipped)
 
 

@@ -114,7 +114,7 @@ def find_streams_behind(
 def can_repeat_records(
     memory: ConnectorState | None, memories: Sequence[ConnectorState | None]
 ) -> bool:
-    """Whether a table gets records again that it has, as others of the run are behind.
+    """Returns whether a table gets records again that it has, as others of the run are behind.
 
     Args:
         memory: the table's.
@@ -129,7 +129,7 @@ def can_repeat_records(
 def can_store_in_pieces(
     memories: Sequence[ConnectorState | None], others: Sequence[ConnectorState]
 ) -> bool:
-    """Whether states of all streams may be stored before the program has ended well.
+    """Returns whether states of all streams may be stored before the program has ended well.
 
     Only if all tables begin at the newest of them: otherwise a newer state covers less than an
     older one, and :func:`find_oldest_shared` would return a state beyond a table's records.

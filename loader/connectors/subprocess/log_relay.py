@@ -32,12 +32,12 @@ _log.addFilter(_redact_record)
 
 
 def is_error(level: str) -> bool:
-    """Whether a level of a log is an error's; programs write it in either case."""
+    """Returns whether a level of a log is an error's; programs write it in either case."""
     return level.strip().upper() == "ERROR" or is_fatal(level)
 
 
 def is_fatal(level: str) -> bool:
-    """Whether a level of a log is that of the error which ends the program."""
+    """Returns whether a level of a log is that of the error which ends the program."""
     return level.strip().upper() in _FATAL
 
 
@@ -102,7 +102,7 @@ class LogRelay:
 
 
 def is_broken(line: bytes) -> bool:
-    """Whether a line that is not JSON looks like a message: it begins as one, or names its type.
+    """Returns whether a line that is not JSON begins as a message, or names the type of one.
 
     Programs print text between their messages; that is their log.
     """
@@ -111,7 +111,7 @@ def is_broken(line: bytes) -> bool:
 
 
 def is_misnamed(message: Any, line: bytes) -> bool:
-    """Whether JSON that is no message of a known type holds a record all the same."""
+    """Returns whether JSON that is no message of a known type holds a record all the same."""
     if isinstance(message, list):
         return any(word in line for word in _VITAL)
     if not isinstance(message, dict):

@@ -58,7 +58,7 @@ class Stream:
     received: int = 0
 
     def can_take(self) -> bool:
-        """Whether its records are still wanted."""
+        """Returns whether its records are still wanted."""
         return self.wanted and self.error is None
 
     def explain_doubt(self) -> LoaderError | None:
@@ -78,7 +78,7 @@ class Stream:
         )
 
     def is_whole(self) -> bool:
-        """Whether it has ended well, however the program ends.
+        """Returns whether it has ended well, however the program ends.
 
         One with a state of all streams has not, until the last of these states has come.
         """

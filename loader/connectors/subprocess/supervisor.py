@@ -204,11 +204,11 @@ class Child:
         self.heard = self.said = time.monotonic()
 
     def is_silent(self, seconds: float) -> bool:
-        """Whether it runs, and has written nothing for so long."""
+        """Returns whether it runs, and has written nothing for so long."""
         return time.monotonic() - self.heard > seconds and not self.wait(0)
 
     def lingers(self) -> bool:
-        """Whether it has ended, and something that it has started keeps its output open, silent."""
+        """Returns whether it has ended, and a silent process of its own holds its output open."""
         if self._child.poll() is None:
             return False
         now = time.monotonic()
@@ -228,7 +228,7 @@ class Child:
                 self._child.send_signal(number)
 
     def _has_members(self) -> bool:
-        """Whether its group has a process, also after its own end."""
+        """Returns whether its group has a process, also after its own end."""
         if not self._own_group:
             return self._child.poll() is None
         try:
@@ -273,7 +273,7 @@ class _Pipe(io.RawIOBase):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether reading has ended."""
+        """Returns whether reading has ended."""
         return self._until is not None
 
     def leave(self) -> None:

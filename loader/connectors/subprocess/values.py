@@ -254,7 +254,7 @@ def _date(value: Any) -> int:
 
 
 def _instant(value: Any) -> int:
-    """Microseconds; finer digits are cut off. Without an offset it is UTC."""
+    """Returns a time as microseconds; finer digits are cut off. Without an offset it is UTC."""
     if type(value) is not str or len(value) > _LONGEST_TIME:
         raise Misfit
     return _micros(value)
@@ -275,7 +275,7 @@ def _micros(text: str) -> int:
 
 
 def has_leap_second(text: str) -> bool:
-    """Whether a time is one that is stored as the second after it."""
+    """Returns whether a time is one that is stored as the second after it."""
     found = _TIME.fullmatch(text)
     return found is not None and (found[2] or "").endswith(":60")
 

@@ -142,7 +142,7 @@ class _UnusableError(Exception):
 
 
 def _is_free(address: str) -> bool:
-    """Whether it is a host and a port that is free at all of the host's addresses.
+    """Returns whether it is a host and a port that is free at all of the host's addresses.
 
     gRPC is content with one of them, such as IPv6 only, and chooses another port for one above
     65535.

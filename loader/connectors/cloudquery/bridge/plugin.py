@@ -26,7 +26,7 @@ class PluginError(Exception):
 
 
 class EndedError(Exception):
-    """The plugin has ended before it answered."""
+    """Reports that the plugin has ended before it answered."""
 
 
 @contextmanager

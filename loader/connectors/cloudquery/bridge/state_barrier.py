@@ -25,7 +25,7 @@ class Held:
 
 
 class StateBarrier:
-    """The open streams, by number, and the state that waits. The caller sees to locks."""
+    """The open streams, by number, and the state that waits. The caller holds the lock."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -73,7 +73,7 @@ class StateBarrier:
         return True
 
     def _is_trusted(self, client: str, table: str) -> bool:
-        """Whether a client has read the state since the server began, and since a stream failed.
+        """Returns whether a client has read the state since the last start and the last failure.
 
         One that has never read it, as far as is known, is trusted if any client has since: Python's
         SDK reconnects for each call, and Go's after half an hour of silence.

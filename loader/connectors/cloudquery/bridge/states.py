@@ -198,7 +198,7 @@ def check_state(batch: pa.RecordBatch) -> None:
 
 
 def is_beyond(batch: pa.RecordBatch) -> bool:
-    """Whether a version of state rows is beyond what the lake can store; plugins count from 0."""
+    """Returns whether a version of state rows is too high for the lake; plugins count from 0."""
     if "version" not in batch.schema.names:
         return False
     return any((version or 0) > _MOST for version in batch.column("version").to_pylist())
