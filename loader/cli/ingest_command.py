@@ -65,7 +65,7 @@ def open_ingest(
 ) -> Iterator[Ingest]:
     """Opens Spark and a lake; a signal stops what is being appended, and calls `stop`."""
     spark = open_session(settings, spec, spec.destination(destination).lake)
-    from loader.cli.own_tables import keep_small
+    from loader.cli.compact import keep_small
     from loader.cli.stopping import stopping
     from loader.sync.fault_injection import drill
     from loader.sync.ingest import Ingest

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from loader.cli.own_tables import own_tables
+from loader.cli.compact import own_tables
 from loader.cli.state_stores import backends, lock_tables, stores_of
 from loader.cli.streams import OUT
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
@@ -174,7 +174,7 @@ def _refuse_own(pipeline: Pipeline, keys: Iterable[str]) -> None:
     Raises:
         SpecError: names the key.
     """
-    from loader.cli.own_tables import own_tables
+    from loader.cli.compact import own_tables
     from loader.lake.catalog_owners import TABLE as OWNERS
 
     own = {OWNERS, *(table.name.lower() for table in own_tables(pipeline))}
