@@ -10,7 +10,7 @@ from loader.errors import TableError
 
 _lock = threading.Lock()
 _running: list[Callable[[], object]] = []
-_told = threading.Event()
+_interrupted = threading.Event()
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
     """
     with _lock:
         _running.append(end)
-        late = _told.is_set()
+        late = _interrupted.is_set()
     if late:
         end()
     try:
@@ -34,7 +34,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
 def interrupt() -> None:
     """Ends all such work of this process; callers that wait for it get an error."""
     with _lock:
-        _told.set()
+        _interrupted.set()
         running = list(_running)
     for end in running:
         end()
@@ -52,10 +52,10 @@ def check_interruption(where: str) -> None:
     Raises:
         TableError: if it was.
     """
-    if _told.is_set():
+    if _interrupted.is_set():
         raise interruption_error(where)
 
 
 def resume() -> None:
     """Lets such work run again: the command that was to stop has ended."""
-    _told.clear()
+    _interrupted.clear()
