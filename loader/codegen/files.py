@@ -115,7 +115,7 @@ def carry_over(
     new: Sequence[Mapping[str, Any]],
     gone: Container[str] = (),
 ) -> list[dict[str, Any]]:
-    """Returns what codegen would write now, then what it wrote before for all other tables.
+    """Returns the new entries, then the existing entries for all other tables.
 
     So a table is neither removed nor changed if it is not selected, its source is down, or it has
     left the spec.

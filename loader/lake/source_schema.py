@@ -76,7 +76,7 @@ class SourceSchema:
 
     @classmethod
     def derive(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
-        """Derives the source's schema from raw's columns, if nothing was remembered.
+        """Derives the source schema from the raw table when none is stored.
 
         If raw's type can hold the source's current type, the source is taken to have had it before.
         """

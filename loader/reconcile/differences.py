@@ -181,7 +181,7 @@ def count_differences(
 
 
 def sample(plan: TablePlan, differences: Differences) -> tuple[tuple[str, str], ...]:
-    """Returns some keys that differ, each with its kind, for people."""
+    """Returns a few differing keys and the kind of each difference, formatted for display."""
     rows = differences.rows.select(KIND, *(_format_key(plan, name, name) for name in plan.key))
     names = zip(plan.key, key_names(plan), strict=True)
     gone = differences.gone.select(KIND, *(_format_key(plan, name, own) for name, own in names))

@@ -71,11 +71,11 @@ def _read_configured(named: str, line: SparkLine) -> Java:
     found = _read_version(Path(named, "bin", "java"))
     if found is not None and found.version in line.java:
         return _because(found, f"JAVA_HOME, version {found.version}")
-    what = "where no Java runs" if found is None else f"Java {found.version}"
+    what = "which has no working Java" if found is None else f"which is Java {found.version}"
     raise SpecError(
-        f"JAVA_HOME names {named}, {what}; Spark {line.version} needs {line.describe_java()}",
+        f"JAVA_HOME points to {named}, {what}; Spark {line.version} needs {line.describe_java()}",
         where="Java",
-        remedy="Unset it, or let it name one of these",
+        remedy="Unset JAVA_HOME, or point it to one of these versions",
     )
 
 

@@ -45,7 +45,7 @@ class _Class(JavaClass):  # type: ignore[misc]
 def _cache_attribute(owner: Any, name: str, found: Any) -> Any:
     """Resolves a name and keeps the result as an attribute, which Python uses without asking again.
 
-    Py4J takes every name that it does not know for a package. A name that does not look like a
+    Py4J treats every unknown name as a package. A name that does not look like a
     package's is not kept, because it may become a class's later (`java_import`).
     """
     if isinstance(found, JavaPackage):

@@ -97,7 +97,7 @@ class StateBackend(ABC):
         return [row for row in rows if row.version == rows[0].version]
 
     def newest(self, key: str, tell: Callable[[str], None] = _unheard) -> StateRow | None:
-        """Returns the row that counts; None if the key has none.
+        """Returns the row in effect; None if the key has none.
 
         Args:
             tell: gets a warning if the newest version has several values; it says which counts.

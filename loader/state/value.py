@@ -169,7 +169,7 @@ class TableState:
 
 
 def choose_counting_row(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:
-    """Returns the row that counts among those of a key's newest version; None if there are none.
+    """Returns the row in effect among those of a key's newest version; None if there are none.
 
     Rows with equal values count as one. If values differ, the safe one counts: the lower batch
     (the next run rolls it forward from the data), then the lower cursor, which reads more again.

@@ -38,7 +38,7 @@ def sync_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncReco
 
 
 def sync_locked_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncRecord:
-    """Syncs a table whose lock is held, and keeps the lock; see :func:`sync_table`."""
+    """Syncs a table whose lock the caller holds, without releasing it; see :func:`sync_table`."""
     sync.report_step("locked")
     with sync.lake.unchanging(sync.plan.lake_table):
         prior = recover(sync)

@@ -187,7 +187,7 @@ def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: 
         )
     if plan.cursor is None:
         return Window(mark=mark)
-    _same_cursor(plan, prior)
+    _require_same_cursor(plan, prior)
     low = lower_bound(None if full else prior.state.cursor, plan.initial, plan.options.lookback)
     return Window(
         plan.cursor,
@@ -283,14 +283,14 @@ def _open_raw_reader(
     return held
 
 
-def _same_cursor(plan: TablePlan, prior: PriorState) -> None:
+def _require_same_cursor(plan: TablePlan, prior: PriorState) -> None:
     before, cursor = prior.state, plan.cursor
     if cursor is None or before.cursor is None or plan.mode == FULL_REFRESH:
         return
     if before.cursor_field != cursor_name(plan, prior) or before.cursor.type is not cursor.type:
         raise TableError(
-            f"the stored cursor is from {before.cursor_field} ({before.cursor.type.value}), "
-            f"the table's cursor is now {cursor.name} ({cursor.type.value})",
+            f"the stored cursor is {before.cursor_field} ({before.cursor.type.value}), "
+            f"but the table's cursor is now {cursor.name} ({cursor.type.value})",
             where=f"table {plan.name}, cursor_field",
             remedy="Read everything with the new cursor: `loader run --full-refresh --select "
             f"{plan.name}`",

@@ -52,11 +52,12 @@ def test_a_java_home_that_cannot_serve_is_refused(
     monkeypatch.setenv("PATH", str(_jdk(tmp_path / "good", "17") / "bin"))
     monkeypatch.setenv("JAVA_HOME", str(jdk))
     with pytest.raises(
-        SpecError, match=r"JAVA_HOME names .*jdk, Java 25; Spark 4\.1 needs Java 17 or 21"
+        SpecError,
+        match=r"JAVA_HOME points to .*jdk, which is Java 25; Spark 4\.1 needs Java 17 or 21",
     ):
         choose_java(CURRENT)
     (jdk / "bin" / "java").unlink()
-    with pytest.raises(SpecError, match=r"jdk, where no Java runs"):
+    with pytest.raises(SpecError, match=r"jdk, which has no working Java"):
         choose_java(CURRENT)
 
 

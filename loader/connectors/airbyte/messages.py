@@ -183,8 +183,8 @@ def parse_line(line: bytes, source: str, before: Callable[[], None]) -> dict[str
             "the program sent a message that cannot be read: "
             f"{excerpt(line.decode('utf-8', 'replace'), 120)!r}",
             where=f"source {source}",
-            remedy="What its states cover is appended; run again. If it stays, report it to the "
-            "connector's authors",
+            remedy="Rows up to its last state are appended; run again. If it stays, report it to "
+            "the connector's authors",
         )
     return message
 
@@ -233,7 +233,7 @@ def _object(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def describe_error(error: Mapping[str, Any]) -> str:
-    """Returns the error that a trace reports."""
+    """Returns the error text from a trace message."""
     message = str(error.get("message") or "").strip()
     inner = str(error.get("internal_message") or "").strip()
     if not inner or inner in message:

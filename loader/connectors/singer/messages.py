@@ -113,7 +113,7 @@ def _broken(line: bytes, source: str) -> TableError:
     return TableError(
         f"the program sent a message that cannot be read: {begins!r}",
         where=f"source {source}",
-        remedy="What its states cover is appended; run again. If it stays, report it to the "
+        remedy="Rows up to its last state are appended; run again. If it stays, report it to the "
         "tap's authors",
     )
 

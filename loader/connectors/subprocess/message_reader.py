@@ -87,11 +87,11 @@ class Stream:
 
 
 def read_error(text: str, where: str) -> TableError:
-    """Returns the error of a read that a program did not bring to its end."""
+    """Returns the error for a read that the program did not finish."""
     return TableError(
         excerpt(text.strip(), 1000).rstrip("."),
         where=where,
-        remedy="What its states cover is appended; correct the cause, and run again",
+        remedy="Rows up to its last state are appended; correct the cause, and run again",
     )
 
 

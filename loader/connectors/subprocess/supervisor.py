@@ -102,7 +102,7 @@ class Child:
         self.heard = time.monotonic()
         """When it last wrote a line."""
         self.said = self.heard
-        """When it last wrote one to its standard output."""
+        """When the program last wrote a line to standard output."""
         self._hear = hear
         self._shorten = shorten
         self._own_group = own_group

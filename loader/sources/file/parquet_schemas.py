@@ -139,7 +139,7 @@ def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
 
 
 def merge_schemas(found: Sequence[ParquetSchema]) -> t.StructType:
-    """Returns columns that hold those of all files.
+    """Returns columns wide enough for the values of all files.
 
     Raises:
         TableError: if no type holds a column of two files; names the column and a file of each.

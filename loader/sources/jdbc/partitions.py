@@ -202,7 +202,7 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
 
     Args:
         cuts: boundaries, ascending.
-        counts: the rows below each cut, ascending, followed by the number of all rows.
+        counts: the number of rows below each cut, ascending, then the total.
     """
     total = counts[-1]
     chosen: list[Cursor] = []
