@@ -8,6 +8,8 @@ The command line is the interface. Programs that embed the loader may import
 - :func:`loader.spark.profile.load_profile` and :func:`loader.spark.session.session`: the Spark
   that a run needs,
 - :mod:`loader.sources.interface` (``Source``, ``Snapshot``): a connector of your own,
+- :mod:`loader.sync.ingest` and :mod:`loader.cli.ingest_command`: batches that a command of your own
+  pushes into a lake,
 - :mod:`loader.state` (``StateBackend``) and :mod:`loader.testing`: a state backend of your own, and
   the tests that it must pass,
 - :mod:`loader.errors`: the errors that all of them raise.
