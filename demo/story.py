@@ -17,6 +17,7 @@ from loader.spark.session import session
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
 
 
 class Story:
@@ -188,7 +189,7 @@ class Story:
 
         self.screen.command("loader run")
         done: dict[str, SyncRecord] = {}
-        for outcome in self.pipeline.run(Watch(), (), full_refresh=False, concurrency=None):
+        for outcome in run_tables(self.pipeline, Watch()):
             if outcome.error is not None or outcome.record is None:
                 raise outcome.error or NotAsClaimed(f"{outcome.table} has no record")
             done[outcome.record.table_name] = outcome.record

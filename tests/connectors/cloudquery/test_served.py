@@ -86,14 +86,10 @@ def test_the_loader_ends_with_java(project: Project, monkeypatch: pytest.MonkeyP
     session = {"session": 1, "folder": str(project.folder), "stale": [], "source": "shop"}
     bridge: Any = Bridge({**session, "rows": True}, {**session, "rows": True})
 
-    class Pipeline:
-        def __init__(self, *_: Any) -> None:
-            pass
+    def run_tables(*_: Any) -> Iterator[Outcome]:
+        yield Outcome("orders", error=JavaEndedError("Spark's Java process ended"))
 
-        def run(self, *_: Any) -> Iterator[Outcome]:
-            yield Outcome("orders", error=JavaEndedError("Spark's Java process ended"))
-
-    monkeypatch.setattr(ingest, "Pipeline", Pipeline)
+    monkeypatch.setattr(ingest, "run_tables", run_tables)
     serves = CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None))
     with pytest.raises(JavaEndedError):
         serves.run()
