@@ -87,13 +87,18 @@ class Comparison:
     """
 
     def __init__(
-        self, plan: TablePlan, lake: Lake, contents: Contents, window: Window, tells_deletes: bool
+        self,
+        plan: TablePlan,
+        lake: Lake,
+        contents: Contents,
+        window: Window,
+        missing_means_deleted: bool,
     ) -> None:
         self.plan = plan
         self.lake = lake
         self.contents = contents
         self.window = window
-        self.missing_means_deleted = tells_deletes
+        self.missing_means_deleted = missing_means_deleted
 
     def buckets(self, of: int, chosen: Sequence[int]) -> tuple[list[Bucket], Share | None]:
         """Compares the chosen buckets; returns them, and the smallest share with all differences.

@@ -385,7 +385,7 @@ class Snapshot(ABC):
         """Returns a digest of the rows that :meth:`read` delivers of a window without an end.
 
         None if they are many, if the source would have to send them all, or if the table is not
-        :meth:`steady`.
+        :meth:`is_steady`.
 
         Args:
             rows: how many they are; None if that is not known.
