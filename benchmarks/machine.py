@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loader import __version__
 from loader.spark.java import choose_java
-from loader.spark.spark_line import find_spark
+from loader.spark.spark_version import find_spark
 
 ROOT = Path(__file__).resolve().parents[1]
 

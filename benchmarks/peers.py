@@ -10,7 +10,7 @@ from benchmarks.dropped_files import DroppedFiles
 from benchmarks.shop import Shop, Sums, sums_of_files
 from benchmarks.stopwatch import ran
 from loader.spark.class_path import own_jars
-from loader.spark.spark_line import find_spark
+from loader.spark.spark_version import find_spark
 
 _HERE = Path(__file__).resolve().parent
 CONNECTORX, PYARROW, BARE = "dlt (connectorx)", "dlt (pyarrow)", "bare `spark.read.jdbc`"

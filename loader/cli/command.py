@@ -236,7 +236,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
     if archive is not False:
         from loader.spark.class_archive import prepare_archive
         from loader.spark.java import choose_java
-        from loader.spark.spark_line import find_spark
+        from loader.spark.spark_version import find_spark
 
         home = find_spark()
         prepare_archive(home, choose_java(home.line), bool(archive), report)

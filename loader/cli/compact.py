@@ -13,7 +13,7 @@ import click
 from loader.cli.state_stores import backends
 from loader.errors import LoaderError, SpecError
 from loader.names import match_selection
-from loader.spark.steps import step
+from loader.spark.named_steps import step
 
 if TYPE_CHECKING:
     from loader.cli.output import Output
@@ -136,9 +136,9 @@ def _compact_tables(
     from loader.lake.system_tables import STATES, name_damage
     from loader.maintenance.compaction import compact_raw, compact_shared, retry_locked_tables
     from loader.maintenance.dependents import Dependent, Unreadable, dependents
-    from loader.maintenance.expiry import AGE
-    from loader.reconcile.reconciled import TABLE as RECONCILED
-    from loader.reconcile.reconciled import Reconciled
+    from loader.maintenance.snapshot_expiry import AGE
+    from loader.reconcile.verified_buckets import TABLE as RECONCILED
+    from loader.reconcile.verified_buckets import Reconciled
     from loader.sync.ingest import prune_states
 
     known, errors, failed = _find_raw_tables(pipeline, select) if upkeep.keep else ({}, [], set())
@@ -344,8 +344,8 @@ def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
     from loader.lake.ledger import REMEDY as OF_LEDGER
     from loader.lake.ledger import TABLE as LEDGER
     from loader.lake.system_tables import STATES
-    from loader.reconcile.reconciled import REMEDY as OF_RECONCILED
-    from loader.reconcile.reconciled import TABLE as RECONCILED
+    from loader.reconcile.verified_buckets import REMEDY as OF_RECONCILED
+    from loader.reconcile.verified_buckets import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
     from loader.sync.pushed_tables import REMEDY as OF_STATES
     from loader.sync.pushed_tables import SERVER
@@ -366,7 +366,7 @@ def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
 def _keep_small(pipeline: Pipeline, own: OwnTable) -> None:
     from loader.lake.ledger import now
     from loader.lake.locks import lock_table
-    from loader.maintenance import expiry
+    from loader.maintenance import snapshot_expiry
     from loader.maintenance.compaction import READ_BY_LOADERS, rewrite
     from loader.state.lake_table import LakeState
 
@@ -379,7 +379,7 @@ def _keep_small(pipeline: Pipeline, own: OwnTable) -> None:
     with lock_table(own.lake, own.name, timeout=0):
         rewrite(own.lake, own.name, own.order)
         before = now() - READ_BY_LOADERS
-        expiry.expire(own.lake, own.name, int(before.timestamp() * 1000))
+        snapshot_expiry.expire(own.lake, own.name, int(before.timestamp() * 1000))
         left = own.lake.records(own.name).files()
         if left >= MANY_FILES:
             own.lake.set_properties(own.name, {_LEAST: str(left)})

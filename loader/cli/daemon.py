@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from loader.cli.runner import RestartingRun, Wanted, build_in_pipeline
+from loader.cli.run_once import RestartingRun, Wanted, build_in_pipeline
 from loader.cli.settings import Settings, profile_of, refuse_two_readers
 from loader.cli.stopping import stopping
 from loader.errors import LoaderError, TableError

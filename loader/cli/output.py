@@ -26,7 +26,7 @@ from rich.text import Text
 
 from loader.cli.streams import ERR, OUT, Streams
 from loader.errors import LoaderError
-from loader.spark.steps import LOGGER
+from loader.spark.named_steps import LOGGER
 from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 _WIDE = 10_000
@@ -302,7 +302,7 @@ _PAUSE = 0.5
 
 
 class SlowSteps(logging.Handler):
-    """Shows the oldest of the steps that :func:`loader.spark.steps.step` encloses.
+    """Shows the oldest of the steps that :func:`loader.spark.named_steps.step` encloses.
 
     Args:
         show: shows a line.

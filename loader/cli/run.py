@@ -108,7 +108,7 @@ def run(
     with open_pipeline(settings, spec) as pipeline:
         from loader.cli import report
         from loader.cli.daemon import Daemon
-        from loader.cli.runner import Wanted, once
+        from loader.cli.run_once import Wanted, once
         from loader.sync.backfill import Backfill
         from loader.sync.engine import sync_table
         from loader.sync.runner import preview_tables

@@ -194,8 +194,8 @@ def refuse_two_readers(spec: Spec) -> None:
 
 
 def _start_spark(settings: Settings, profile: Profile) -> SparkSession:
+    from loader.spark.named_steps import step
     from loader.spark.session import SUBSTITUTION, session, silence_drivers
-    from loader.spark.steps import step
 
     settings.profile = profile
     if profile.conf.get(SUBSTITUTION, "false").lower() != "false":

@@ -16,7 +16,7 @@ from loader.cli.state_stores import backends, lock_tables, stores_of
 from loader.cli.streams import OUT
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
 from loader.names import in_the_lake, match_selection
-from loader.spark.steps import step
+from loader.spark.named_steps import step
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings

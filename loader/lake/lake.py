@@ -16,8 +16,8 @@ from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from loader.lake.iceberg_rows import Records
 from loader.lake.location_check import confirm_place
-from loader.lake.records import Records
 from loader.rows.literal import text_literal
 from loader.rows.order import quote_name
 

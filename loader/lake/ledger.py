@@ -19,8 +19,8 @@ from loader.lake.system_tables import (
 from loader.rows.literal import text_literal
 
 if TYPE_CHECKING:
+    from loader.lake.iceberg_rows import Records
     from loader.lake.lake import Lake
-    from loader.lake.records import Records
 
 TABLE = "_cq_syncs"
 REMEDY = describe_remedy("All syncs into this schema", TABLE)

@@ -18,8 +18,8 @@ from loader.errors import DamagedError, TableError
 from loader.lake.snapshot_cache import append_and_note
 
 if TYPE_CHECKING:
+    from loader.lake.iceberg_rows import Records
     from loader.lake.lake import Lake
-    from loader.lake.records import Records
 
 PREFIX = "_cq_"
 """No raw table's name begins so."""
@@ -148,7 +148,7 @@ def append_rows(
     """Appends a few rows to a shared table, without a Spark job: one writer at a time.
 
     Args:
-        rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.
+        rows: values by column, as :meth:`loader.lake.iceberg_rows.Records.append` takes them.
         note: adds them to the table's cache (:mod:`loader.lake.snapshot_cache`); None if
             nothing is cached.
     """

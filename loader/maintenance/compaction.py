@@ -27,15 +27,15 @@ from loader.lake.lease import Heartbeat
 from loader.lake.ledger import now
 from loader.lake.locks import create_lease, lock_table
 from loader.lake.staging import discard_staged
-from loader.maintenance import expiry
+from loader.maintenance import snapshot_expiry
 from loader.maintenance.dependents import Dependent, Unreadable
-from loader.maintenance.expiry import describe_strays, sweep
-from loader.maintenance.removal import count, remove
 from loader.maintenance.retention import Keep, SupersededVersions, find_superseded
+from loader.maintenance.snapshot_expiry import describe_strays, sweep
 from loader.maintenance.table_stats import TableStats, footprint
+from loader.maintenance.version_removal import count, remove
 from loader.rows.literal import text_literal
 from loader.rows.order import BATCH, SEQUENCE, quote_name
-from loader.spark.spark_line import can_rewrite_position_deletes
+from loader.spark.spark_version import can_rewrite_position_deletes
 
 READ_BY_LOADERS = dt.timedelta(hours=1)
 """Iceberg snapshots of state and ledger stay at least this long: a loader may be reading one."""
@@ -131,7 +131,7 @@ def compact_raw(
     if upkeep.dry_run:
         gone = _gone(lake, raw, upkeep, dependents)
         size = footprint(lake, raw.table)
-        expired = len(expiry.list_expirable(lake, raw.table, upkeep.before_ms()))
+        expired = len(snapshot_expiry.list_expirable(lake, raw.table, upkeep.before_ms()))
         note = _note(gone.note, describe_strays(size.strays, 0))
         return CompactionResult(raw.name, size, size, count(lake, gone), expired, note)
     lease = create_lease(lake, raw.table, f"table {raw.name}", uuid.uuid4().hex[:12])
@@ -146,7 +146,7 @@ def compact_raw(
             removed = remove(lake, raw.table, gone, rows)
             rewrite_raw(lake, raw.table)
             keep_newest(lake, raw.table)
-            expired = expiry.expire(lake, raw.table, upkeep.before_ms())
+            expired = snapshot_expiry.expire(lake, raw.table, upkeep.before_ms())
             after, swept = _swept(lake, raw.table, was, before)
     finally:
         lease.release()
@@ -170,13 +170,13 @@ def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> C
     with held:
         was, before = _version(lake, table), footprint(lake, table)
         if upkeep.dry_run:
-            expired = len(expiry.list_expirable(lake, table, before_ms))
+            expired = len(snapshot_expiry.list_expirable(lake, table, before_ms))
             note = describe_strays(before.strays, 0)
             return CompactionResult(f"{lake.schema}.{table}", before, before, 0, expired, note)
         small = {_ROW_GROUP: str(_ROW_GROUP_BYTES)} if order else {}
         _complete(lake, table, {**FEW_MANIFESTS, **small})
         rewrite(lake, table, order)
-        expired = expiry.expire(lake, table, before_ms)
+        expired = snapshot_expiry.expire(lake, table, before_ms)
         after, swept = _swept(lake, table, was, before)
     return CompactionResult(f"{lake.schema}.{table}", before, after, 0, expired, swept)
 

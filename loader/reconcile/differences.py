@@ -22,7 +22,7 @@ from loader.reconcile.comparison import (
     bucket_of,
     key_names,
 )
-from loader.reconcile.reconciled import VerifiedBucket
+from loader.reconcile.verified_buckets import VerifiedBucket
 from loader.rows.delta import DELETED, HASH, row_hash, tombstone
 from loader.rows.order import quote_name
 from loader.sources.contents import KEY, Contents, Share

@@ -27,7 +27,7 @@ from loader.reconcile.differences import (
     sample,
     still,
 )
-from loader.reconcile.reconciled import Reconciled, VerifiedBucket, due
+from loader.reconcile.verified_buckets import Reconciled, VerifiedBucket, due
 from loader.rows.delta import DELETED, HASH, Stamp, row_hash, stamp_rows
 from loader.rows.order import quote_name
 from loader.rows.window import Bounds, Window

@@ -30,8 +30,8 @@ from loader.errors import SpecError
 from loader.spark.class_path import find_needed_conf, list_jars
 from loader.spark.jars import CACHE_VARIABLE, JARS_VARIABLE, cache_folder, folders
 from loader.spark.java import Java
-from loader.spark.spark_line import SparkHome
-from loader.spark.steps import step
+from loader.spark.named_steps import step
+from loader.spark.spark_version import SparkHome
 
 Report = Callable[[str], None]
 
@@ -290,7 +290,7 @@ def _megabytes(folder: Path) -> str:
 def main() -> None:
     """Records in the background: ``python -m loader.spark.class_archive``."""
     from loader.spark.java import choose_java
-    from loader.spark.spark_line import find_spark
+    from loader.spark.spark_version import find_spark
 
     os.nice(19)
     home = find_spark()

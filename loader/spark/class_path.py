@@ -9,7 +9,7 @@ from pathlib import Path
 from zipfile import is_zipfile
 
 from loader.spark.jars import DRIVERS, find_drivers, find_jar
-from loader.spark.spark_line import SparkHome
+from loader.spark.spark_version import SparkHome
 
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _ICEBERG = "iceberg-spark-runtime"

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from loader.errors import SpecError
-from loader.spark.spark_line import INSTALL, SparkLine
+from loader.spark.spark_version import INSTALL, SparkLine
 
 _SECONDS = 30
 _HOME = re.compile(r"^\s*java\.home = (?P<home>.+?)\s*$", re.MULTILINE)

@@ -25,7 +25,7 @@ from typing import Any
 from loader.spark.java import choose_java
 from loader.spark.jvm_command import JvmCommand, build_command
 from loader.spark.py4j_cache import cache_lookups
-from loader.spark.spark_line import find_spark
+from loader.spark.spark_version import find_spark
 from loader.spark.temporary_files import LOCAL_DIR, delete_at_exit, private_folder
 from loader.spec.redaction import excerpt, redact_foreign
 

@@ -28,7 +28,7 @@ from loader.spark.class_path import (
     read_text,
 )
 from loader.spark.java import Java
-from loader.spark.spark_line import SparkHome
+from loader.spark.spark_version import SparkHome
 from loader.spark.temporary_files import create_local_dir
 from loader.spec.redaction import is_secret_key
 

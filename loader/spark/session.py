@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from loader.errors import SpecError
 from loader.spark import jvm
 from loader.spark.class_path import lacks_iceberg
-from loader.spark.spark_line import find_spark, silence_query_log
+from loader.spark.spark_version import find_spark, silence_query_log
 from loader.spec.redaction import java_regex
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from loader.spark.class_path import find_spark_iceberg, lacks_iceberg, list_jars
 from loader.spark.jars import Driver, Report
 from loader.spark.java import choose_java
 from loader.spark.profile import find_named_profile, read_profile_name
-from loader.spark.spark_line import SparkHome, SparkLine, find_spark
+from loader.spark.spark_version import SparkHome, SparkLine, find_spark
 
 # The project's link to the dbt package, which `loader setup` can repair on another machine.
 LINK = Path(".strandline") / "package"

@@ -13,9 +13,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from loader.errors import DamagedError, JavaEndedError, StateError
+from loader.lake.iceberg_rows import Records
 from loader.lake.lake import Lake
 from loader.lake.locks import lock_table
-from loader.lake.records import Records
 from loader.lake.snapshot_cache import append_and_note, get_cache
 from loader.lake.system_tables import describe_remedy
 from loader.rows.literal import text_literal

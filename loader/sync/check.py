@@ -20,7 +20,7 @@ from loader.rows.order import GENERATION, quote_name
 from loader.sources.candidates import candidates, marks_of_deletion
 from loader.sources.interface import Snapshot, SourceTable, Window
 from loader.spark.error_translation import DatabaseError, clear
-from loader.spark.steps import step
+from loader.spark.named_steps import step
 from loader.sync.ownership import check_origin, check_ownership, own_rows
 from loader.sync.pipeline import Pipeline, Planned
 from loader.sync.table_plan import INCREMENTAL, TablePlan

@@ -17,7 +17,7 @@ from loader.sources.entry_points import find_connector
 from loader.sources.interface import Source, TableRef
 from loader.spark.error_translation import clear
 from loader.spark.jvm_exit import has_java_ended
-from loader.spark.steps import step
+from loader.spark.named_steps import step
 from loader.spec.options import TableOptions, options_for
 from loader.spec.plugins import DestinationSpec, SourceSpec
 from loader.spec.spec import Spec

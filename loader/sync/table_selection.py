@@ -12,7 +12,7 @@ from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spark.interruption import check_interruption
-from loader.spark.steps import step
+from loader.spark.named_steps import step
 from loader.spec.options import TableOptions
 from loader.spec.plugins import SourceSpec
 

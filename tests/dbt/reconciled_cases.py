@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loader.lake.lake import Lake
-from loader.reconcile.reconciled import Reconciled, VerifiedBucket
+from loader.reconcile.verified_buckets import Reconciled, VerifiedBucket
 from tests.dbt.rawtables import RawSchema
 
 NONE: tuple[tuple[int, int, float, Mapping[str, Any]], ...] = ()

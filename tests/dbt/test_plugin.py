@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from loader.spark.java import choose_java
-from loader.spark.spark_line import find_spark
+from loader.spark.spark_version import find_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 _TARGETS: dict[str, Any] = {

@@ -22,7 +22,7 @@ import pytest
 from loader.errors import TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
-from loader.maintenance import compaction, expiry
+from loader.maintenance import compaction, snapshot_expiry
 from tests.crash.workers import Worker, Workers
 from tests.dbt.dbtproject import DbtProject
 from tests.maintenance.shop import CHANGED, KEY, ORDERS
@@ -89,7 +89,7 @@ def _crashes() -> Iterator[None]:
 
         crash_in(Lake, "set_properties")
         crash_in(compaction, "rewrite_raw")
-        crash_in(expiry, "expire")
+        crash_in(snapshot_expiry, "expire")
         patch.setattr(compaction, "compact_raw", compact_or_die)
         yield
 

@@ -8,8 +8,8 @@ import pytest
 
 from loader.lake.ledger import now
 from loader.reconcile.comparison import Bucket, parts_per_bucket, smallest
-from loader.reconcile.reconciled import VerifiedBucket, due
 from loader.reconcile.reconciliation import too_many_deletes
+from loader.reconcile.verified_buckets import VerifiedBucket, due
 from loader.sources.contents import Share
 
 

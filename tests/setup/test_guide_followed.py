@@ -22,7 +22,7 @@ from pyiceberg.table import StaticTable
 from loader.spark.class_archive import record_archive
 from loader.spark.jars import CACHE_VARIABLE, cache_folder
 from loader.spark.java import choose_java
-from loader.spark.spark_line import find_spark
+from loader.spark.spark_version import find_spark
 from tests.services import Database, Postgres
 from tests.setup.pages import GUIDE, blocks, commands, named
 

@@ -22,7 +22,7 @@ from loader.errors import SpecError
 from loader.spark import jars, setup
 from loader.spark.class_path import own_jars
 from loader.spark.jars import JARS_VARIABLE, MIRROR_VARIABLE
-from loader.spark.spark_line import LINES, find_spark
+from loader.spark.spark_version import LINES, find_spark
 
 CONTENT = b"the bytes of a jar"
 JAR = replace(jars.DRIVERS["postgresql"].jar, sha256=hashlib.sha256(CONTENT).hexdigest())

@@ -9,7 +9,7 @@ import pytest
 from loader.errors import SpecError
 from loader.spark import java
 from loader.spark.java import choose_java
-from loader.spark.spark_line import LINES
+from loader.spark.spark_version import LINES
 
 CURRENT, LAST = LINES["4.1"], LINES["3.5"]
 

@@ -15,7 +15,7 @@ from loader.spark import class_archive, jars, jvm_command
 from loader.spark.class_archive import Archive
 from loader.spark.java import Java
 from loader.spark.jvm_command import JvmCommand, build_command
-from loader.spark.spark_line import LINES, SparkHome
+from loader.spark.spark_version import LINES, SparkHome
 
 _USERS = (
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"),

@@ -9,7 +9,7 @@ from typing import Any
 from loader.cli.building import Build
 from loader.cli.daemon import Daemon
 from loader.cli.output import Output
-from loader.cli.runner import Wanted
+from loader.cli.run_once import Wanted
 from loader.cli.settings import Settings, open_pipeline
 from loader.errors import LoaderError
 from tests.services import Database, Postgres

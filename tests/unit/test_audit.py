@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from loader.spark.jars import DRIVERS
-from loader.spark.spark_line import ALL_JARS
+from loader.spark.spark_version import ALL_JARS
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKED_UP = {"name": "click", "version": "8.1.8", "vulns": []}

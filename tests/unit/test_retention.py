@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from loader.maintenance.dependents import Dependent
-from loader.maintenance.expiry import Version, expirable
-from loader.maintenance.removal import RemovalAccount
 from loader.maintenance.retention import floor_sql, refusal
+from loader.maintenance.snapshot_expiry import Version, expirable
+from loader.maintenance.version_removal import RemovalAccount
 from loader.property_codec import decode_property, encode_property
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loader.cli import runner
-from loader.cli.runner import RestartingRun
+from loader.cli import run_once
+from loader.cli.run_once import RestartingRun
 from loader.errors import JavaEndedError, TableError
 from loader.sync import pipeline as pipeline_module
 from loader.sync.pipeline import Pipeline
@@ -23,7 +23,7 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
 ) -> None:
     java = SimpleNamespace(ended=False)
     monkeypatch.setattr(pipeline_module, "has_java_ended", lambda: java.ended)
-    monkeypatch.setattr(runner, "is_restart_wanted", lambda: java.ended)
+    monkeypatch.setattr(run_once, "is_restart_wanted", lambda: java.ended)
 
     def restart(settings: Any, pipeline: Any) -> Any:
         java.ended = False
@@ -33,7 +33,7 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
         java.ended = True
         raise ENDED
 
-    monkeypatch.setattr(runner, "restart_pipeline", restart)
+    monkeypatch.setattr(run_once, "restart_pipeline", restart)
     pipeline: Any = Pipeline.__new__(Pipeline)
     pipeline.redact_error = lambda error, where: error
     pipeline.resting, pipeline.in_work, pipeline.planned_names = frozenset(), set(), set()

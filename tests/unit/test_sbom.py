@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from loader.spark.spark_line import LINES
+from loader.spark.spark_version import LINES
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from loader.cli import main, output
 from loader.cli.output import Output, Progress
 from loader.spark import setup
-from loader.spark.steps import step
+from loader.spark.named_steps import step
 
 
 @pytest.fixture(autouse=True)

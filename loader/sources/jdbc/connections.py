@@ -27,7 +27,7 @@ from loader.spark.error_translation import (
     explain,
 )
 from loader.spark.interruption import check_interruption, interruptible
-from loader.spark.spark_line import jdbc_schema
+from loader.spark.spark_version import jdbc_schema
 
 _TIMES = (93, 2014)
 """`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""

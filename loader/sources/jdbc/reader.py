@@ -24,7 +24,7 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.order import quote_name
 from loader.sources.jdbc.connections import Connection, spark_options
 from loader.sources.jdbc.dialect import Dialect, Extent
-from loader.spark.spark_line import jdbc_relation
+from loader.spark.spark_version import jdbc_relation
 
 
 def read_schema(

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from loader.errors import TableError
-from loader.spark.spark_line import record_writers
+from loader.spark.spark_version import record_writers
 
 _PLAIN = frozenset({"string", "long", "int", "boolean"})
 
