@@ -77,13 +77,13 @@ def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker
     while _runs(call["pid"]) and time.monotonic() < before + 60:
         time.sleep(0.1)
     assert not _runs(call["pid"])
-    assert _private_folders(worker)
     order = list(STEPS)
     for table, step in places.items():
         seen = 8 if order.index(step) >= order.index("published") else 4
         assert program.raw(table) == [(n, (n - 1) // 4 + 1) for n in range(1, seen + 1)], table
     program.configure(config={"every": 2}, batch_rows=4)
     program.run("--concurrency", "4")
+    # whichever run of this user comes first removes it, one of another test, too
     assert not _private_folders(worker), "its configuration holds secrets"
     again = program.run("--concurrency", "4")
     for table in tables:
