@@ -144,17 +144,17 @@ def keep_newest(lake: Lake, table: str) -> None:
     properties = lake.handle(table).properties()
     wanted: dict[str, Collection[str]] = {NEWEST: ()}
     wanted |= {newest_of(name): (name,) for name in sharers(lake.handle(table))}
-    told = {}
+    changed = {}
     for key, of in wanted.items():
         newest = newest_commit(lake, table, of)
         if newest.state is None:
             continue
-        said = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
-        text = encode_property(json.dumps(said, sort_keys=True, default=str))
+        facts = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
+        text = encode_property(json.dumps(facts, sort_keys=True, default=str))
         if text != properties.get(key):
-            told[key] = text
-    if told:
-        lake.set_properties(table, told)
+            changed[key] = text
+    if changed:
+        lake.set_properties(table, changed)
 
 
 def _read_from_rows(lake: Lake, table: str) -> Iterator[Commit]:

@@ -84,9 +84,9 @@ class Records:
             return [{name: self._value(record, name) for name in columns} for record in records]
         kind = records.get(0).struct()
         listed = self._iceberg.types.Types.ListType.ofRequired(kind.fields().size() + 1, kind)
-        told = json.loads(self._iceberg.SingleValueParser.toJson(listed, records))
+        values = json.loads(self._iceberg.SingleValueParser.toJson(listed, records))
         ids = {name: str(kind.caseInsensitiveField(name).fieldId()) for name in columns}
-        return [{name: row.get(ids[name]) for name in columns} for row in told]
+        return [{name: row.get(ids[name]) for name in columns} for row in values]
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows in one commit, durably, by the table's write properties.

@@ -53,9 +53,9 @@ def correct_deleted(judged: DataFrame, gone: DataFrame, plan: TablePlan) -> Data
     alone = f.count(f.lit(1)).over(Over.partitionBy(*_key(plan))) == 1
     same = f.col(_HELD).eqNullSafe(f.col(HASH)) & ~f.col(DELETED) & f.col("_cq_alone")
     again = f.when(f.col(_HELD).isNull(), f.col(REDELIVERED)).otherwise(same)
-    told = f.col(_HELD).isNotNull() | f.max(DELETED).over(Over.partitionBy(*_key(plan)))
+    overrules = f.col(_HELD).isNotNull() | f.max(DELETED).over(Over.partitionBy(*_key(plan)))
     rows = judged.withColumn("_cq_alone", alone).join(gone, _same_key(plan), "left")
-    rows = rows.withColumn(REDELIVERED, again).withColumn(OVERRULES, told)
+    rows = rows.withColumn(REDELIVERED, again).withColumn(OVERRULES, overrules)
     return rows.select(*(f.col(quote_name(name)) for name in judged.columns))
 
 

@@ -94,9 +94,8 @@ class _Extracted:
         Args:
             which: the rows that overrule; the others stay in theirs. All by default.
         """
+        assert self.rows is not None
         generation = planned.generation + 1
-        if self.rows is None:
-            return replace(self, generation=generation)
         newest = f.lit(generation).cast("bigint")
         if which is not None:
             newest = f.when(which, newest).otherwise(f.col(GENERATION))
@@ -228,8 +227,8 @@ def _compare(
     judged = flag_redelivered(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
     if gone is not None:
         judged = correct_deleted(judged, gone, plan)
-    weight = sync.snapshot.estimate_bytes(plan.table, window, bounds) if few else None
-    light = weight is not None and weight <= _LIGHT
+    size = sync.snapshot.estimate_bytes(plan.table, window, bounds) if few else None
+    light = size is not None and size <= _LIGHT
     with _once(judged, light) as judged:
         again = f.lit(False) if keeps else f.col(REDELIVERED)
         null = f.col(quote_name(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
@@ -264,7 +263,8 @@ def _compare(
             redelivered=counts["redelivered"],
             nulls=counts["nulls"],
         )
-        found = found.overrule(state, which) if overrules else found
+        if overrules and not is_empty:
+            found = found.overrule(state, which)
         if found.rows is not None:
             found = replace(found, rows=found.rows.drop(REDELIVERED, OVERRULES))
         yield found

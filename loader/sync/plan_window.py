@@ -57,7 +57,7 @@ class PlannedBatch:
     unchanged: bool = False
     append_only: AppendOnlyWindow | None = None
     correction: Callable[[Stamp], DataFrame] | None = None
-    is_followed: Callable[[], bool] = bool
+    is_followed: Callable[[], bool] = lambda: False
 
 
 def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:

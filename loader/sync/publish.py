@@ -61,8 +61,8 @@ def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
     there = lake.schema_of(plan.lake_table, fresh=True) if lake.exists(plan.lake_table) else None
     if there != drift.raw:
         raise TableError(
-            f"the columns of the raw table {lake.schema}.{plan.lake_table} were altered while the "
-            "source was read",
+            f"the raw table {lake.schema}.{plan.lake_table} was altered, dropped or created while "
+            "the source was read",
             where=f"table {plan.name}",
             remedy="Nothing was published, and the cursor has not moved; run again",
         )

@@ -62,7 +62,7 @@ class Preview:
     bounds: Bounds
 
 
-_by_process = threading.Event()
+_warmed_up = threading.Event()
 """Set once a run of this process has warmed the JVM."""
 
 
@@ -84,8 +84,8 @@ def run_tables(
         SpecError: if a selection matches nothing.
     """
     watch.redact = pipeline.spec.redactor.redact
-    if not _by_process.is_set():
-        _by_process.set()
+    if not _warmed_up.is_set():
+        _warmed_up.set()
         threading.Thread(target=_warm_up, args=(pipeline,), daemon=True).start()
     with pipeline.reuse_connections():
         workers = count_workers(pipeline, concurrency)

@@ -300,7 +300,7 @@ def test_a_raw_table_that_is_altered_meanwhile_fails_and_the_next_run_goes_on(
         patch.setattr(engine, "publish", alter_first)
         ran = project.loader("run")
     assert ran.code == 1
-    assert "were altered while the source was read" in ran.errors[0]
+    assert "was altered, dropped or created while the source was read" in ran.errors[0]
     assert project.rows("select max(_cq_batch), count(*) from raw.orders") == [(1, 100)]
     assert project.run().table("shop.orders")["appended"] == 1
     assert project.rows("select note from raw.orders where id = 101") == [("late",)]

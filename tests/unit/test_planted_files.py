@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from loader.connectors.airbyte.config import ConfigUpdates
+from loader.connectors.cloudquery.source import build_bridge_command
 from loader.connectors.subprocess.program import write_json
 from loader.errors import LoaderError, SpecError, StateError, TableError
 from loader.lake.lock_store import FileLockStore, lock_file
@@ -138,3 +141,10 @@ def test_a_file_with_secrets(folder: Path, plant: Callable[[Path], object]) -> N
     with pytest.raises((OSError, LoaderError)):
         write_json(folder, "config.json", {"token": "t"})
     _untouched(folder)
+
+
+def test_the_bridge_imports_nothing_of_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "types.py").write_text("raise SystemExit('a planted module was run')")
+    command = build_bridge_command(sys.executable, "source x", "spec", {})
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "a planted module was run" not in ran.stderr

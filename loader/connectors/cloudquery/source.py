@@ -1,7 +1,8 @@
 """The `cloudquery` connector: reads a source plugin through a bridge, a program of its own.
 
 The bridge answers as an Airbyte connector would, so what comes of its records and states is decided
-in one place for both."""
+in one place for both.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ from loader.spec.options import Name
 from loader.spec.validation import OptionError
 
 _RUN = (
-    "import runpy, sys, types; connectors = types.ModuleType('connectors'); "
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "import runpy, types; connectors = types.ModuleType('connectors'); "
     "connectors.__path__ = [sys.argv.pop(1)]; sys.modules['connectors'] = connectors; "
     "runpy.run_module('connectors.cloudquery.bridge', run_name='__main__', alter_sys=True)"
 )
-"""Runs the bridge in an environment that need not have the loader: only this folder is imported."""
+"""Runs the bridge in an environment that need not have the loader: only this folder is imported,
+and nothing of the current one, which Python would put first."""
 
 
 class CloudQueryOptions(ProgramOptions):
