@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,10 @@ def test_a_secret_of_the_profile_is_nowhere(tmp_path: Path) -> None:
     assert len(java) >= 2
     assert not [line for line in shown.lines for secret in secrets if secret in line]
     assert not [secret for secret in secrets if secret in told]
+    # Java ends after its command, and renames its log when it does
+    deadline = time.monotonic() + 60
+    while list((tmp_path / "events").glob("*.inprogress")) and time.monotonic() < deadline:
+        time.sleep(0.1)
     logs = [file for file in (tmp_path / "events").iterdir() if file.is_file()]
     assert len(logs) == 2
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "profiles.yml"]
