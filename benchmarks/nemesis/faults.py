@@ -26,10 +26,10 @@ def _horizon() -> Any:
 
 def _delta() -> Any:
     """Rows at the boundary that changed count as delivered."""
-    from loader.rows import delta
+    from loader.rows import redelivery
     from loader.sync import extract
 
-    real = delta.flag_redelivered
+    real = redelivery.flag_redelivered
 
     def wrong(rows: Any, raw: Any, key: Any, window: Any, *rest: Any) -> Any:
         marked = real(rows, raw, key, window, *rest)
@@ -40,7 +40,7 @@ def _delta() -> Any:
         if known is None or known[0] is None:
             return marked
         return marked.withColumn(
-            delta.REDELIVERED, f.col(delta.REDELIVERED) | (at == f.lit(known[0]))
+            redelivery.REDELIVERED, f.col(redelivery.REDELIVERED) | (at == f.lit(known[0]))
         )
 
     return patch.object(extract, "flag_redelivered", wrong)

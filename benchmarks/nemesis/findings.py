@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from loader.rows.order import version_order
+from loader.rows.version_order import version_order
 
 Key = tuple[Any, ...]
 

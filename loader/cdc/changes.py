@@ -25,9 +25,9 @@ from loader.cdc.position import Key, VisibleTransactions, is_visible, is_visible
 from loader.cdc.table_definition import LoggedColumn
 from loader.cdc.values import build_json_schema, convert_to_text, convert_value, is_left_out
 from loader.names import literal_path
-from loader.rows.delta import DELETED
+from loader.rows.bookkeeping import DELETED
 from loader.rows.exact_cast import cast_exactly
-from loader.rows.order import BATCH, GENERATION, SEQUENCE, quote_name
+from loader.rows.version_order import BATCH, GENERATION, SEQUENCE, quote_name
 from loader.rows.window import Window
 from loader.sources.interface import SourceTable
 

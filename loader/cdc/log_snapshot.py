@@ -33,7 +33,7 @@ from loader.cdc.table_definition import (
 )
 from loader.cdc.wal_reader import LogRead, LogReader
 from loader.errors import TableError
-from loader.rows.delta import DELETED
+from loader.rows.bookkeeping import DELETED
 from loader.rows.window import Bounds, Logged, Window
 from loader.sources.interface import Snapshot, SourceTable
 from loader.sources.jdbc.interface import Database

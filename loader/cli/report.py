@@ -13,7 +13,7 @@ from loader.lake.ledger import FAILED, SyncRecord
 
 if TYPE_CHECKING:
     from loader.sync.runner import Outcome, Preview
-    from loader.sync.stored_progress import StoredProgress
+    from loader.sync.status_readers import StatusReaders
 
 _FEW_NAMES = 3
 """So many tables are named before an error that they share."""
@@ -85,7 +85,7 @@ def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> in
     return 1 if errors else 0
 
 
-def list_last_attempts(progress: Iterable[StoredProgress]) -> list[tuple[Any, ...]]:
+def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...]]:
     """Returns the lines of `loader status`: the ledger's newest row for each table."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()

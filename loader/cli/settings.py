@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loader.spec.plugins import LakeOptions
     from loader.spec.spec import Spec
     from loader.sync.pipeline import Pipeline
-    from loader.sync.stored_progress import StoredProgress
+    from loader.sync.status_readers import StatusReaders
 
 Result = TypeVar("Result")
 
@@ -71,7 +71,7 @@ def open_pipeline_with_served(settings: Settings, spec: Spec | None = None) -> I
         yield pipeline
 
 
-def read_progress(settings: Settings, read: Callable[[Sequence[StoredProgress]], Result]) -> Result:
+def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], Result]) -> Result:
     """Reads state and ledger: in a local folder without Spark, otherwise by a Spark of one thread.
 
     Args:
@@ -82,16 +82,16 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StoredProgress]],
     """
     from loader.lake.folder_tables import SparkNeededError
     from loader.spark.profile import refuse_moved_project
-    from loader.sync.stored_progress import list_progress_by_spark, list_progress_in_folder
+    from loader.sync.status_readers import list_readers_by_spark, list_readers_in_folder
 
     spec = settings.spec(needs_source=False)
     profile = profile_of(settings, spec)
     refuse_moved_project(profile, spec.folder)
     with suppress(SparkNeededError):
-        return read(list_progress_in_folder(spec, profile))
+        return read(list_readers_in_folder(spec, profile))
     settings.master = "local[1]"
     with open_pipeline_with_served(settings, spec) as pipeline:
-        return read(list_progress_by_spark(pipeline))
+        return read(list_readers_by_spark(pipeline))
 
 
 def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:

@@ -32,9 +32,9 @@ def list_(settings: Settings) -> None:
     from loader.cli.settings import read_progress
     from loader.state import StateRow, TableState
     from loader.state.value import choose_counting_row
-    from loader.sync.stored_progress import StoredProgress, list_state_readers
+    from loader.sync.status_readers import StatusReaders, list_state_readers
 
-    def read(progress: Sequence[StoredProgress]) -> list[list[StateRow]]:
+    def read(progress: Sequence[StatusReaders]) -> list[list[StateRow]]:
         return [state.rows() for state in list_state_readers(progress)]
 
     rows: list[tuple[object, ...]] = []
@@ -65,9 +65,9 @@ def show(settings: Settings, table: str) -> None:
     """Shows all versions of TABLE's state, newest first: source.table, or table if it is clear."""
     from loader.cli.settings import read_progress
     from loader.state import StateRow
-    from loader.sync.stored_progress import StoredProgress
+    from loader.sync.status_readers import StatusReaders
 
-    def read(progress: Sequence[StoredProgress]) -> list[StateRow]:
+    def read(progress: Sequence[StatusReaders]) -> list[StateRow]:
         key = find_key(progress, table, "loader state show")
         source = key.partition(".")[0]
         [one, *_] = (one for one in progress if source in one.names)
@@ -145,9 +145,9 @@ def reset(settings: Settings, table: str) -> None:
 
 def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
     """Returns a table's name with its source, which may be left out if it is clear."""
-    from loader.sync.stored_progress import list_progress_by_spark
+    from loader.sync.status_readers import list_readers_by_spark
 
-    return table if "." in table else find_key(list_progress_by_spark(pipeline), table, where)
+    return table if "." in table else find_key(list_readers_by_spark(pipeline), table, where)
 
 
 def _read_known_state(stores: Stores, table: str) -> TableState | None:

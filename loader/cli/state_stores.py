@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from loader.lake.lease import Lease
     from loader.spec.plugins import SourceSpec
     from loader.sync.pipeline import Pipeline
-    from loader.sync.stored_progress import StoredProgress
+    from loader.sync.status_readers import StatusReaders
     from loader.sync.stores import Stores
 
 
@@ -93,7 +93,7 @@ def _refuse_impossible(table: str) -> None:
         )
 
 
-def find_key(progress: Sequence[StoredProgress], table: str, where: str) -> str:
+def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
     """Returns the key of a table's state; the name of its source may be left out if it is clear.
 
     Args:
@@ -102,7 +102,7 @@ def find_key(progress: Sequence[StoredProgress], table: str, where: str) -> str:
     Raises:
         SpecError: if there is no such state, or several sources have one.
     """
-    from loader.sync.stored_progress import list_state_readers
+    from loader.sync.status_readers import list_state_readers
 
     _refuse_impossible(table)
     sources = {name for one in progress for name in one.names}

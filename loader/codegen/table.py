@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
-from loader.rows.order import SOURCE_NAME
+from loader.rows.version_order import SOURCE_NAME
 from loader.rows.window import CursorField
 from loader.sync.pipeline import Pipeline, Planned
 from loader.sync.table_plan import FULL_REFRESH, TablePlan

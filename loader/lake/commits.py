@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from loader.property_codec import decode_property, encode_property
-from loader.rows.order import SOURCE_NAME
+from loader.rows.version_order import SOURCE_NAME
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from loader.lake.iceberg_rows import Records
 from loader.lake.location_check import confirm_place
 from loader.rows.literal import text_literal
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 
 
 class Lake:

@@ -16,8 +16,8 @@ from loader.lake.schema_evolution import Drift, EvolutionPolicy, derive_drift, p
 from loader.lake.source_schema import PROPERTY, SourceSchema, property_of, read_source_schema
 from loader.lake.system_tables import PREFIX
 from loader.lake.type_widening import raw_type
+from loader.rows.bookkeeping import COLUMNS
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.delta import COLUMNS
 
 IDENTITY = "strandline.table-id"
 """Identifies a raw table, also against a dropped one of its name: SQL hides Iceberg's own

@@ -22,9 +22,9 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 from loader.lake.source_schema import SourceSchema
 from loader.lake.type_widening import bare, ddl, find_wider_type, is_wider, raw_type, spell_type
+from loader.rows.bookkeeping import COLUMNS
 from loader.rows.cursor import CursorType
-from loader.rows.delta import COLUMNS
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 
 
 @dataclass(frozen=True)

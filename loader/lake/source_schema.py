@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 
 from loader.errors import TableError
 from loader.lake.type_widening import bare, holds
-from loader.rows.delta import COLUMNS
+from loader.rows.bookkeeping import COLUMNS
 
 PROPERTY = "strandline.source_schema"
 

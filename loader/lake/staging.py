@@ -18,7 +18,7 @@ from loader.errors import TableError
 from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, newest_commit
 from loader.lake.lake import Lake
 from loader.lake.source_schema import SourceSchema, property_of
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 from loader.spark import local_files
 
 

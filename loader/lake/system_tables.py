@@ -125,7 +125,7 @@ def add_missing_columns(lake: Lake, table: str, there: Records, columns: Mapping
     if not _find_missing(lake, there.handle, columns):
         return
     from loader.lake.locks import lock_table  # here, as `status` needs no Spark
-    from loader.rows.order import quote_name
+    from loader.rows.version_order import quote_name
 
     with _shared, lock_table(lake, table):
         for name in _find_missing(lake, lake.handle(table), columns):

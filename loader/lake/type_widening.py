@@ -24,7 +24,7 @@ import re
 
 from pyspark.sql import types as t
 
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 
 _DIGITS: dict[type[t.DataType], int] = {
     t.ByteType: 3,

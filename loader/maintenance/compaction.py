@@ -34,7 +34,7 @@ from loader.maintenance.snapshot_expiry import describe_strays, sweep
 from loader.maintenance.table_stats import TableStats, footprint
 from loader.maintenance.version_removal import count, remove
 from loader.rows.literal import text_literal
-from loader.rows.order import BATCH, SEQUENCE, quote_name
+from loader.rows.version_order import BATCH, SEQUENCE, quote_name
 from loader.spark.spark_version import can_rewrite_position_deletes
 
 READ_BY_LOADERS = dt.timedelta(hours=1)

@@ -20,7 +20,7 @@ from loader.errors import TableError, sentence
 from loader.lake.lake import Lake
 from loader.property_codec import decode_property
 from loader.rows.literal import text_literal
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 
 WATERMARK = "strandline.watermark"
 MATERIALIZATION = "strandline.materialization"

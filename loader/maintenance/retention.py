@@ -12,7 +12,7 @@ limit is
 Up to the limit, these rows stay too:
 
 - rows that the next window can deliver again, and rows without a cursor: redelivered rows are
-  found by comparing with them (:mod:`loader.rows.delta`);
+  found by comparing with them (:mod:`loader.rows.redelivery`);
 - if a history model is built from the table, every row except those that only repeat the one
   before: a version that arrives late makes the model read all of its key's versions again.
 """
@@ -29,9 +29,9 @@ from loader.lake.ledger import REMEDY
 from loader.lake.ledger import TABLE as LEDGER
 from loader.lake.system_tables import name_damage
 from loader.maintenance.dependents import Dependent
-from loader.rows.delta import DELETED, HASH
+from loader.rows.bookkeeping import DELETED, HASH
 from loader.rows.literal import text_literal
-from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quote_name
+from loader.rows.version_order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quote_name
 
 
 @dataclass(frozen=True)

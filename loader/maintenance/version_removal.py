@@ -21,7 +21,7 @@ from loader.errors import TableError
 from loader.lake.commits import COMPACTED_TO
 from loader.lake.lake import Lake
 from loader.maintenance.retention import SupersededVersions
-from loader.rows.order import BATCH, SEQUENCE
+from loader.rows.version_order import BATCH, SEQUENCE
 from loader.spark.spark_version import can_rewrite_position_deletes
 
 COMPACTED = "strandline.compacted"

@@ -18,8 +18,8 @@ from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
 from loader.lake.schema_evolution import ColumnMapping, conform
 from loader.lake.type_widening import bare
-from loader.rows.delta import DELETED, HASH, tombstone
-from loader.rows.order import quote_name, version_column
+from loader.rows.bookkeeping import DELETED, HASH, tombstone
+from loader.rows.version_order import quote_name, version_column
 from loader.rows.window import Window
 from loader.sources.contents import (
     BUCKET,

@@ -23,8 +23,9 @@ from loader.reconcile.comparison import (
     key_names,
 )
 from loader.reconcile.verified_buckets import VerifiedBucket
-from loader.rows.delta import DELETED, HASH, row_hash, tombstone
-from loader.rows.order import quote_name
+from loader.rows.bookkeeping import DELETED, HASH, tombstone
+from loader.rows.row_hash import row_hash
+from loader.rows.version_order import quote_name
 from loader.sources.contents import KEY, Contents, Share
 from loader.sources.interface import Snapshot
 from loader.sync.table_plan import TablePlan

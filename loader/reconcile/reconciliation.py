@@ -28,8 +28,9 @@ from loader.reconcile.differences import (
     still,
 )
 from loader.reconcile.verified_buckets import Reconciled, VerifiedBucket, due
-from loader.rows.delta import DELETED, HASH, Stamp, row_hash, stamp_rows
-from loader.rows.order import quote_name
+from loader.rows.bookkeeping import DELETED, HASH, Stamp, stamp_rows
+from loader.rows.row_hash import row_hash
+from loader.rows.version_order import quote_name
 from loader.rows.window import Bounds, Window
 from loader.sources.contents import Share
 from loader.sync.engine import sync_locked_table

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 
 
 def row_hash(schema: t.StructType) -> Column:

@@ -1,7 +1,7 @@
 """Computes the window of rows that one sync reads: pure functions over cursors.
 
 The lower bound is inclusive: a row with the same cursor as the last row read may have arrived
-since. Redelivered rows are dropped later, by comparing contents (:mod:`loader.rows.delta`).
+since. Redelivered rows are dropped later, by comparing contents (:mod:`loader.rows.redelivery`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from loader.rows.cursor import CursorType
 from loader.sources.interface import SourceTable
 
 MARKS = (t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType, t.NumericType)
-"""Types of columns that can mark deleted rows; see :func:`loader.rows.delta.tombstone`."""
+"""Types of columns that can mark deleted rows; see :func:`loader.rows.bookkeeping.tombstone`."""
 
 
 def candidates(table: SourceTable) -> list[str]:

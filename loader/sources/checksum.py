@@ -21,7 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 
 DIGITS = 15
 """How many hexadecimal digits of an md5 make a number: 60 bits, which fit a signed bigint."""

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from loader.rows.cursor import CursorType
 from loader.rows.literal import literal
-from loader.rows.order import SEQUENCE, quote_name
+from loader.rows.version_order import SEQUENCE, quote_name
 from loader.rows.window import Window
 from loader.sources.checksum import (
     DIGITS,

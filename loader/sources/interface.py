@@ -56,7 +56,7 @@ from pydantic import BaseModel
 from loader.errors import TableError
 from loader.names import in_the_lake
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.order import SEQUENCE
+from loader.rows.version_order import SEQUENCE
 from loader.rows.window import Bounds, CursorField, Window
 from loader.spec.options import TableOptions
 

@@ -103,7 +103,8 @@ class TableOptions(Strict):
         redelivered_rows: whether rows identical to the key's newest raw version are appended.
         schema_changes: whether raw follows the source's columns; `freeze` refuses the table.
         column_types: the types to load columns as, instead of those that the source's would have.
-        deleted_field: the column that marks deleted rows; see :func:`loader.rows.delta.tombstone`.
+        deleted_field: the column that marks deleted rows
+            (:func:`loader.rows.bookkeeping.tombstone`).
         shared: whether other sources that also set it load the same raw table
             (:mod:`loader.sync.ownership`).
     """

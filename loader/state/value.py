@@ -48,7 +48,7 @@ class TableState:
     Attributes:
         batch: the newest batch whose rows the cursor covers.
         generation: the newest generation. New rows are appended in it, or in their key's: see
-            :func:`loader.rows.delta.assign_generation`.
+            :func:`loader.rows.redelivery.assign_generation`.
         base: the generation of the newest complete read, if later generations overruled cursors;
             None if it is `generation`.
         cursor: None if no row with a cursor was seen yet, or the table has none.

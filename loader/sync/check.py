@@ -14,9 +14,9 @@ from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
 from loader.lake.system_tables import PREFIX
+from loader.rows.bookkeeping import HASH
 from loader.rows.cursor import CursorType
-from loader.rows.delta import HASH
-from loader.rows.order import GENERATION, quote_name
+from loader.rows.version_order import GENERATION, quote_name
 from loader.sources.candidates import candidates, marks_of_deletion
 from loader.sources.interface import Snapshot, SourceTable, Window
 from loader.spark.error_translation import DatabaseError, clear

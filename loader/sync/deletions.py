@@ -15,8 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
-from loader.rows.delta import DELETED, HASH, OVERRULES, REDELIVERED, Stamp, row_hash, stamp_rows
-from loader.rows.order import SEQUENCE, quote_name, version_column
+from loader.rows.bookkeeping import DELETED, HASH, Stamp, stamp_rows
+from loader.rows.redelivery import OVERRULES, REDELIVERED
+from loader.rows.row_hash import row_hash
+from loader.rows.version_order import SEQUENCE, quote_name, version_column
 from loader.sync.table_plan import TablePlan
 
 _HELD = "_cq_held_hash"

@@ -17,18 +17,17 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord, now
 from loader.lake.schema_evolution import Drift
-from loader.rows.delta import (
+from loader.rows.bookkeeping import Stamp, stamp_rows
+from loader.rows.redelivery import (
     OVERRULES,
     REDELIVERED,
     Generations,
-    Stamp,
     assign_generation,
     flag_redelivered,
     hides_a_cursor,
     number_versions,
-    stamp_rows,
 )
-from loader.rows.order import GENERATION, quote_name
+from loader.rows.version_order import GENERATION, quote_name
 from loader.spark.session import hold_rows, plan_simply
 from loader.state import TableState
 from loader.sync.deletions import correct_deleted, find_deleted, tombstones

@@ -38,7 +38,7 @@ from loader.lake.commits import (
 )
 from loader.lake.lake import Lake
 from loader.property_codec import encode_property
-from loader.rows.order import SOURCE_NAME
+from loader.rows.version_order import SOURCE_NAME
 from loader.sources.interface import TableRef
 from loader.sync.table_plan import TablePlan
 

@@ -12,8 +12,8 @@ from loader.errors import TableError
 from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
 from loader.lake.schema_evolution import Drift
-from loader.rows.delta import Stamp
-from loader.rows.order import GENERATION, quote_name
+from loader.rows.bookkeeping import Stamp
+from loader.rows.version_order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window, lower_bound, next_cursor
 from loader.sources.interface import Progress, Snapshot
 from loader.state import TableState

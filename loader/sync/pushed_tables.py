@@ -25,7 +25,7 @@ from loader.lake.raw_table import list_raw_tables
 from loader.lake.system_tables import STATES, describe_remedy
 from loader.names import in_the_lake
 from loader.property_codec import decode_property, encode_property
-from loader.rows.delta import COLUMNS
+from loader.rows.bookkeeping import COLUMNS
 from loader.sources.interface import Progress, Source, SourceTable, TableRef
 from loader.spark.error_translation import clear
 from loader.spec.options import TableOptions

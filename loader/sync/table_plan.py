@@ -10,8 +10,8 @@ from loader.error_report import did_you_mean
 from loader.errors import TableError
 from loader.lake.schema_evolution import EvolutionPolicy
 from loader.names import explain_refusal
+from loader.rows.bookkeeping import COLUMNS
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.delta import COLUMNS
 from loader.rows.window import CursorField
 from loader.sources.candidates import MARKS, candidates, marks_of_deletion
 from loader.sources.interface import Progress, SourceTable

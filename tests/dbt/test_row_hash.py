@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from loader.rows.delta import Stamp, stamp_rows
+from loader.rows.bookkeeping import Stamp, stamp_rows
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import META_COLUMNS, RawSchema
 

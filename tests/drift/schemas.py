@@ -16,7 +16,7 @@ from loader.lake.schema_evolution import (
 )
 from loader.lake.source_schema import SourceSchema
 from loader.lake.type_widening import raw_type
-from loader.rows.delta import COLUMNS
+from loader.rows.bookkeeping import COLUMNS
 
 TYPES: dict[str, t.DataType] = {
     "boolean": t.BooleanType(),

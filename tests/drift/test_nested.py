@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from loader.rows.delta import COLUMNS
+from loader.rows.bookkeeping import COLUMNS
 from tests.sync.project import Project, Ran
 
 OWN = {*COLUMNS, "_file_modified_at", "_file_path"}

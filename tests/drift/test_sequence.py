@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loader.rows.delta import COLUMNS
+from loader.rows.bookkeeping import COLUMNS
 from tests.dbt.dbtproject import DbtProject
 from tests.services import Database
 from tests.sync.project import Project

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from loader.maintenance.retention import build_superseded_sql, floor_sql
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.delta import OVERRULES, REDELIVERED, Generations, flag_redelivered
+from loader.rows.redelivery import OVERRULES, REDELIVERED, Generations, flag_redelivered
 from loader.rows.window import Bounds, CursorField, Window
 from tests.dbt.rawtables import Row
 from tests.frames import frame_of

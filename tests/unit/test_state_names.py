@@ -10,7 +10,7 @@ from loader.cli.state_stores import find_key
 from loader.errors import SpecError
 from loader.spec.plugins import SourceSpec
 from loader.state import StateRow
-from loader.sync.stored_progress import StoredProgress
+from loader.sync.status_readers import StatusReaders
 
 KEYS = (
     "shop.orders",
@@ -31,7 +31,7 @@ class _Rows:
 
 
 PROGRESS = [
-    StoredProgress(
+    StatusReaders(
         SourceSpec(name=name, path="file", tables=("*",), destinations=("lake",)),
         "raw",
         _Rows(),

@@ -26,8 +26,8 @@ from loader.connectors.subprocess.values import (
 )
 from loader.errors import TableError
 from loader.names import literal_path
-from loader.rows.delta import DELETED
-from loader.rows.order import quote_name
+from loader.rows.bookkeeping import DELETED
+from loader.rows.version_order import quote_name
 from loader.spec.redaction import excerpt
 
 _LONGEST_TEXT = 16_000_000  # Spark's JSON parser refuses a text of 20 million characters

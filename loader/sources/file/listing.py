@@ -19,7 +19,7 @@ from pyspark.sql.window import Window as Over
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.literal import literal
-from loader.rows.order import SEQUENCE
+from loader.rows.version_order import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 
 _READERS = 16
 _NANOS_AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"

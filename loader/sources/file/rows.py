@@ -22,7 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from loader.error_report import did_you_mean
 from loader.errors import TableError
 from loader.rows.exact_cast import cast_exactly, data_type, text_of
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 from loader.sources.file import listing as list_of
 from loader.sources.file.csv import Group, groups, is_matched_by_name, union
 from loader.sources.file.listing import MODIFIED, PATH, list_files

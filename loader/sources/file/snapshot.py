@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from loader.rows.cursor import Cursor, CursorType, clock_now, later
 from loader.rows.literal import literal
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 from loader.sources.file import listing as list_of
 from loader.sources.file.json_precision import check_numbers
 from loader.sources.file.lines import check_line_lengths, checked

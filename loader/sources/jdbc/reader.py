@@ -21,7 +21,7 @@ from pyspark.sql import types as t
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 from loader.sources.jdbc.connections import Connection, spark_options
 from loader.sources.jdbc.dialect import Dialect, Extent
 from loader.spark.spark_version import jdbc_relation

@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, StructField, TimestampNTZType, Timestam
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.exact_cast import cast_exactly
-from loader.rows.order import quote_name
+from loader.rows.version_order import quote_name
 from loader.sources.contents import KEY, Contents, ReadContents
 from loader.sources.interface import (
     Bounds,

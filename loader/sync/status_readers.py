@@ -51,7 +51,7 @@ class LedgerReader(Protocol):
 
 
 @dataclass(frozen=True)
-class StoredProgress:
+class StatusReaders:
     """The readers of a source's state and ledger.
 
     Attributes:
@@ -69,16 +69,16 @@ class StoredProgress:
         return self.source.name, *self.source.formerly
 
 
-def list_progress_by_spark(pipeline: Pipeline) -> list[StoredProgress]:
+def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
     """Returns the progress of all sources of a pipeline."""
     found = []
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
-        found.append(StoredProgress(source, stores.lake.schema, stores.state, stores.ledger))
+        found.append(StatusReaders(source, stores.lake.schema, stores.state, stores.ledger))
     return found
 
 
-def list_progress_in_folder(spec: Spec, profile: Profile) -> list[StoredProgress]:
+def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
     """Returns the progress of all sources of a spec; reading it may raise SparkNeededError, too.
 
     Raises:
@@ -93,12 +93,12 @@ def list_progress_in_folder(spec: Spec, profile: Profile) -> list[StoredProgress
     return [_progress_of(spec, source, warehouse) for source in spec.sources]
 
 
-def list_state_readers(progress: Iterable[StoredProgress]) -> list[StateReader]:
+def list_state_readers(progress: Iterable[StatusReaders]) -> list[StateReader]:
     """Returns the state backends of sources, each once."""
     return list({one.source.state_place: one.state for one in reversed([*progress])}.values())[::-1]
 
 
-def _progress_of(spec: Spec, source: SourceSpec, warehouse: Any) -> StoredProgress:
+def _progress_of(spec: Spec, source: SourceSpec, warehouse: Any) -> StatusReaders:
     schema = spec.schema_of(source)
     tables = spec.destination(source.destinations[0]).lake
 
@@ -114,7 +114,7 @@ def _progress_of(spec: Spec, source: SourceSpec, warehouse: Any) -> StoredProgre
             raise
         own = spec.state_schema_of(source) or schema
         state = FolderState(FolderTables(warehouse, own), source.state_table)
-    return StoredProgress(source, schema, state, FolderLedger(FolderTables(warehouse, schema)))
+    return StatusReaders(source, schema, state, FolderLedger(FolderTables(warehouse, schema)))
 
 
 class FolderState:

@@ -34,9 +34,9 @@ from loader.spec.spec import load_spec
 from loader.state import TableState
 from loader.state.lake_table import LakeState
 from loader.sync.pipeline import Pipeline
-from loader.sync.stored_progress import (
-    list_progress_by_spark,
-    list_progress_in_folder,
+from loader.sync.status_readers import (
+    list_readers_by_spark,
+    list_readers_in_folder,
     list_state_readers,
 )
 from tests.sync.project import ROOT, Project
@@ -68,8 +68,8 @@ def _read(project: Project) -> tuple[Any, Any]:
     """Reads ledger and state by both; each is a list for each source, or each backend."""
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     profile = load_profile("strandline", None, ROOT, str(ROOT / "profiles"))
-    by_spark = list_progress_by_spark(Pipeline(spec, project.spark))
-    in_folder = list_progress_in_folder(spec, profile)
+    by_spark = list_readers_by_spark(Pipeline(spec, project.spark))
+    in_folder = list_readers_in_folder(spec, profile)
 
     def everything(progress: Any) -> Any:
         states = [state.rows() for state in list_state_readers(progress)]
