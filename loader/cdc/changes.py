@@ -307,10 +307,10 @@ class Changes:
 
     def _add_raw_versions(self, rows: DataFrame, window: Window) -> DataFrame:
         """Returns the rows and, numbered 0, the newest version in raw of every key."""
-        if window.held is None:
+        if window.read_raw is None:
             return rows
         names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]
-        raw = window.held(names)
+        raw = window.read_raw(names)
         order = f.struct(GENERATION, BATCH, SEQUENCE)
         newest = raw.groupBy(*(f.col(quote_name(name)) for name in self.key)).agg(
             f.max_by(f.struct("*"), order).alias(_NEWEST)
@@ -355,7 +355,7 @@ def find_missing_keys(
 
     Args:
         rows: all rows that the source has.
-        held: reads columns of raw (:attr:`Window.held`).
+        held: reads columns of raw (:attr:`Window.read_raw`).
     """
     raw = held([*key, DELETED, GENERATION, BATCH, SEQUENCE])
     newest = f.max_by(DELETED, f.struct(GENERATION, BATCH, SEQUENCE))

@@ -153,10 +153,10 @@ class LogSnapshot(Snapshot):
         assert bounds.log is not None
         if bounds.log.low is None or bounds.log.continued:
             rows = self._loads.read(spark, table, bounds).withColumn(DELETED, f.lit(False))
-            if window.held is None or bounds.log.continued:
+            if window.read_raw is None or bounds.log.continued:
                 return rows
             return rows.unionByName(
-                find_missing_keys(rows, table, self._definitions.list_key(table), window.held)
+                find_missing_keys(rows, table, self._definitions.list_key(table), window.read_raw)
             )
         mark, spool = Mark.from_dict(window.mark), self._log_read.spool
         assert mark is not None
@@ -279,7 +279,7 @@ class LogSnapshot(Snapshot):
         key, rows = self._definitions.list_key_columns(table), found.rows
         upto = None
         large = (rows or 0) > self.database.options.batch_rows
-        if large and window.held is None and self._loads.is_divisible(table, key):
+        if large and window.read_raw is None and self._loads.is_divisible(table, key):
             chunk, seen = self._loads.bound_next_chunk(table, key, None)
             rows, upto = chunk.rows, chunk.upto
         mark = Mark(
@@ -299,7 +299,7 @@ class LogSnapshot(Snapshot):
         notes = (f"{lost}: all rows are read again",) if lost else ()
         return replace(
             found,
-            rows=rows if window.held is None else None,
+            rows=rows if window.read_raw is None else None,
             mark=mark.to_dict(),
             settled=True,
             log=Logged(None, format_position(mark.position), ready.slot.held),

@@ -65,7 +65,7 @@ def codegen(
 
         found = list(describe_tables(pipeline, select))
         sources = {source.name for source in pipeline.spec.sources}
-        unread = pipeline.unread
+        unread = pipeline.unreadable
     left_out = [one.name for one in found if isinstance(one, NotSynced)]
     tables = [one for one in found if not isinstance(one, LoaderError | NotSynced)]
     errors = [one for one in found if isinstance(one, LoaderError)]

@@ -14,7 +14,7 @@ from loader.cli.settings import Settings, profile_of, refuse_two_readers
 from loader.cli.stopping import stopping
 from loader.errors import LoaderError, TableError
 from loader.spec.spec import Spec, load_spec
-from loader.sync.fault_injection import drill
+from loader.sync.fault_injection import load_fault_injection
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
@@ -40,7 +40,7 @@ class _Heard:
         self.reported: set[tuple[str, str]] = set()
         self.now: set[tuple[str, str]] = set()
 
-    def phase(self, table: str, phase: str, rows: int | None) -> None: ...
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None: ...
 
     def warn(self, table: str, text: str) -> None:
         self.now.add((table, text))
@@ -102,7 +102,7 @@ class Daemon:
 
     def run(self) -> int:
         """Runs the rounds; returns 0, or 1 if tables or the build failed in the last one."""
-        steps = drill(os.environ, self.pipeline.spark)
+        steps = load_fault_injection(os.environ, self.pipeline.spark)
         number, failing = 0, False
         runs = RestartingRun(self.settings, self.pipeline)
         with stopping(self.stopped.set, runs.cancel, interrupt=lambda: self._building):
@@ -117,7 +117,7 @@ class Daemon:
                 watch.stopped = self.stopped
                 outcomes: list[Outcome] = []
                 resting = (name for name, down in self._down.items() if down.until > began)
-                self.pipeline.resting = frozenset(resting)
+                self.pipeline.paused_sources = frozenset(resting)
                 broken = None
                 runs.pipeline = self.pipeline
                 try:
@@ -203,7 +203,7 @@ class Daemon:
             tables=len(outcomes),
             appended=sum(appended.values()),
             failed=sorted(failed),
-            resting=sorted(self.pipeline.resting),
+            resting=sorted(self.pipeline.paused_sources),
             seconds=round(seconds, 2),
         )
         return bool(failed or self._down)

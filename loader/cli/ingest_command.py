@@ -30,7 +30,7 @@ class _Warnings:
     def __init__(self, settings: Settings) -> None:
         self._output = settings.output
 
-    def phase(self, table: str, phase: str, rows: int | None) -> None:
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
         """Shows nothing."""
 
     def warn(self, table: str, text: str) -> None:
@@ -67,7 +67,7 @@ def open_ingest(
     spark = open_session(settings, spec, spec.destination(destination).lake)
     from loader.cli.compact import keep_small
     from loader.cli.stopping import stopping
-    from loader.sync.fault_injection import drill
+    from loader.sync.fault_injection import load_fault_injection
     from loader.sync.ingest import Ingest
     from loader.sync.run_context import Watch
 
@@ -79,7 +79,7 @@ def open_ingest(
         text = f"{outcome.table}: {rows or 0:,} rows appended"
         settings.output.event("table", text, table=outcome.table, appended=rows)
 
-    watch = Watch(_Warnings(settings), drill(os.environ, spark))
+    watch = Watch(_Warnings(settings), load_fault_injection(os.environ, spark))
 
     def end() -> None:
         watch.stopped.set()

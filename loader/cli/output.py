@@ -227,7 +227,7 @@ class Progress:
         if self._live is not None:
             self.output.streams.write(ERR, self._live.stop)
 
-    def phase(self, table: str, phase: str, rows: int | None) -> None:
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
         with self._lock:
             known = self._tables.get(table, ("", None, dt.datetime.now()))
             self._tables[table] = (phase, rows if rows is not None else known[1], known[2])

@@ -62,7 +62,7 @@ def reconcile(
     from loader.cli.stopping import stopping
     from loader.reconcile.reconciliation import Reconciliation
     from loader.spark.session import rows_written
-    from loader.sync.fault_injection import drill
+    from loader.sync.fault_injection import load_fault_injection
     from loader.sync.run_context import Watch
     from loader.sync.runner import run_tables
 
@@ -70,7 +70,7 @@ def reconcile(
     work = Reconciliation(repair, allow_deletes, buckets, per_run)
     with open_pipeline(settings) as pipeline:
         progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
-        watch = Watch(progress, drill(os.environ, pipeline.spark))
+        watch = Watch(progress, load_fault_injection(os.environ, pipeline.spark))
         with progress, stopping(watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs):
             outcomes = []
             for outcome in run_tables(pipeline, watch, select, False, concurrency, work):

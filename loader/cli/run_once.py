@@ -18,7 +18,7 @@ from loader.spark.error_translation import may_precede_java_end
 from loader.spark.jvm_exit import is_restart_wanted
 from loader.spark.session import restore_settings, rows_written
 from loader.sync.engine import sync_table
-from loader.sync.fault_injection import drill
+from loader.sync.fault_injection import load_fault_injection
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome, Work, record_failure, run_tables
@@ -90,7 +90,7 @@ class RestartingRun:
                 what = f"{ended.why.what}, while this source was asked for its tables"
                 error = TableError(what, where=f"source {ended.source}", remedy=_SOURCE_REMEDY)
                 done(Outcome(error.where, error=error, source=ended.source))
-                self.pipeline.resting |= {ended.source}
+                self.pipeline.paused_sources |= {ended.source}
                 runs.append(chosen)
                 continue
             if len(ended.in_work) == 1:
@@ -126,7 +126,7 @@ class RestartingRun:
 
         pipeline = self.pipeline
         pipeline.planned_names.clear()
-        pipeline.in_work.clear()
+        pipeline.tables_in_progress.clear()
         pipeline.fatal_source = ""
         try:
             sync(pipeline, select, sort)
@@ -137,7 +137,7 @@ class RestartingRun:
         errors = [outcome.error for outcome in unfinished.values()]
         ended = why or next((one for one in errors if isinstance(one, JavaEndedError)), None)
         left = (pipeline.planned_names | unfinished.keys()) - finished
-        in_work = sorted(left & pipeline.in_work)
+        in_work = sorted(left & pipeline.tables_in_progress)
         stopped = watch.stopped.is_set() or watch.steps is not None
         known = in_work or pipeline.fatal_source
         if ended is not None and known and not stopped and is_restart_wanted():
@@ -204,7 +204,7 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
     output = settings.output
     runs = RestartingRun(settings, pipeline)
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
-    watch = Watch(progress, drill(os.environ, pipeline.spark))
+    watch = Watch(progress, load_fault_injection(os.environ, pipeline.spark))
     outcomes: list[Outcome] = []
 
     def done(outcome: Outcome) -> None:

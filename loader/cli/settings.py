@@ -102,7 +102,7 @@ def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:
     assert settings.profile is not None
     forget_ended()
     again = Pipeline(pipeline.spec, _start_spark(settings, settings.profile))
-    again.resting = pipeline.resting
+    again.paused_sources = pipeline.paused_sources
     return again
 
 

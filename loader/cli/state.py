@@ -31,7 +31,7 @@ def list_(settings: Settings) -> None:
     """Shows the newest state of every table."""
     from loader.cli.settings import read_progress
     from loader.state import StateRow, TableState
-    from loader.state.value import choose_counting_row
+    from loader.state.value import choose_effective_row
     from loader.sync.status_readers import StatusReaders, list_state_readers
 
     def read(progress: Sequence[StatusReaders]) -> list[list[StateRow]]:
@@ -44,7 +44,7 @@ def list_(settings: Settings) -> None:
         top, *others = group
         try:
             said = [top, *(row for row in others if row.version == top.version)]
-            top = choose_counting_row(said, partial(settings.output.warning, table=key)) or top
+            top = choose_effective_row(said, partial(settings.output.warning, table=key)) or top
             known = TableState.from_json(top.value, key)
             cursor = known.cursor.text if known.cursor else None
             rows.append((key, cursor, known.cursor_field, known.batch, top.version))

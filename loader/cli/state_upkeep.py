@@ -156,7 +156,7 @@ def _lines(file: IO[str]) -> Iterator[str]:
 def _row(read: Any) -> StateRow:
     """Returns the row that a line describes; raises one of many exceptions if it does not."""
     from loader.state import StateRow
-    from loader.state.value import LARGEST, moment, moment_text
+    from loader.state.value import LARGEST, format_time, parse_time
 
     at, version = read.get("updated_at"), read["version"]
     version = 0 if version is None else version
@@ -164,7 +164,7 @@ def _row(read: Any) -> StateRow:
         raise ValueError
     if not isinstance(read["key"], str) or not isinstance(read["value"], str):
         raise TypeError
-    written = moment_text(moment(at)) if at is not None else None
+    written = format_time(parse_time(at)) if at is not None else None
     return StateRow(read["key"], read["value"], version, written)
 
 
@@ -208,9 +208,9 @@ def _choose_rows(
         StateError: if the backend has another value of the same or a newer version.
     """
     from loader.state import StateRow, TableState
-    from loader.state.value import choose_counting_row
+    from loader.state.value import choose_effective_row
 
-    newest = choose_counting_row([row for row in rows if row.version == rows[-1].version], _silent)
+    newest = choose_effective_row([row for row in rows if row.version == rows[-1].version], _silent)
     there = state.newest(key)
     assert newest is not None
     if there is None:

@@ -11,7 +11,7 @@ from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
 from loader.rows.version_order import SOURCE_NAME
 from loader.rows.window import CursorField
-from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 # What the loader's own columns mean. Other columns have only their source's descriptions.
@@ -147,7 +147,7 @@ def describe_tables(
                 yield pipeline.redact_error(error, f"table {plan.name}")
 
 
-def _table(pipeline: Pipeline, part: Planned, plan: TablePlan) -> Table:
+def _table(pipeline: Pipeline, part: PlannedSource, plan: TablePlan) -> Table:
     lake = pipeline.stores(part.spec).lake
     return Table(
         source=plan.sharers[0] if plan.is_shared else plan.source,

@@ -25,7 +25,7 @@ from loader.lake.system_tables import PREFIX
 from loader.rows.window import BY_HAND
 from loader.spark.error_translation import clear
 from loader.state import StateBackend, StateRow, TableState
-from loader.state.value import moment_text
+from loader.state.value import format_time
 from loader.sync.ownership import is_loaded_by
 from loader.sync.stores import Stores
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL
@@ -139,7 +139,7 @@ def _states(
             return 0
         return int(backend.write(key, newest) is not None)
     rows = [
-        StateRow(key, state.to_json(), version, moment_text(commit.at) if commit.at else None)
+        StateRow(key, state.to_json(), version, format_time(commit.at) if commit.at else None)
         for version, (state, commit) in enumerate(states, start=1)
     ]
     backend.append(rows)

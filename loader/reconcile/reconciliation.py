@@ -104,7 +104,7 @@ class Reconciliation:
         why = unfit(sync.plan)
         if why:
             self.findings.append(Finding(sync.plan.name, self.buckets, skipped=why))
-            sync.held.release()
+            sync.lease.release()
             return None
         with sync.unlock_at_end():
             record = sync_locked_table(sync)
@@ -115,7 +115,7 @@ class Reconciliation:
 
     def _compare(self, sync: TableSync) -> Finding:
         plan, lake = sync.plan, sync.lake
-        sync.phase("comparing")
+        sync.report_phase("comparing")
         wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
         contents = sync.snapshot.contents(
             lake.spark, plan.table, plan.key, wanted, unique=plan.authoritative
@@ -160,7 +160,7 @@ class Reconciliation:
                     verified = repair_differences(sync, verified, differences)
                 unsure = {Share(self.buckets).number_of(key) for key in differences.changed}
                 verified = [one for one in verified if one.bucket not in unsure]
-        sync.held.confirm()
+        sync.lease.confirm()
         reconciled.append(verified)
         return replace(found, verified=tuple(verified))
 
@@ -174,7 +174,7 @@ def differing(
         share: the keys to look at.
     """
     appended = 0
-    sync.phase("comparing keys")
+    sync.report_phase("comparing keys")
     candidates = materialize(comparison.differences(share))
     few = narrow_share(candidates, share)
     if few is not None and not sync.snapshot.is_steady(sync.plan.table):
@@ -193,7 +193,7 @@ def repair_differences(
     missed = sum(bucket.all_missed for bucket in verified)
     if not missed:
         return verified
-    sync.phase("repairing", missed)
+    sync.report_phase("repairing", missed)
     done = repair(sync, differences.rows, differences.gone, missed)
     return [
         replace(one, repaired=True, batch=done.batch) if one.all_missed else one for one in verified

@@ -55,7 +55,7 @@ class Window:
         above: of all these rows, only those above this cursor are read.
         initial: the lowest cursor that the spec asks for; None means all.
         known: the cursor of the last sync; None if this one reads everything.
-        held: reads columns of the rows that raw holds since its newest complete read, null in
+        read_raw: reads columns of the rows that raw holds since its newest complete read, null in
             those that raw lacks. Connectors may compare with them to find rows that were never
             loaded.
     """
@@ -72,7 +72,7 @@ class Window:
     initial: Cursor | None = None
     known: Cursor | None = None
     whole_microsecond: bool = False
-    held: Callable[[Sequence[str]], DataFrame] | None = field(
+    read_raw: Callable[[Sequence[str]], DataFrame] | None = field(
         default=None, compare=False, repr=False
     )
 

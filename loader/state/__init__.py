@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from loader.errors import StateError
 from loader.spec.redaction import excerpt
-from loader.state.value import LARGEST, StateRow, TableState, choose_counting_row
+from loader.state.value import LARGEST, StateRow, TableState, choose_effective_row
 
 __all__ = ["StateBackend", "StateRow", "StoreLocation", "TableState"]
 
@@ -51,9 +51,9 @@ class StateBackend(ABC):
 
     options_model: ClassVar[type[BaseModel]]
 
-    def __init__(self, options: Any, place: StoreLocation) -> None:
+    def __init__(self, options: Any, location: StoreLocation) -> None:
         self.options = options
-        self.place = place
+        self.location = location
 
     @abstractmethod
     def prepare(self) -> None:
@@ -105,7 +105,7 @@ class StateBackend(ABC):
         Raises:
             StateError: if several values differ and none of them is safe.
         """
-        return choose_counting_row(self.latest(key), tell)
+        return choose_effective_row(self.latest(key), tell)
 
     def read(self, key: str, tell: Callable[[str], None] = _unheard) -> TableState | None:
         """Returns the state of a table; None if there is none.
@@ -113,7 +113,7 @@ class StateBackend(ABC):
         Raises:
             StateError: if the backend cannot be read, or the value is not ours.
         """
-        return choose_counting_state(key, self.latest(key), tell)
+        return choose_effective_state(key, self.latest(key), tell)
 
     def write(self, key: str, state: TableState) -> StateRow | None:
         """Adds the next version, unless the newest has the same content.
@@ -121,18 +121,18 @@ class StateBackend(ABC):
         Raises:
             NewerStateError: if a newer loader has written the newest.
         """
-        row = self.following({key: state})[key]
+        row = self.build_next_rows({key: state})[key]
         if isinstance(row, Exception):
             raise row
         if row is not None:
             self.append([row])
         return row
 
-    def following(
+    def build_next_rows(
         self, states: Mapping[str, TableState]
     ) -> dict[str, StateRow | StateError | None]:
         """The next version of each key: None if the newest is the same, or why there is none."""
-        known = self.latest_of(list(states))
+        known = self.latest_by_key(list(states))
         found: dict[str, StateRow | StateError | None] = {}
         for key, state in states.items():
             latest = known[key]
@@ -157,7 +157,7 @@ class StateBackend(ABC):
             found[key] = None if said else StateRow(key, value, version)
         return found
 
-    def latest_of(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
+    def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
         """The result of :meth:`latest` for each key, or its error.
 
         Worth overriding where the keys of a run can be read at once.
@@ -180,7 +180,7 @@ class StateBackend(ABC):
         return floors
 
 
-def choose_counting_state(
+def choose_effective_state(
     key: str, rows: Sequence[StateRow], tell: Callable[[str], None] = _unheard
 ) -> TableState | None:
     """Returns the state that counts among the rows of a key's highest version; None if none is.
@@ -188,7 +188,7 @@ def choose_counting_state(
     Raises:
         StateError: as :meth:`StateBackend.read` does.
     """
-    row = choose_counting_row(rows, tell)
+    row = choose_effective_row(rows, tell)
     return TableState.from_json(row.value, key) if row is not None else None
 
 

@@ -21,7 +21,7 @@ from loader.lake.system_tables import describe_remedy
 from loader.rows.literal import text_literal
 from loader.spark.error_translation import clear
 from loader.state import StateBackend, StateRow, second_writer_error
-from loader.state.value import moment, moment_text
+from loader.state.value import format_time, parse_time
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
@@ -35,7 +35,7 @@ class LakeState(StateBackend):
     """Rows of ``<schema>._cq_state``.
 
     A file lock keeps two writers of one version apart if they share a folder. Iceberg itself
-    accepts both: then the safe one counts, see :func:`loader.state.value.choose_counting_row`.
+    accepts both: then the safe one counts, see :func:`loader.state.value.choose_effective_row`.
 
     Args:
         lake: the destination.
@@ -76,9 +76,9 @@ class LakeState(StateBackend):
                 known[key] = _newest(found) if found is not None else super().latest(key)
             return list(known[key])
 
-    def latest_of(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
+    def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
         if len(keys) < _MANY:
-            return super().latest_of(keys)
+            return super().latest_by_key(keys)
         with self._translate_errors():
             records = self.lake.find_records(self.table)
             if records is None:
@@ -98,8 +98,8 @@ class LakeState(StateBackend):
     def append(self, rows: Sequence[StateRow]) -> None:
         if not rows:
             return
-        stamped = [replace(row, updated_at=moment_text(moment(row.updated_at))) for row in rows]
-        values = [{**asdict(row), "updated_at": moment(row.updated_at)} for row in stamped]
+        stamped = [replace(row, updated_at=format_time(parse_time(row.updated_at))) for row in rows]
+        values = [{**asdict(row), "updated_at": parse_time(row.updated_at)} for row in stamped]
 
         def noted(known: dict[Any, Any]) -> None:
             for row in stamped:
@@ -210,5 +210,5 @@ def _row(values: Mapping[str, Any]) -> StateRow:
         values["key"],
         values["value"],
         values["version"] or 0,
-        moment_text(at) if isinstance(at, dt.datetime) else at,
+        format_time(at) if isinstance(at, dt.datetime) else at,
     )

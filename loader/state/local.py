@@ -17,7 +17,7 @@ from loader.errors import StateError
 from loader.lake.lock_store import lock_file
 from loader.spark.safe_files import read_regular, replace_atomically
 from loader.state import StateBackend, StateRow, second_writer_error
-from loader.state.value import moment, moment_text
+from loader.state.value import format_time, parse_time
 
 _LARGEST = 1 << 30
 """The most bytes of a file: a key's versions are pruned long before."""
@@ -105,7 +105,7 @@ class LocalState(StateBackend):
     def _replace(self, key: str, rows: Sequence[StateRow]) -> None:
         versions = [
             {
-                "updated_at": moment_text(moment(row.updated_at)),
+                "updated_at": format_time(parse_time(row.updated_at)),
                 "value": row.value,
                 "version": row.version,
             }

@@ -39,17 +39,17 @@ def open_state(
         from loader.state.lake_table import LakeState
 
         return LakeState(opened, source.state_table)
-    place = StoreLocation(source.state_table, spec.folder, f"{kept_in.where}.spec")
-    return _open_plugin(kept_in, place)
+    location = StoreLocation(source.state_table, spec.folder, f"{kept_in.where}.spec")
+    return _open_plugin(kept_in, location)
 
 
-def _open_plugin(kept_in: DestinationSpec, place: StoreLocation) -> StateBackend:
+def _open_plugin(kept_in: DestinationSpec, location: StoreLocation) -> StateBackend:
     try:
         kind: type[StateBackend] = state_backends()[kept_in.path].load()
         if isinstance(kept_in, PluggedDestination):
-            return kind(kept_in.options(kind.options_model), place)
+            return kind(kept_in.options(kind.options_model), location)
         assert isinstance(kept_in, StateDestination)
-        return kind(kept_in.spec, place)
+        return kind(kept_in.spec, location)
     except ModuleNotFoundError as missing:
         package = f"strandline[{kept_in.path}]" if kept_in.path in OWN else missing.name
         raise SpecError(

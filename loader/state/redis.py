@@ -15,7 +15,7 @@ from loader.errors import SpecError, StateError
 from loader.spec.plugins import StateStoreOptions
 from loader.spec.redaction import excerpt
 from loader.state import StateBackend, StateRow, StoreLocation, second_writer_error
-from loader.state.value import moment, moment_text
+from loader.state.value import format_time, parse_time
 
 # Redis runs a script as a whole: nothing comes between the check and the write. It returns the
 # index of a row whose version is taken, or 0.
@@ -49,8 +49,8 @@ class RedisState(StateBackend):
 
     options_model = StateStoreOptions
 
-    def __init__(self, options: StateStoreOptions, place: StoreLocation) -> None:
-        super().__init__(options, place)
+    def __init__(self, options: StateStoreOptions, location: StoreLocation) -> None:
+        super().__init__(options, location)
         url = options.connection_string
         try:
             # Its types do not say that answers are decoded.
@@ -65,22 +65,22 @@ class RedisState(StateBackend):
         except ValueError:  # its text may repeat a part of the password
             raise SpecError(
                 "it is not a URL that Redis's client can read",
-                where=f"{place.where}.connection_string",
+                where=f"{location.where}.connection_string",
                 remedy="Write it as redis://user:password@host:6379/0, rediss:// with TLS; "
                 "in the password, write `/` as %2F, `?` as %3F, `#` as %23, `@` as %40",
             ) from None
-        self.where = f"state {place.table} in {_strip_url(url)}"
+        self.where = f"state {location.table} in {_strip_url(url)}"
 
     def prepare(self) -> None:
         with self._translate_errors():
             self.client.ping()
-            kind = self.client.type(self.place.table)
+            kind = self.client.type(self.location.table)
         if kind not in ("set", "none"):
-            raise self._foreign(f"the key {self.place.table} is a {kind}")
+            raise self._foreign(f"the key {self.location.table} is a {kind}")
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._translate_errors():
-            keys = [key] if key is not None else self.client.smembers(self.place.table)
+            keys = [key] if key is not None else self.client.smembers(self.location.table)
             found: list[StateRow] = []
             for each in sorted(keys):
                 members = self.client.zrevrange(self._name(each), 0, -1)
@@ -98,7 +98,7 @@ class RedisState(StateBackend):
     def append(self, rows: Sequence[StateRow]) -> None:
         if not rows:
             return
-        names = [self.place.table, *(self._name(row.key) for row in rows)]
+        names = [self.location.table, *(self._name(row.key) for row in rows)]
         given: list[Any] = []
         for row in rows:
             given += [row.key, row.version, _member(row)]
@@ -114,7 +114,7 @@ class RedisState(StateBackend):
             pipe.execute()
 
     def _name(self, key: str) -> str:
-        return f"{self.place.table}:{key}"
+        return f"{self.location.table}:{key}"
 
     def _read(self, key: str, members: Sequence[str]) -> list[StateRow]:
         found = []
@@ -161,7 +161,7 @@ class RedisState(StateBackend):
 
 def _member(row: StateRow) -> str:
     held = {
-        "updated_at": moment_text(moment(row.updated_at)),
+        "updated_at": format_time(parse_time(row.updated_at)),
         "value": row.value,
         "version": row.version,
     }

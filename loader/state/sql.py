@@ -19,7 +19,7 @@ from loader.errors import SpecError, StateError
 from loader.spec.plugins import StateStoreOptions
 from loader.spec.redaction import Redactor, excerpt
 from loader.state import StateBackend, StateRow, StoreLocation, second_writer_error
-from loader.state.value import moment, moment_text
+from loader.state.value import format_time, parse_time
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _NEEDED = ("key", "value", "version")
@@ -38,11 +38,11 @@ class SqlState(StateBackend):
 
     options_model = StateStoreOptions
 
-    def __init__(self, options: StateStoreOptions, place: StoreLocation) -> None:
-        super().__init__(options, place)
-        self.engine = _engine(options.connection_string, place)
+    def __init__(self, options: StateStoreOptions, location: StoreLocation) -> None:
+        super().__init__(options, location)
+        self.engine = _engine(options.connection_string, location)
         hidden = Redactor().redact(self.engine.url.render_as_string(hide_password=True))
-        self.where = f"state table {place.table} at {hidden}"
+        self.where = f"state table {location.table} at {hidden}"
 
     @cached_property
     def _own(self) -> sa.Table:
@@ -53,7 +53,7 @@ class SqlState(StateBackend):
         value = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), *mysql_)
         at = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *mysql_)
         return sa.Table(
-            self.place.table,
+            self.location.table,
             sa.MetaData(),
             sa.Column("key", key, primary_key=True),
             sa.Column("value", value, nullable=False),
@@ -117,7 +117,7 @@ class SqlState(StateBackend):
         t = self._own
         values: dict[str, Any] = {"key": row.key, "value": row.value, "version": row.version}
         if "updated_at" in columns:
-            values["updated_at"] = moment(row.updated_at)
+            values["updated_at"] = parse_time(row.updated_at)
         there = sa.exists().where(self._of(row.key) & (self._version == row.version))
         fresh = sa.select(*(sa.literal(v, t.c[n].type) for n, v in values.items())).where(~there)
         added = sa.insert(t).from_select(list(values), fresh)
@@ -161,9 +161,9 @@ class SqlState(StateBackend):
             StateError: if it lacks a column that state needs.
         """
         inspector = sa.inspect(connection)
-        if not inspector.has_table(self.place.table):
+        if not inspector.has_table(self.location.table):
             return None
-        columns = {column["name"] for column in inspector.get_columns(self.place.table)}
+        columns = {column["name"] for column in inspector.get_columns(self.location.table)}
         missing = [name for name in _NEEDED if name not in columns]
         if missing:
             raise StateError(
@@ -205,11 +205,11 @@ def _is_deadlock(problem: BaseException | None) -> bool:
 
 def _at(value: object) -> str | None:
     if isinstance(value, dt.datetime):
-        return moment_text(value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc))
+        return format_time(value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc))
     return None if value is None else str(value)
 
 
-def _engine(text: str, place: StoreLocation) -> sa.Engine:
+def _engine(text: str, location: StoreLocation) -> sa.Engine:
     """Makes an engine from a connection string in CloudQuery's, libpq's or SQLAlchemy's form.
 
     Raises:
@@ -229,7 +229,7 @@ def _engine(text: str, place: StoreLocation) -> sa.Engine:
             url = sa.make_url(text)
             url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
         if url.get_backend_name() == "sqlite":
-            url = _on_disk(url, place)
+            url = _on_disk(url, location)
             arguments["connect_args"] = {"timeout": 30}
         return sa.create_engine(url, poolclass=NullPool, hide_parameters=True, **arguments)
     except (ArgumentError, NoSuchModuleError) as problem:
@@ -238,20 +238,20 @@ def _engine(text: str, place: StoreLocation) -> sa.Engine:
         what = "the port is not a number"
     raise SpecError(
         what.rstrip("."),
-        where=f"{place.where}.connection_string",
+        where=f"{location.where}.connection_string",
         remedy="Write it as postgresql://user:password@host/database, or as the path of an "
         "SQLite file",
     )
 
 
-def _on_disk(url: URL, place: StoreLocation) -> URL:
+def _on_disk(url: URL, location: StoreLocation) -> URL:
     if not url.database or ":memory:" in url.database or "mode=memory" in str(url.query):
         raise SpecError(
             "an in-memory SQLite forgets its cursors when the process ends",
-            where=f"{place.where}.connection_string",
+            where=f"{location.where}.connection_string",
             remedy="Write the path of a file",
         )
     if url.database.startswith("file:"):
         return url
-    path = Path(place.folder) / url.database
+    path = Path(location.folder) / url.database
     return url.set(database=str(path))

@@ -168,7 +168,7 @@ class TableState:
         return moved if skips else replace(moved, mark={**self.mark, BY_HAND: True})
 
 
-def choose_counting_row(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:
+def choose_effective_row(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:
     """Returns the row in effect among those of a key's newest version; None if there are none.
 
     Rows with equal values count as one. If values differ, the safe one counts: the lower batch
@@ -223,7 +223,7 @@ def _reach(
     return lambda each: each[0].cursor.order if each[0].cursor else None
 
 
-def moment(text: str | None) -> dt.datetime:
+def parse_time(text: str | None) -> dt.datetime:
     """Returns a row's time; now if it has none. Raises ValueError if it is not an ISO time."""
     if text is None:
         return dt.datetime.now(dt.timezone.utc)
@@ -233,7 +233,7 @@ def moment(text: str | None) -> dt.datetime:
     )
 
 
-def moment_text(moment: dt.datetime) -> str:
+def format_time(moment: dt.datetime) -> str:
     """Formats a time as rows show it: ``2025-01-01 00:00:00.5``, in UTC, as Spark writes it."""
     text = moment.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -63,7 +63,7 @@ class Backfill:
             low, high = self._range(sync.plan, prior.state)
             whole = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
             if not count:
-                before = done_to(prior.state.backfill, whole, high)
+                before = find_resume_point(prior.state.backfill, whole, high)
                 if before is not None:
                     low = _after(before)
                     sync.warn(f"an earlier backfill was interrupted: resuming at {low.text}")
@@ -72,7 +72,7 @@ class Backfill:
                 count = len(chunks)
             bottom, top = chunks.pop(0)
             number = count - len(chunks)
-            sync.phase(f"chunk {number} of {count}, {bottom.text} to {top.text}")
+            sync.report_phase(f"chunk {number} of {count}, {bottom.text} to {top.text}")
             progress = {**whole, "done_to": top.text} if chunks else None
             return _plan_chunk(sync, prior, bottom, top, progress, lambda: bool(chunks))
 
@@ -140,7 +140,7 @@ class Backfill:
                 )
 
 
-def done_to(
+def find_resume_point(
     progress: Mapping[str, Any] | None, whole: Mapping[str, Any], high: Cursor
 ) -> Cursor | None:
     """Returns the point that an interrupted backfill of this range reached; None if there was none.

@@ -22,7 +22,7 @@ from loader.sources.interface import Snapshot, SourceTable, Window
 from loader.spark.error_translation import DatabaseError, clear
 from loader.spark.named_steps import step
 from loader.sync.ownership import check_origin, check_ownership, own_rows
-from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
@@ -31,7 +31,7 @@ _CROWD = 1000
 
 
 def check_tables(
-    pipeline: Pipeline, part: Planned
+    pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
     """Yields each table of a source that can be synced, with notes for the user.
 

@@ -1,10 +1,11 @@
-"""The sync protocol of one table: lock, recover, window, extract, publish, record, unlock.
+"""The sync protocol of one table: lock, recover, plan the window, extract, publish, record, unlock.
 
-The data commit is the truth. It carries its batch number, state and ledger row. The stored state
-and the ledger are indexes: after a crash they are rolled forward from the commit.
+Publishing is one Iceberg commit with the batch's rows, batch number, state and ledger row. The
+state store and the ledger are derived from these commits: if a crash leaves them behind, the next
+sync updates them from the newest commit.
 
-What a batch reads is decided in :mod:`loader.sync.plan_window`; a backfill and a repair decide
-otherwise, and take the same steps.
+:mod:`loader.sync.plan_window` decides which rows a batch reads. Backfills and repairs pass another
+planning function and use the same steps.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ PlanBatch = Callable[[TableSync, PriorState], PlannedBatch]
 
 
 def sync_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncRecord:
-    """Appends what changed since the stored cursor, and records the cursor; unlocks the table.
+    """Appends the rows that changed since the stored cursor, records the new cursor, and unlocks.
 
     Returns:
-        The ledger row that it wrote; of several batches, their sum.
+        The ledger row; if the sync had several batches, the sum of their rows.
 
     Raises:
-        TableError, StateError: this table cannot be synced. Nothing was published, unless only
-            recording it failed: then the next run recovers it.
+        TableError, StateError: the table could not be synced. Nothing was published, unless
+            recording failed after the publish; then the next run recovers the batch.
     """
     with sync.unlock_at_end():
         return sync_locked_table(sync, plan_batch)
 
 
 def sync_locked_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncRecord:
-    """Syncs a table whose lock the caller holds, without releasing it; see :func:`sync_table`."""
+    """Syncs a table like :func:`sync_table`, but leaves it locked for the caller."""
     sync.report_step("locked")
     with sync.lake.unchanging(sync.plan.lake_table):
         prior = recover(sync)
-        while True:  # once, unless the source delivers several batches
+        while True:  # one batch; a connector or a backfill may have more
             planned = plan_batch(sync, prior)
             sync.report_step("windowed")
-            with sync.slot, extract(sync, planned) as batch:
+            with sync.read_slot, extract(sync, planned) as batch:
                 commit = publish(sync, batch)
             prior, total = record(sync, prior, batch, commit)
             if total is not None:

@@ -183,7 +183,7 @@ def _read(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Ext
     window, fresh = planned.window, planned.append_only
     if fresh is not None:
         window, bounds = fresh.window, fresh.bounds
-    sync.phase("reading", bounds.rows)
+    sync.report_phase("reading", bounds.rows)
     few = bounds.rows is not None and bounds.rows <= _FEW
     if few:
         plan_simply(lake.spark)

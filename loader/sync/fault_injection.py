@@ -105,7 +105,9 @@ class FaultInjection:
         )
 
 
-def drill(environment: Mapping[str, str], spark: SparkSession) -> FaultInjection | None:
+def load_fault_injection(
+    environment: Mapping[str, str], spark: SparkSession
+) -> FaultInjection | None:
     """Returns the drill that the environment configures.
 
     Raises:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedSource:
     """One source's part of a run.
 
     Attributes:
@@ -59,13 +59,14 @@ class Pipeline:
 
     Attributes:
         accepts_key_change: key and cursor columns may change their type if raw can follow.
-        resting: names of sources that this run leaves out.
-        quiet: when this process last recorded that a table of a source had nothing new.
-        unread: errors of tables that cannot be read, and that `loader serve` may have written.
-        planned_names: the tables that this run was to sync, as `source.table`.
-        in_work: those of them on which work began while Java ran, and is not done. If Java has
-            ended, one of them may be the reason.
-        fatal_source: the source during whose listing of tables Java ended; empty if none.
+        paused_sources: names of sources that this run skips.
+        idle_since: for each source and table, when this process last recorded that it found
+            nothing new.
+        unreadable: errors of tables that cannot be read and that `loader serve` may have written.
+        planned_names: the tables that this run selected, as `source.table`.
+        tables_in_progress: the tables on which this run has begun and not finished work. If the
+            JVM has exited, one of them may be the cause.
+        fatal_source: the source whose tables were being listed when the JVM exited, or empty.
 
     Raises:
         SpecError: if a connector is unknown or its options are wrong.
@@ -75,11 +76,11 @@ class Pipeline:
         self.spec = spec
         self.spark = spark
         self.accepts_key_change = False
-        self.resting: frozenset[str] = frozenset()
-        self.quiet: dict[tuple[str, str], float] = {}
-        self.unread: list[LoaderError] = []
+        self.paused_sources: frozenset[str] = frozenset()
+        self.idle_since: dict[tuple[str, str], float] = {}
+        self.unreadable: list[LoaderError] = []
         self.planned_names: set[str] = set()
-        self.in_work: set[str] = set()
+        self.tables_in_progress: set[str] = set()
         self.fatal_source = ""
         self._lakes: dict[str, Lake] = {}  # by schema: what those of the threads are made from
         self.sources: list[tuple[SourceSpec, Source]] = []
@@ -130,7 +131,7 @@ class Pipeline:
 
     def plan_tables(
         self, select: Sequence[str] = (), full_refresh: bool = False, keep: int = 1
-    ) -> list[Planned]:
+    ) -> list[PlannedSource]:
         """Plans every source's tables that its patterns and `select` choose; collects errors.
 
         Args:
@@ -140,7 +141,7 @@ class Pipeline:
             SpecError: if a selection matches nothing.
         """
         with self.reuse_connections(keep):
-            return self._parts(select, full_refresh)
+            return self._plan_sources(select, full_refresh)
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
@@ -154,8 +155,8 @@ class Pipeline:
                 asked.enter_context(bound.reuse_connections(min(keep, source.concurrency or keep)))
             yield
 
-    def _parts(self, select: Sequence[str], full_refresh: bool) -> list[Planned]:
-        parts: list[Planned] = []
+    def _plan_sources(self, select: Sequence[str], full_refresh: bool) -> list[PlannedSource]:
+        parts: list[PlannedSource] = []
         seen: list[str] = []
         matched: set[str] = set()
         listed = [self._list_tables(source, bound) for source, bound in self.sources]
@@ -163,7 +164,7 @@ class Pipeline:
         listing = (claim for same in claims.values() for claim, _, _ in same)
         select = qualify(select, (f"{claim.source}.{claim.table}" for claim in listing))
         for (source, bound), refs in zip(self.sources, listed, strict=True):
-            if source.name in self.resting:
+            if source.name in self.paused_sources:
                 matched.update(select)
                 continue
             if isinstance(refs, LoaderError):
@@ -174,7 +175,7 @@ class Pipeline:
                 ]
                 refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
                 errors = [] if refused else [down]
-                parts.append(Planned(bound, source, errors=errors, refused=refused))
+                parts.append(PlannedSource(bound, source, errors=errors, refused=refused))
                 matched.update(select)  # they might have matched its tables
                 continue
             wanted, missing = match_tables(source, refs)
@@ -184,7 +185,7 @@ class Pipeline:
                 taken = find_takeovers(lake, names_of, wanted, refs, other)
             except Exception as error:
                 down = self.redact_error(error, f"source {source.name}")
-                parts.append(Planned(bound, source, errors=[down]))
+                parts.append(PlannedSource(bound, source, errors=[down]))
                 matched.update(select)
                 continue
             if select:
@@ -210,7 +211,7 @@ class Pipeline:
         return parts
 
     def _list_tables(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
-        if source.name in self.resting:
+        if source.name in self.paused_sources:
             return TableError("this run leaves it out", where=f"source {source.name}")
         java_ran = not has_java_ended()
         try:
@@ -256,7 +257,7 @@ class Pipeline:
         accepts_other_origin: bool,
         claims: Mapping[str, Sequence[tuple[Claim, Source, TableRef]]],
         taken: Mapping[tuple[str, str], TableError],
-    ) -> Planned:
+    ) -> PlannedSource:
         plans: list[TablePlan] = []
         errors: list[LoaderError] = []
         refused: dict[str, LoaderError] = {}
@@ -275,7 +276,7 @@ class Pipeline:
                 refused[ref.lake_name] = taken[ref.key]
         wanted = free
         lacking: dict[str, NoCursorError] = {}
-        tables = describe_tables(bound, wanted, source.concurrency, self.note_work)
+        tables = describe_tables(bound, wanted, source.concurrency, self.track_table)
         for ref, table in zip(wanted, tables, strict=True):
             where = f"table {source.name}.{ref.name}"
             try:
@@ -293,7 +294,7 @@ class Pipeline:
                     sharers=list_sharers(mine, [claim for claim, _, _ in same]),
                 )
                 first, other, its_ref = same[0]
-                if first.source != source.name and first.source not in self.resting:
+                if first.source != source.name and first.source not in self.paused_sources:
                     check_same_shape(planned, _shape_of(first, other, its_ref) or planned)
                 names = (planned.name, planned.lake_table, *planned.name.split("."))
                 self.spec.redactor.keep_readable(*names)
@@ -307,7 +308,7 @@ class Pipeline:
             lacking = dict.fromkeys(lacking, together)
         cleared = {id(error): self.redact_error(error, error.where) for error in lacking.values()}
         refused |= {TableRef(name).lake_name: cleared[id(e)] for name, e in lacking.items()}
-        return Planned(bound, source, plans, errors, refused)
+        return PlannedSource(bound, source, plans, errors, refused)
 
     def find_marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
         """Returns the stored marks of a source's table, whose name may have other capitals.
@@ -327,12 +328,12 @@ class Pipeline:
         return [one.mark for one in found if one is not None and one.mark is not None]
 
     @contextmanager
-    def note_work(self, name: str) -> Iterator[None]:
+    def track_table(self, name: str) -> Iterator[None]:
         """Notes that a table is being worked on; after an error, it stays noted."""
         if not has_java_ended():
-            self.in_work.add(name)
+            self.tables_in_progress.add(name)
         yield
-        self.in_work.discard(name)
+        self.tables_in_progress.discard(name)
 
     @cached_property
     def _state_tables(self) -> dict[tuple[str, str], str]:

@@ -162,7 +162,7 @@ def choose_window(
         TableError: if rows have no cursor and the spec makes that an error.
     """
     window = _build_window(plan, snapshot, prior, lake)
-    watch.phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
+    watch.report_phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
     again = _reread(plan, snapshot, window, bounds, added)
     if again is not None:
@@ -183,7 +183,7 @@ def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: 
     mark = None if full or (by_cursor and everything) else prior.state.mark
     if plan.follows_log:
         return Window(
-            mark=None if full else prior.state.mark, held=_open_raw_reader(plan, lake, prior)
+            mark=None if full else prior.state.mark, read_raw=_open_raw_reader(plan, lake, prior)
         )
     if plan.cursor is None:
         return Window(mark=mark)
@@ -199,7 +199,7 @@ def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: 
         whole=not plan.key,
         initial=plan.initial,
         known=None if full else prior.state.cursor,
-        held=None if full else _open_raw_reader(plan, lake, prior),
+        read_raw=None if full else _open_raw_reader(plan, lake, prior),
     )
 
 
@@ -272,7 +272,7 @@ def _open_raw_reader(
         return None
     base = prior.state.base or prior.state.generation
 
-    def held(names: Sequence[str]) -> DataFrame:
+    def read_raw(names: Sequence[str]) -> DataFrame:
         raw = own_rows(plan, lake.frame(plan.lake_table))
         there = {name.lower() for name in raw.columns}
         columns = [
@@ -280,7 +280,7 @@ def _open_raw_reader(
         ]
         return raw.where(f.col(GENERATION) >= base).select(*columns)
 
-    return held
+    return read_raw
 
 
 def _require_same_cursor(plan: TablePlan, prior: PriorState) -> None:

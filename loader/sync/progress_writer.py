@@ -115,7 +115,7 @@ class ProgressWriter:
         for entry in entries:
             entry.does(partial(entry.sync.confirm_stored, entry.state))
             try:
-                entry.sync.held.release()
+                entry.sync.lease.release()
             except Exception as error:
                 # All is written. The next run that locks the table finds its owner's process gone.
                 _log.warning("%s could not be unlocked: %s", entry.sync.plan.name, error)
@@ -149,7 +149,7 @@ class ProgressWriter:
         backend = confirmed[0].sync.stores.state
         states = {entry.sync.plan.name: entry.state for entry in confirmed if entry.state}
         try:
-            rows = backend.following(states)
+            rows = backend.build_next_rows(states)
             backend.append([row for row in rows.values() if isinstance(row, StateRow)])
         except Exception as error:
             if len(states) == 1:

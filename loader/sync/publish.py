@@ -28,8 +28,8 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
     if batch.rows is None:
         ensure_raw_table(sync, batch.state.batch)
         return None
-    sync.held.confirm()
-    sync.phase("appending")
+    sync.lease.confirm()
+    sync.report_phase("appending")
     rows = _prepare_table(sync, batch, batch.rows)
     sync.report_step("prepared")
     facts = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
@@ -46,7 +46,7 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
         return None
     sync.report_step("staged")
     sync.watch.check_interruption(plan.name)
-    sync.held.confirm()
+    sync.lease.confirm()
     published = publish_batch(lake, plan.lake_table, staged, batch.drift.after, plan.policy.source)
     sync.report_step("published")
     if plan.accepts_other_origin:

@@ -86,7 +86,7 @@ def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None])
 
     A table that a source of the spec has loaded since belongs to that source. A lake that cannot be
     looked at has none, if the spec has sources: commands that need it report its error. Tables
-    that cannot be read are in :attr:`loader.sync.pipeline.Pipeline.unread`.
+    that cannot be read are in :attr:`loader.sync.pipeline.Pipeline.unreadable`.
 
     Args:
         warn: called for each table or source that is left out, with its name and the reason.
@@ -106,7 +106,7 @@ def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None])
                 raise pipeline.redact_error(problem, f"destination {destination.name}") from problem
             continue
         for table, why in unread.items():
-            pipeline.unread.append(pipeline.redact_error(why, f"table {lake.schema}.{table}"))
+            pipeline.unreadable.append(pipeline.redact_error(why, f"table {lake.schema}.{table}"))
         for name, tables in served.items():
             if name in named:
                 text = f"another source is called {name}, too: what `loader serve` has written for "
@@ -117,10 +117,10 @@ def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None])
                 name=name, path="served", tables=("*",), destinations=(destination.name,)
             )
             source._where, source._redactor = SERVER, spec.redactor
-            pipeline.sources.append((source, PushedTables(name, lake, tables, spec.folder)))
+            pipeline.sources.append((source, PushedSource(name, lake, tables, spec.folder)))
     if not pipeline.sources:
-        raise next(iter(pipeline.unread), _nothing(where))
-    for error in pipeline.unread:
+        raise next(iter(pipeline.unreadable), _nothing(where))
+    for error in pipeline.unreadable:
         text = f"{error.what}. If `loader serve` has written it, it is left out. {error.remedy}"
         warn(error.where, text)
     sources = tuple(source for source, _ in pipeline.sources)
@@ -184,7 +184,7 @@ def _read_note(lake: Lake, table: str) -> dict[str, Any] | None:
     return said
 
 
-class PushedTables(Source):
+class PushedSource(Source):
     """The tables of a source that others sync into the lake, described as raw has them."""
 
     def __init__(

@@ -45,8 +45,8 @@ def record(
     changed = state if state != prior.state else None
     following = prior.follow_with(state, total)
     if not batch.is_followed():
-        sync.settle(changed, row, total)
+        sync.write_progress(changed, row, total)
         return following, total
     if commit is not None or changed is not None:
-        sync.at_once().settle(changed, row, total)
+        sync.write_progress(changed, row, total, immediately=True)
     return following, None

@@ -53,7 +53,7 @@ def recover(sync: TableSync) -> PriorState:
     plan, stores = sync.plan, sync.stores
     stores.confirm()
     register_sharer(plan, stores.lake)
-    said = sync.recorded or load_progress([plan], stores)
+    said = sync.progress or load_progress([plan], stores)
     head, own, state = reconcile_state(plan, stores, sync.watch, said)
     if not plan.accepts_other_origin:
         record_origin(plan, stores.lake)

@@ -15,7 +15,7 @@ _log = logging.getLogger("loader")
 class Listener(Protocol):
     """Shows progress; see :mod:`loader.cli.output`."""
 
-    def phase(self, table: str, phase: str, rows: int | None) -> None:
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
         """Shows that a table entered a phase; `rows` is how many it will read."""
 
     def warn(self, table: str, text: str) -> None:
@@ -23,7 +23,7 @@ class Listener(Protocol):
 
 
 class _Silence:
-    def phase(self, table: str, phase: str, rows: int | None) -> None: ...
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None: ...
 
     def warn(self, table: str, text: str) -> None: ...
 
@@ -60,11 +60,11 @@ class Watch:
         if self.steps is not None:
             self.steps.report_step(step, table)
 
-    def phase(self, table: str, phase: str, rows: int | None = None) -> None:
+    def report_phase(self, table: str, phase: str, rows: int | None = None) -> None:
         """Reports that a table entered a phase, unless the run was asked to stop."""
         self.check_interruption(table)
         _log.debug("%s: %s", table, phase)
-        self.listener.phase(table, phase, rows)
+        self.listener.report_phase(table, phase, rows)
 
     def warn(self, table: str, text: str) -> None:
         """Warns the user, and logs it."""

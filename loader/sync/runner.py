@@ -25,7 +25,7 @@ from loader.lake.locks import create_lease
 from loader.sources.interface import Bounds, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.engine import sync_table
-from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.plan_window import preview_table
 from loader.sync.progress_writer import ProgressWriter
 from loader.sync.recover import build_request
@@ -147,7 +147,7 @@ def record_failure(
         started_at=started or now(),
         error=str(found)[:2000],
     ).finish(status=LOCKED if isinstance(found, LockedError) else FAILED)
-    pipeline.quiet.pop(record.table, None)
+    pipeline.idle_since.pop(record.table, None)
     try:
         pipeline.stores(source).ledger.append(record)
     except Exception as second:
@@ -189,23 +189,23 @@ class _Run:
         self.work = work
         self.workers = workers
         self.id = create_run_id()
-        self.journal = ProgressWriter(pipeline.quiet)
+        self.writer = ProgressWriter(pipeline.idle_since)
         # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
         # sources that share a table, as a batch is in the ledger before the next one begins.
         self.records_together = work is sync_table and not watch.apart
         self.slots = threading.Semaphore(workers)
-        self.turns: dict[str, Turns] = {}
+        self.turns: dict[str, SharedLease] = {}
         self.leases: list[Lease] = []
         self.jobs: list[Future[Outcome | None]] = []
 
-    def run(self, parts: Sequence[Planned]) -> Iterator[Outcome]:
+    def run(self, parts: Sequence[PlannedSource]) -> Iterator[Outcome]:
         """Locks and syncs the tables of all sources; yields the outcomes."""
         raw = self.pipeline.raw_table
         sharing = Counter(raw(part.spec, planned) for part in parts for planned in part.plans)
         with (
             ExitStack() as opened,
             Heartbeat(self.leases),
-            self.journal.write_remaining(),
+            self.writer.write_remaining(),
             ExitStack() as waiting,
             ThreadPoolExecutor(self.workers) as pool,
         ):
@@ -223,7 +223,7 @@ class _Run:
                 locks = yield from self._lock_tables(part, sharing, opened)
                 if locks:
                     yield from self._begin(part, locks, opened, waiting, pool)
-                if self.journal.waiting() > RECORD_SECONDS:
+                if self.writer.waiting() > RECORD_SECONDS:
                     yield from self._write_outcomes()
             pending = set(self.jobs)
             while pending:
@@ -231,7 +231,7 @@ class _Run:
                 yield from filter(None, (job.result() for job in done))
                 yield from self._write_outcomes()
 
-    def _prepare(self, part: Planned) -> LoaderError | None:
+    def _prepare(self, part: PlannedSource) -> LoaderError | None:
         """Prepares a source's stores; returns the error that fails its tables, and no others."""
         try:
             self.pipeline.prepare(part.spec)
@@ -240,7 +240,7 @@ class _Run:
         return None
 
     def _lock_tables(
-        self, part: Planned, sharing: Mapping[str, int], opened: ExitStack
+        self, part: PlannedSource, sharing: Mapping[str, int], opened: ExitStack
     ) -> Generator[Outcome, None, list[tuple[TablePlan, Lease]]]:
         """Locks a source's tables, all at once; a table that this run already holds, by turns.
 
@@ -258,7 +258,7 @@ class _Run:
         refused: list[tuple[TablePlan, Exception]] = []
         for planned, raw, turns in zip(part.plans, raws, own, strict=True):
             if turns is not None:
-                locks.append((planned, Turn(turns)))
+                locks.append((planned, LeaseTurn(turns)))
                 continue
             held = next(taken)
             if isinstance(held, Exception):
@@ -267,8 +267,8 @@ class _Run:
             opened.callback(held.release)
             self.leases.append(held)
             if sharing[raw] > 1:
-                self.turns[raw] = Turns(held, sharing[raw])
-                held = Turn(self.turns[raw])
+                self.turns[raw] = SharedLease(held, sharing[raw])
+                held = LeaseTurn(self.turns[raw])
             locks.append((planned, held))
         for planned, problem in refused:
             yield self._fail(planned, problem)
@@ -276,7 +276,7 @@ class _Run:
 
     def _begin(
         self,
-        part: Planned,
+        part: PlannedSource,
         locks: Sequence[tuple[TablePlan, Lease]],
         opened: ExitStack,
         waiting: ExitStack,
@@ -284,11 +284,11 @@ class _Run:
     ) -> Iterator[Outcome]:
         """Opens a source and hands its locked tables to threads; yields what already failed."""
         stores = self.pipeline.stores(part.spec)
-        alone = [planned for planned, held in locks if not isinstance(held, Turn)]
-        recorded = None
+        alone = [planned for planned, held in locks if not isinstance(held, LeaseTurn)]
+        progress = None
         if self.records_together:
             with suppress(Exception):  # a failed read is each table's own error
-                recorded = load_progress(alone, stores)
+                progress = load_progress(alone, stores)
         try:
             snapshot = opened.enter_context(
                 part.source.snapshot([planned.table for planned, _ in locks])
@@ -311,35 +311,35 @@ class _Run:
                 self.watch.warn(planned.name, f"no primary key: a snapshot needs one{why}")
             sync = TableSync(planned, held, snapshot, stores, self.watch, self.id)
             if snapshot.delivers:
-                sync = replace(sync, slot=self.slots)
-            if self.records_together and not isinstance(held, Turn):
-                sync = replace(sync, journal=self.journal.add, recorded=recorded)
+                sync = replace(sync, read_slot=self.slots)
+            if self.records_together and not isinstance(held, LeaseTurn):
+                sync = replace(sync, defer_progress=self.writer.add, progress=progress)
             self.jobs.append(pool.submit(self._work_on, sync))
 
     def _work_on(self, sync: TableSync) -> Outcome | None:
         """Does the work to one table; its outcome is None if the journal has it."""
-        started, planned, held = now(), sync.plan, sync.held
+        started, planned, held = now(), sync.plan, sync.lease
         source = self.pipeline.spec.source(planned.source)
         try:
-            if isinstance(held, Turn):
+            if isinstance(held, LeaseTurn):
                 held.acquire()
             # A session of its own: the id of a staged batch is a setting.
             stores = self.pipeline.stores(source, own_session=True)
             stores = replace(stores, confirm=held.confirm)
-            with self.pipeline.note_work(planned.name):
+            with self.pipeline.track_table(planned.name):
                 record = self.work(replace(sync, stores=stores))
         except Exception as error:
             sync.snapshot.abandon(planned.table)
             _unlock(held)
             return self._fail(planned, error, started)
-        if sync.journal is not None:
+        if sync.defer_progress is not None:
             return None
         _unlock(held)
         return _succeed(planned, record)
 
     def _write_outcomes(self) -> Iterator[Outcome]:
         """Writes state and ledger of the tables that are done; yields their outcomes."""
-        for entry in self.journal.write():
+        for entry in self.writer.write():
             if entry.error is None:
                 yield _succeed(entry.sync.plan, entry.total)
             else:
@@ -353,7 +353,7 @@ class _Run:
         return record_failure(self.pipeline, source, table, error, self.id, planned, started)
 
 
-class Turns:
+class SharedLease:
     """The turns of a lease.
 
     Args:
@@ -376,10 +376,10 @@ class Turns:
             self.lease.release()
 
 
-class Turn(Lease):
+class LeaseTurn(Lease):
     """One source's turn, used like a lease: its release ends the turn, the last one the lease."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: SharedLease) -> None:
         self.table = turns.lease.table
         self.where = turns.lease.where
         self.run_id = turns.lease.run_id

@@ -16,7 +16,7 @@ from loader.lake.system_tables import STATES
 from loader.spec.plugins import LakeDestination
 from loader.state import StateRow
 from loader.state.opening import open_state
-from loader.state.value import moment_text
+from loader.state.value import format_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,7 +138,7 @@ class FolderState:
                 row["key"],
                 row["value"],
                 row["version"] or 0,
-                moment_text(row["updated_at"]) if row["updated_at"] is not None else None,
+                format_time(row["updated_at"]) if row["updated_at"] is not None else None,
             )
             for row in rows
         ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from loader.errors import StateError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger, SyncRecord
-from loader.state import StateBackend, StateRow, TableState, choose_counting_state
+from loader.state import StateBackend, StateRow, TableState, choose_effective_state
 from loader.sync.table_plan import TablePlan
 
 _MANY = 8
@@ -71,7 +71,7 @@ class StoredProgress:
             rows = self.states[key]
             if isinstance(rows, StateError):
                 raise rows
-            found = choose_counting_state(key, rows, tell)
+            found = choose_effective_state(key, rows, tell)
             if found is not None:
                 return found
         return None
@@ -91,7 +91,7 @@ def load_progress(plans: Sequence[TablePlan], stores: Stores) -> StoredProgress:
     """Reads the recorded progress of one source's tables."""
     wanted = [key for plan in plans for key in keys(plan)]
     batches = stores.ledger.last_batches() if len(plans) >= _MANY else None
-    return StoredProgress(stores.state.latest_of(wanted), batches)
+    return StoredProgress(stores.state.latest_by_key(wanted), batches)
 
 
 def keys(plan: TablePlan) -> list[str]:

@@ -1,10 +1,10 @@
-"""One table of one run, locked, with its source open: the unit of sync, backfill and repair."""
+"""One table of a run, locked and with its source open: the input of each step of the protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from loader.lake.lake import Lake
@@ -19,64 +19,65 @@ from loader.sync.table_plan import TablePlan
 
 @dataclass(frozen=True)
 class TableSync:
-    """One table, locked, with its source open.
+    """One table of a run, locked, with its source open.
 
     Attributes:
-        plan: its options, checked against the source.
-        held: its lock, taken before the snapshot: a snapshot older than another run's last batch
-            could bring back rows that the batch replaced.
+        plan: the table's options, checked against the source.
+        lease: the table's lock. It is taken before the source's snapshot: an older snapshot could
+            bring back rows that another run's last batch has replaced.
         snapshot: the source's snapshot.
-        stores: the stores that it is written to.
-        watch: reports its progress, and stops it on request.
+        stores: the lake, the state store and the ledger.
+        watch: reports progress, and stops the sync on request.
         run_id: the run's id in the ledger.
-        journal: writes state and ledger together with those of the run's other tables, then
-            unlocks the table; None writes them at once.
-        recorded: state and ledger as of when the table was locked; None if they were not read.
-        slot: held while a batch is read and written, so that not too many are at the same time.
+        defer_progress: adds state and ledger row to those of the run's other tables, which are
+            written together before the tables are unlocked; None writes them immediately.
+        progress: state and ledger as read after locking; None if :func:`recover` must read them.
+        read_slot: entered while a batch is read and written, to limit how many run in parallel.
     """
 
     plan: TablePlan
-    held: Lease
+    lease: Lease
     snapshot: Snapshot
     stores: Stores
     watch: Watch
     run_id: str
-    journal: Callable[[TableSync, TableState | None, SyncRecord, SyncRecord], None] | None = None
-    recorded: StoredProgress | None = None
-    slot: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    defer_progress: DeferProgress | None = None
+    progress: StoredProgress | None = None
+    read_slot: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def lake(self) -> Lake:
-        """The lake of its raw table."""
+        """The lake that stores the raw table."""
         return self.stores.lake
 
     @contextmanager
     def unlock_at_end(self) -> Iterator[None]:
-        """Releases the lock on exit, also after an error; a journal does so once all is written."""
-        if self.journal is not None:
+        """Releases the lock on exit and on errors, unless the progress is written later."""
+        if self.defer_progress is not None:
             yield
             return
         try:
             yield
         finally:
-            self.held.release()
+            self.lease.release()
         self.report_step("unlocked")
 
-    def at_once(self) -> TableSync:
-        """Returns the same attempt, writing its progress at once instead of with other tables'."""
-        return replace(self, journal=None)
-
-    def settle(
-        self, state: TableState | None, record: SyncRecord, total: SyncRecord | None = None
+    def write_progress(
+        self,
+        state: TableState | None,
+        record: SyncRecord,
+        total: SyncRecord | None = None,
+        immediately: bool = False,
     ) -> None:
-        """Writes state and then ledger: at once, or together with the run's other tables.
+        """Writes the state, then the ledger row, or defers both if the run writes them together.
 
         Args:
             state: None if it has not changed.
-            total: the sum to report to the user, if the run had several batches.
+            total: the sum to report to the user, if the sync had several batches.
+            immediately: does not defer them.
         """
-        if self.journal is not None:
-            self.journal(self, state, record, total or record)
+        if self.defer_progress is not None and not immediately:
+            self.defer_progress(self, state, record, total or record)
             return
         if state is not None:
             self.stores.store(self.plan.name, state)
@@ -91,13 +92,17 @@ class TableSync:
             self.snapshot.confirm_stored(self.plan.table, state.mark)
 
     def report_step(self, step: str) -> None:
-        """Reports a step of the protocol as reached (:data:`loader.sync.fault_injection.STEPS`)."""
+        """Reports that the table reached a step of :data:`loader.sync.fault_injection.STEPS`."""
         self.watch.report_step(step, self.plan.name)
 
-    def phase(self, phase: str, rows: int | None = None) -> None:
+    def report_phase(self, phase: str, rows: int | None = None) -> None:
         """Reports a phase to the user."""
-        self.watch.phase(self.plan.name, phase, rows)
+        self.watch.report_phase(self.plan.name, phase, rows)
 
     def warn(self, text: str) -> None:
         """Warns the user about this table."""
         self.watch.warn(self.plan.name, text)
+
+
+DeferProgress = Callable[[TableSync, TableState | None, SyncRecord, SyncRecord], None]
+"""Takes a sync, its new state, its ledger row and the sum to report."""

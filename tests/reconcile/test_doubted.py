@@ -120,7 +120,7 @@ class Phase:
     name: str
     act: Callable[[], None]
 
-    def phase(self, table: str, phase: str, rows: int | None) -> None:
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
         if phase == self.name:
             self.act()
 

@@ -300,7 +300,7 @@ def _refuse_foreign(backend: StateBackend, key: str) -> None:
     """Asserts that a key's rows are refused, and that shop.b's still move."""
     with contextlib.suppress(StateError):
         backend.rows()
-    found = backend.latest_of([key, "shop.b"])
+    found = backend.latest_by_key([key, "shop.b"])
     if key != "None":
         assert isinstance(found[key], StateError), found[key]
     backend.write("shop.b", at(3))

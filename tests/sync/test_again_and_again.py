@@ -45,7 +45,7 @@ def test_nothing_new_is_recorded_once_a_minute(
     assert [_round(pipeline) for _ in range(2)] == ["nothing new"] * 2
     assert _recorded(project)[4:] == ["locked", "nothing new"]
 
-    pipeline.quiet = {table: at - 61 for table, at in pipeline.quiet.items()}
+    pipeline.idle_since = {table: at - 61 for table, at in pipeline.idle_since.items()}
     assert [_round(pipeline) for _ in range(2)] == ["nothing new"] * 2
     assert _recorded(project)[6:] == ["nothing new"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sync.backfill import done_to
+from loader.sync.backfill import find_resume_point
 
 BEGUN = {"from": "1", "to": "50", "to_cursor": True, "done_to": "20"}
 
@@ -29,5 +29,5 @@ def test_it_goes_on_only_in_the_same_range(
 ) -> None:
     whole = {"from": "1", "to": str(high), "to_cursor": open_end}
     progress = None if change is None else BEGUN | change
-    found = done_to(progress, whole, Cursor(str(high), CursorType.INTEGER))
+    found = find_resume_point(progress, whole, Cursor(str(high), CursorType.INTEGER))
     assert (found and found.text) == done

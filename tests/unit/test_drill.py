@@ -12,7 +12,7 @@ import pytest
 
 from loader.errors import SpecError, TableError
 from loader.sync import fault_injection as module
-from loader.sync.fault_injection import VARIABLE, CrashPoint, FaultInjection, drill
+from loader.sync.fault_injection import VARIABLE, CrashPoint, FaultInjection, load_fault_injection
 
 NOBODY: Any = None
 """No Spark is needed if the variable is wrong."""
@@ -50,10 +50,10 @@ def _stands(crash: FaultInjection, step: str, table: str) -> None:
 )
 def test_what_is_wrong_with_the_variable_is_told(wanted: str, told: str) -> None:
     with pytest.raises(SpecError) as error:
-        drill({VARIABLE: wanted}, NOBODY)
+        load_fault_injection({VARIABLE: wanted}, NOBODY)
     assert told in f"{error.value.what}. {error.value.remedy}"
     assert error.value.where == VARIABLE
 
 
 def test_without_the_variable_nobody_dies() -> None:
-    assert drill({}, NOBODY) is None
+    assert load_fault_injection({}, NOBODY) is None

@@ -40,7 +40,7 @@ def _loop(secret: str = "") -> tuple[Daemon, _Output]:
     output: Any = _Output()
     redactor = SimpleNamespace(redact=lambda text: text.replace(secret or "\0", "***"))
     spec = SimpleNamespace(redactor=redactor, sources=(SimpleNamespace(name="shop"),))
-    pipeline: Any = SimpleNamespace(spec=spec, resting=frozenset())
+    pipeline: Any = SimpleNamespace(spec=spec, paused_sources=frozenset())
     settings: Any = SimpleNamespace(output=output)
     wanted: Any = SimpleNamespace(build=None)
     return Daemon(settings, pipeline, wanted, 1.0), output

@@ -72,7 +72,7 @@ def test_the_live_lines_show_names_as_they_are() -> None:
     output = Output()
     output.err = Console(file=io.StringIO(), force_terminal=True, width=200)
     progress = Progress(output, lambda table: None)
-    progress.phase(HOSTILE, "reading", 5)
+    progress.report_phase(HOSTILE, "reading", 5)
     console = Console(file=io.StringIO(), width=200)
     console.print(progress._render())
     printed = console.file.getvalue()  # type: ignore[attr-defined]

@@ -36,7 +36,11 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
     monkeypatch.setattr(run_once, "restart_pipeline", restart)
     pipeline: Any = Pipeline.__new__(Pipeline)
     pipeline.redact_error = lambda error, where: error
-    pipeline.resting, pipeline.in_work, pipeline.planned_names = frozenset(), set(), set()
+    pipeline.paused_sources, pipeline.tables_in_progress, pipeline.planned_names = (
+        frozenset(),
+        set(),
+        set(),
+    )
 
     def sync(pipeline: Pipeline, select: tuple[str, ...], done: Any) -> None:
         assert select == ("*.orders",)
@@ -46,7 +50,7 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
             found = pipeline._list_tables(source, bound)
             if not isinstance(found, TableError):
                 done(Outcome(f"{name}.orders", source=name))
-            elif name not in pipeline.resting:
+            elif name not in pipeline.paused_sources:
                 done(Outcome(f"source {name}", error=found, source=name))
 
     def raise_ended() -> None:

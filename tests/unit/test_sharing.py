@@ -9,7 +9,7 @@ import pytest
 from loader.errors import TableError
 from loader.lake.lease import Lease
 from loader.sync.ownership import Claim, list_sharers
-from loader.sync.runner import Turn, Turns
+from loader.sync.runner import LeaseTurn, SharedLease
 
 
 def _claims(*sources: tuple[str, bool]) -> list[Claim]:
@@ -50,7 +50,7 @@ class _Lease(Lease):
 
 def test_a_lease_is_free_after_its_last_turn_also_of_a_source_that_never_began() -> None:
     lease = _Lease()
-    first, second, third = (Turn(turns) for turns in [Turns(lease, 3)] for _ in range(3))
+    first, second, third = (LeaseTurn(turns) for turns in [SharedLease(lease, 3)] for _ in range(3))
     first.acquire()
     waiting = threading.Thread(target=second.acquire)
     waiting.start()

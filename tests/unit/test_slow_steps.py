@@ -47,7 +47,7 @@ def test_neither_machines_nor_quiet_commands_get_any(
 def test_a_run_shows_how_far_its_tables_are(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output()
     with output.slow_steps.watch(), Progress(output, {"shop.orders": 500}.get) as progress:
-        progress.phase("shop.orders", "reading", 10_000)
+        progress.report_phase("shop.orders", "reading", 10_000)
         time.sleep(0.3)
         progress.done("shop.orders", "shop.orders: synced")
     first, *lines, last = capsys.readouterr().err.splitlines()

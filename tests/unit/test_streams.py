@@ -26,7 +26,7 @@ def work(settings, ends):
     with Progress(output, lambda table: None) as progress:
         def sync():
             for n in range(3):
-                progress.phase("shop.orders", "reading", n)
+                progress.report_phase("shop.orders", "reading", n)
                 progress.warn("shop.orders", "slow")
                 if ends == 0:
                     output.say("said")

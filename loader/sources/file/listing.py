@@ -224,7 +224,7 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
     `loader state set`, reading begins at the cursor.
     """
     seen = Seen.from_mark(window.mark)
-    if window.low is None or window.held is None or seen is None:
+    if window.low is None or window.read_raw is None or seen is None:
         return None
     if window.low.order <= seen.cursor.order and seen.below == tally(files, seen.cursor)[0]:
         return None
@@ -232,7 +232,7 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
     for begin in (window.initial, seen.begin):
         if begin is not None:
             older = older.where(f.col(MODIFIED) >= _literal(begin))
-    return older.join(window.held((PATH, MODIFIED)).distinct(), [PATH, MODIFIED], "left_anti")
+    return older.join(window.read_raw((PATH, MODIFIED)).distinct(), [PATH, MODIFIED], "left_anti")
 
 
 def select_held(window: Window, table: SourceTable) -> Column | None:
@@ -241,9 +241,9 @@ def select_held(window: Window, table: SourceTable) -> Column | None:
     The files at the cursor are read again. Rows without a key are recognised by all of their
     values, and these are others once a file has changed a column's type for all files.
     """
-    if not window.whole or window.held is None or window.low is None:
+    if not window.whole or window.read_raw is None or window.low is None:
         return None
-    raw = window.held(table.schema.names).schema
+    raw = window.read_raw(table.schema.names).schema
     types = zip(raw.fields, table.schema.fields, strict=True)
     if all(
         isinstance(had.dataType, NullType)
@@ -252,7 +252,7 @@ def select_held(window: Window, table: SourceTable) -> Column | None:
     ):
         return None
     name = f.concat_ws(" ", f.col(MODIFIED).cast("string"), PATH)
-    held = window.held((PATH, MODIFIED)).where(f.col(MODIFIED) >= _literal(window.low))
+    held = window.read_raw((PATH, MODIFIED)).where(f.col(MODIFIED) >= _literal(window.low))
     return name.isin([row[0] for row in held.select(name).distinct().collect()])
 
 

@@ -37,7 +37,7 @@ class Held:
         self.said: list[str] = []
         self.stops: Watch | None = None
 
-    def phase(self, table: str, phase: str, rows: int | None) -> None:
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
         """Ignores a phase."""
 
     def warn(self, table: str, text: str) -> None:
@@ -76,7 +76,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     heard: list[str] = []
 
     class Listener:
-        def phase(self, *_: Any) -> None:
+        def report_phase(self, *_: Any) -> None:
             pass
 
         def warn(self, table: str, text: str) -> None:
