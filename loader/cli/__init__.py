@@ -1,3 +1,3 @@
 """The command line: a module for each command that has its own."""
 
-from loader.cli.command import main as main
+from loader.cli.app import main as main

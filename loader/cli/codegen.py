@@ -14,7 +14,7 @@ from loader.error_report import did_you_mean
 from loader.errors import LoaderError, SpecError
 
 if TYPE_CHECKING:
-    from loader.cli.output import Output
+    from loader.cli.console import Output
     from loader.cli.settings import Settings
     from loader.codegen.files import File
     from loader.codegen.table import Table

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from loader.cli.run_once import RestartingRun, Wanted, build_in_pipeline
 from loader.cli.settings import Settings, profile_of, refuse_two_readers
-from loader.cli.stopping import stopping
+from loader.cli.signals import stopping
 from loader.errors import LoaderError, TableError
 from loader.spec.spec import Spec, load_spec
 from loader.sync.fault_injection import load_fault_injection

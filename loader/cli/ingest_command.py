@@ -65,8 +65,8 @@ def open_ingest(
 ) -> Iterator[Ingest]:
     """Opens Spark and a lake; a signal stops what is being appended, and calls `stop`."""
     spark = open_session(settings, spec, spec.destination(destination).lake)
-    from loader.cli.compact import keep_small
-    from loader.cli.stopping import stopping
+    from loader.cli.signals import stopping
+    from loader.cli.system_table_upkeep import compact_system_tables
     from loader.sync.fault_injection import load_fault_injection
     from loader.sync.ingest import Ingest
     from loader.sync.run_context import Watch
@@ -86,4 +86,4 @@ def open_ingest(
         stop()
 
     with stopping(end, spark.sparkContext.cancelAllJobs):
-        yield Ingest(spec, spark, destination, watch, report, keep_small)
+        yield Ingest(spec, spark, destination, watch, report, compact_system_tables)

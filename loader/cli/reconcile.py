@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from loader.cli.output import Output
+    from loader.cli.console import Output
     from loader.cli.settings import Settings
     from loader.reconcile.reconciliation import Finding, Reconciliation
     from loader.sync.runner import Outcome
@@ -57,9 +57,9 @@ def reconcile(
     Each table is synced first, as by `loader run`. Exits with 1 if differences remain or a table
     failed. Tables that cannot be compared are skipped with a warning.
     """
-    from loader.cli.output import Progress
+    from loader.cli.console import Progress
     from loader.cli.settings import open_pipeline
-    from loader.cli.stopping import stopping
+    from loader.cli.signals import stopping
     from loader.reconcile.reconciliation import Reconciliation
     from loader.spark.session import rows_written
     from loader.sync.fault_injection import load_fault_injection

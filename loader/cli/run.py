@@ -100,15 +100,14 @@ def run(
             "for dbt after `--build --`."
         )
     spec = settings.spec()
-    from loader.cli.building import Build
+    from loader.cli.dbt_build import Build
 
     built = Build.of(spec.folder, dbt_arguments) if build else None
     from loader.cli.settings import open_pipeline
 
     with open_pipeline(settings, spec) as pipeline:
-        from loader.cli import report
         from loader.cli.daemon import Daemon
-        from loader.cli.run_once import Wanted, once
+        from loader.cli.run_once import Wanted, once, report_previews
         from loader.sync.backfill import Backfill
         from loader.sync.engine import sync_table
         from loader.sync.runner import preview_tables
@@ -116,7 +115,7 @@ def run(
         if dry_run:
             pipeline.accepts_key_change = accept_key_change
             previews = preview_tables(pipeline, select, full_refresh)
-            sys.exit(report.report_previews(settings.output, previews))
+            sys.exit(report_previews(settings.output, previews))
         if built is not None and settings.profile is not None:
             built.check(settings.profile)
         work = Backfill(low, high, chunk) if low is not None else sync_table

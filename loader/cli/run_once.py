@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loader.cli import report
-from loader.cli.compact import keep_small
-from loader.cli.output import Progress
+from loader.cli.console import Output, Progress
 from loader.cli.settings import Settings, restart_pipeline
-from loader.cli.stopping import stopping
+from loader.cli.signals import stopping
+from loader.cli.system_table_upkeep import compact_system_tables
 from loader.errors import JavaEndedError, LoaderError, TableError
+from loader.lake.ledger import SyncRecord
 from loader.spark.error_translation import may_precede_java_end
 from loader.spark.jvm_exit import is_restart_wanted
 from loader.spark.session import restore_settings, rows_written
@@ -21,10 +21,10 @@ from loader.sync.engine import sync_table
 from loader.sync.fault_injection import load_fault_injection
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
-from loader.sync.runner import Outcome, Work, record_failure, run_tables
+from loader.sync.runner import Outcome, Preview, Work, record_failure, run_tables
 
 if TYPE_CHECKING:
-    from loader.cli.building import Build
+    from loader.cli.dbt_build import Build
 
 Sync = Callable[[Pipeline, tuple[str, ...], Callable[[Outcome], None]], None]
 
@@ -194,7 +194,7 @@ class Wanted:
                 pipeline, watch, select, self.full_refresh, self.concurrency, self.work
             ):
                 done(outcome)
-            keep_small(pipeline)
+            compact_system_tables(pipeline)
 
         runs.run(self.select, sync, watch, done)
 
@@ -208,7 +208,7 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
     outcomes: list[Outcome] = []
 
     def done(outcome: Outcome) -> None:
-        progress.done(outcome.table, report.describe_end(outcome))
+        progress.done(outcome.table, describe_end(outcome))
         outcomes.append(outcome)
 
     stop = watch.stopped.set
@@ -219,7 +219,7 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
         except JavaEndedError as error:
             ended = error
     is_reported = any(isinstance(outcome.error, JavaEndedError) for outcome in outcomes)
-    code = report.report_outcomes(output, outcomes)
+    code = report_outcomes(output, outcomes)
     if ended is not None and not is_reported:
         output.error(ended)
         code = ended.exit_code
@@ -234,3 +234,73 @@ def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> i
     assert settings.profile is not None
     with restore_settings(pipeline.spark):
         return build.run(settings.output, settings.profile, pipeline.spec.folder)
+
+
+def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
+    """Prints the table at the end of `loader run`; returns 0 if all tables synced, otherwise 1."""
+    columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
+    rows = [
+        (
+            outcome.table,
+            outcome.record.status,
+            outcome.record.batch,
+            outcome.record.rows_read,
+            outcome.record.rows_appended,
+            outcome.record.rows_redelivered,
+            outcome.record.cursor_high,
+            _seconds(outcome.record),
+        )
+        for outcome in sorted(outcomes, key=lambda o: o.table)
+        if outcome.record is not None
+    ]
+    output.table("table", columns, rows)
+    # If a source is down, its tables share one error.
+    failed = {str(o.error): o.error for o in outcomes if o.error is not None}
+    for error in failed.values():
+        output.error(error)
+    if not outcomes:
+        output.say("No table was selected.")
+    return 1 if failed else 0
+
+
+def describe_end(outcome: Outcome) -> str:
+    """Returns a line for people on how a table ended; the table at the end has the details."""
+    record = outcome.record
+    if record is None:
+        return ""
+    rows = f", {record.rows_appended:,} rows appended" if record.rows_appended else ""
+    return f"{outcome.table}: {record.status}{rows}"
+
+
+def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> int:
+    """Prints the table of `loader run --dry-run`; returns 0 if all tables could be read, else 1."""
+    rows = []
+    errors: list[LoaderError] = []
+    for found in previews:
+        if isinstance(found, Outcome):
+            if found.error is not None:
+                errors.append(found.error)
+            continue
+        low, high = found.window.low, found.bounds.high  # known even if the window has no end
+        rows.append(
+            (
+                found.plan.name,
+                found.plan.mode,
+                found.window.cursor.name if found.window.cursor else None,
+                low.text if low else None,
+                high.text if high else None,
+                found.bounds.rows,
+            )
+        )
+    output.table(
+        "preview", ("table", "mode", "cursor", "from_inclusive", "to_inclusive", "rows"), rows
+    )
+    for error in errors:
+        output.error(error)
+    return 1 if errors else 0
+
+
+def _seconds(record: SyncRecord) -> float | None:
+    if record.started_at is None or record.finished_at is None:
+        return None
+    return round((record.finished_at - record.started_at).total_seconds(), 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from loader.cli.output import Output
+from loader.cli.console import Output
 from loader.errors import SpecError
 
 if TYPE_CHECKING:

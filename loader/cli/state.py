@@ -1,22 +1,32 @@
-"""``loader state``: shows and changes cursors by hand."""
+"""``loader state``: shows, moves, prunes, exports, imports and rebuilds cursors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
-from loader.cli import state_upkeep
-from loader.cli.state_stores import find_key, lock_tables, stores_of
-from loader.errors import SpecError, StateError, TableError
+from loader.cli.console import OUT
+from loader.cli.system_table_upkeep import list_backends, list_system_tables
+from loader.error_report import did_you_mean
+from loader.errors import LoaderError, LockedError, SpecError, StateError, TableError
+from loader.names import explain_refusal, in_the_lake, is_wildcard, match_selection
+from loader.spark.named_steps import step
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
+    from loader.lake.lease import Lease
     from loader.state import TableState
     from loader.sync.pipeline import Pipeline
+    from loader.sync.status_readers import StatusReaders
     from loader.sync.stores import Stores
 
 
@@ -32,7 +42,7 @@ def list_(settings: Settings) -> None:
     from loader.cli.settings import read_progress
     from loader.state import StateRow, TableState
     from loader.state.value import choose_effective_row
-    from loader.sync.status_readers import StatusReaders, list_state_readers
+    from loader.sync.status_readers import list_state_readers
 
     def read(progress: Sequence[StatusReaders]) -> list[list[StateRow]]:
         return [state.rows() for state in list_state_readers(progress)]
@@ -65,7 +75,6 @@ def show(settings: Settings, table: str) -> None:
     """Shows all versions of TABLE's state, newest first: source.table, or table if it is clear."""
     from loader.cli.settings import read_progress
     from loader.state import StateRow
-    from loader.sync.status_readers import StatusReaders
 
     def read(progress: Sequence[StatusReaders]) -> list[StateRow]:
         key = find_key(progress, table, "loader state show")
@@ -143,6 +152,172 @@ def reset(settings: Settings, table: str) -> None:
         _store(settings, pipeline, table, known.move_cursor(None, known.cursor_field))
 
 
+@state.command(short_help="Forgets old versions of cursors.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many versions of each table's state to keep.",
+)
+@click.pass_obj
+def prune(settings: Settings, keep: int) -> None:
+    """Forgets all but the newest N versions of each table's state."""
+    from loader.cli.settings import open_pipeline_with_served
+
+    with open_pipeline_with_served(settings) as pipeline:
+        pruned = [one for shared in list_backends(pipeline) for one in shared.prune(keep)]
+        settings.output.table("pruned", ("table", "versions"), pruned)
+        if not pruned:
+            settings.output.say(f"No table has more than {keep} versions.")
+
+
+@state.command(short_help="Writes all cursors to a file.")
+@click.argument("file", type=click.File("w", encoding="utf-8", atomic=True), default="-")
+@click.pass_obj
+def export(settings: Settings, file: IO[str]) -> None:
+    """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
+    from loader.cli.settings import open_pipeline_with_served
+
+    lines = []  # all of them, before an earlier export makes way
+    with open_pipeline_with_served(settings) as pipeline:
+        for shared in list_backends(pipeline):
+            for row in reversed(shared.stores.state.rows()):  # as they were written
+                if shared.holds(row.key):
+                    line = {
+                        "key": row.key,
+                        "value": row.value,
+                        "version": row.version,
+                        "updated_at": row.updated_at,
+                    }
+                    lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    text = "".join(lines)
+    if file.name == "<stdout>":
+        settings.output.streams.write(OUT, partial(file.write, text))
+    else:
+        file.write(text)
+
+
+@state.command("import", short_help="Adds the cursors of an export.")
+@click.argument("file", type=click.File("r", encoding="utf-8-sig"))
+@click.option("--force", is_flag=True, help="Import even if the backend has other, newer versions.")
+@click.pass_obj
+def import_(settings: Settings, file: IO[str], force: bool) -> None:
+    """Adds the cursors that `loader state export` wrote to FILE (- for stdin).
+
+    A table without state gets all its versions; one that has state gets FILE's newest as a new
+    version. Everything is checked before anything is written.
+    """
+    from loader.cli.settings import open_pipeline_with_served
+    from loader.state.export import choose_rows, read_export
+
+    with open_pipeline_with_served(settings) as pipeline:
+        given = read_export(file)
+        stores = {key: stores_of(pipeline, key) for key in given}
+        _refuse_own(pipeline, stores)
+        for key in given:
+            if not _in_spec(pipeline, key):
+                text = f"{key}: the spec has no such table, so no run uses this cursor"
+                settings.output.warning(text, table=key)
+        by_backend = {
+            key: shared.stores.state
+            for shared in list_backends(pipeline)
+            for key in given
+            if shared.holds(key)
+        }
+        with lock_tables(pipeline, sorted(stores)):
+            for state in {id(state): state for state in by_backend.values()}.values():
+                state.prepare()
+            wanted = {
+                key: choose_rows(by_backend[key], key, rows, force) for key, rows in given.items()
+            }
+            for state in {id(state): state for state in by_backend.values()}.values():
+                keys = [key for key, backend in by_backend.items() if backend is state]
+                state.append([row for key in keys for row in wanted[key]])
+        shown = [(k, len(rows), rows[-1].version if rows else None) for k, rows in wanted.items()]
+        settings.output.table("imported", ("table", "versions_added", "version"), shown)
+
+
+@state.command(short_help="Rebuilds state and ledger from raw tables.")
+@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.pass_obj
+def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
+    """Rebuilds state and ledger from the raw tables' own commits.
+
+    Existing rows stay; a state that differs from the newest commit gets a new version. Without
+    --select, state and ledger that are damaged are put aside first.
+    """
+    from loader.cli.settings import open_pipeline_with_served
+    from loader.maintenance.rebuild import (
+        quarantine_table,
+        raw_tables,
+        rebuild_table,
+        source_commits,
+    )
+
+    with open_pipeline_with_served(settings) as pipeline:
+        rows: list[tuple[object, ...]] = []
+        failed: set[str] = set()
+
+        def report_problem(where: str, problem: Exception) -> None:
+            if where not in failed:  # sources that share a lake report the same damaged table
+                settings.output.error(pipeline.redact_error(problem, where))
+            failed.add(where)
+
+        for own in (
+            list_system_tables(pipeline) if not select else ()
+        ):  # it is recreated whole, or not
+            where = f"{own.lake.schema}.{own.name}"
+            try:
+                aside = quarantine_table(own.lake, own.name)
+                if aside is not None:
+                    settings.output.warning(f"{where}: {aside}", table=where)
+            except Exception as problem:
+                report_problem(f"table {where}", problem)
+        for source, _ in pipeline.sources:
+            names = (source.name, *source.formerly)
+            try:
+                pipeline.prepare(source)
+                stores = pipeline.stores(source)
+                found, unreadable = raw_tables(stores, names)
+                batches = stores.ledger.batches(names)
+            except Exception as problem:
+                report_problem(f"source {source.name}", problem)
+                continue
+            for table, why in unreadable.items():
+                if _is_chosen(f"{source.name}.{table}", select):
+                    report_problem(f"table {stores.lake.schema}.{table}", why)
+            for table in found:
+                name = f"{source.name}.{table}"
+                if not _is_chosen(name, select):
+                    continue
+                tell = partial(settings.output.warning, table=name)
+                try:
+                    with step(f"{name}: rebuilding"), lock_tables(pipeline, [name]) as run_id:
+                        # Read again: a run may have published before the table was locked.
+                        known = batches.get(table, set())
+                        commits = source_commits(stores.lake, table, names, known)
+                        done = rebuild_table(names, table, commits, stores, run_id, tell, known)
+                    rows.append((done.table, done.batches, done.states, done.syncs))
+                except Exception as problem:
+                    report_problem(f"table {name}", problem)
+        columns = ("table", "batches", "states_added", "syncs_added")
+        settings.output.table("rebuilt", columns, rows)
+        if not rows and not failed:
+            raise SpecError(
+                "there is no such raw table" if select else "there is no raw table yet",
+                where="loader state rebuild",
+                remedy="`loader run` creates them",
+            )
+        if failed:
+            sys.exit(LoaderError.exit_code)
+
+
+def _is_chosen(name: str, select: tuple[str, ...]) -> bool:
+    return not select or bool(match_selection(name, select))
+
+
 def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
     """Returns a table's name with its source, which may be left out if it is clear."""
     from loader.sync.status_readers import list_readers_by_spark
@@ -175,10 +350,133 @@ def _store(settings: Settings, pipeline: Pipeline, table: str, wanted: TableStat
     settings.output.say(f"{table}: cursor {shown}{version}")
 
 
-for _command in (
-    state_upkeep.prune,
-    state_upkeep.export,
-    state_upkeep.import_,
-    state_upkeep.rebuild,
-):
-    state.add_command(_command)
+def _refuse_own(pipeline: Pipeline, keys: Iterable[str]) -> None:
+    """Refuses keys of the loader's own tables: they have no cursor.
+
+    Raises:
+        SpecError: names the key.
+    """
+    from loader.lake.catalog_owners import TABLE as OWNERS
+
+    own = {OWNERS, *(table.name.lower() for table in list_system_tables(pipeline))}
+    for key in keys:
+        name = key.partition(".")[2]
+        if name.lower() in own:
+            raise SpecError(
+                f"{name!r} is one of the loader's own tables, which have no cursor",
+                where=f"state {key}",
+                remedy="Leave its lines out",
+            )
+
+
+def _in_spec(pipeline: Pipeline, key: str) -> bool:
+    """Whether the spec may name a table; a wildcard is not compared with the source."""
+    source, _, table = key.lower().partition(".")
+    return any(
+        fnmatchcase(table, in_the_lake(pattern).lower())
+        for spec, _ in pipeline.sources
+        if spec.name.lower() == source
+        for pattern in spec.tables
+    )
+
+
+def stores_of(pipeline: Pipeline, table: str) -> Stores:
+    """Returns the stores that hold a table's state.
+
+    Raises:
+        SpecError: if the name is not `source.table`, or the spec has no such source or table.
+    """
+    name, dot, rest = table.partition(".")
+    _refuse_impossible(table)
+    for source, _ in pipeline.sources:
+        if source.name == name and dot and rest:
+            return pipeline.stores(source)
+    names = [source.name for source, _ in pipeline.sources]
+    raise SpecError(
+        f"{table!r} is not `source.table` with a source of the spec",
+        where="loader state",
+        remedy=f"Its sources: {', '.join(names)}; `loader state list` shows the tables",
+    )
+
+
+def _refuse_impossible(table: str) -> None:
+    """Refuses the key of a table that cannot exist."""
+    rest = table.partition(".")[2]
+    wrong = explain_refusal(rest) if rest else None
+    if wrong is not None:
+        raise SpecError(
+            wrong,
+            where=f"state {table!r}",
+            remedy="No table can be named so: leave it out; `loader state list` shows the tables",
+        )
+
+
+def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
+    """Returns the key of a table's state; the name of its source may be left out if it is clear.
+
+    Args:
+        where: the command, for errors.
+
+    Raises:
+        SpecError: if there is no such state, or several sources have one.
+    """
+    from loader.sync.status_readers import list_state_readers
+
+    _refuse_impossible(table)
+    sources = {name for one in progress for name in one.names}
+    stored = {row.key for state in list_state_readers(progress) for row in state.rows()}
+    keys = sorted(key for key in stored if key.partition(".")[0] in sources)
+    if table in keys:
+        return table
+    wanted = {table.lower(), in_the_lake(table).lower()}
+    found = [key for key in keys if key.partition(".")[2].lower() in wanted]
+    if not found and not is_wildcard(table):
+        found = [key for key in keys if match_selection(key, [table])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SpecError(
+            f"{len(found)} tables are called {table!r}",
+            where=where,
+            remedy=f"Name one with its source: {', '.join(found[:20])}",
+        )
+    near = did_you_mean(table, keys) or did_you_mean(table, [key.partition(".")[2] for key in keys])
+    raise SpecError(
+        f"there is no state for {table!r}",
+        where=where,
+        remedy=f"{near} `loader state list` shows what there is".strip(),
+    )
+
+
+@contextmanager
+def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
+    """Locks tables (`source.table`) against runs; yields the run id that holds the locks.
+
+    Raises:
+        LockedError: if a run holds one of them; this does not wait for it.
+    """
+    from loader.lake.lease import Heartbeat
+    from loader.lake.locks import create_lease
+
+    run_id = uuid.uuid4().hex[:12]
+    leases: list[Lease] = []
+    with ExitStack() as stack:
+        taken: set[tuple[str, str]] = set()
+        for table in tables:
+            lake, raw = stores_of(pipeline, table).lake, table.partition(".")[2]
+            if (lake.schema, raw) in taken:
+                continue  # several sources share it
+            taken.add((lake.schema, raw))
+            lease = create_lease(lake, raw, f"table {table}", run_id)
+            try:
+                lease.acquire()
+            except LockedError:
+                raise LockedError(
+                    "a run is syncing this table",
+                    where=f"table {table}",
+                    remedy="Wait for it, then try again: its end would overwrite the change",
+                ) from None
+            stack.callback(lease.release)
+            leases.append(lease)
+        stack.enter_context(Heartbeat(leases))
+        yield run_id

@@ -13,7 +13,7 @@ _log = logging.getLogger("loader")
 
 
 class Listener(Protocol):
-    """Shows progress; see :mod:`loader.cli.output`."""
+    """Shows progress; see :mod:`loader.cli.console`."""
 
     def report_phase(self, table: str, phase: str, rows: int | None) -> None:
         """Shows that a table entered a phase; `rows` is how many it will read."""

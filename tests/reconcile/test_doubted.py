@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from loader.cli.output import Output
+from loader.cli.console import Output
 from loader.cli.reconcile import report_findings
 from loader.reconcile.reconciliation import Reconciliation
 from loader.spec.spec import load_spec

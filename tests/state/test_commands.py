@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from loader.cli import main, state_upkeep
-from loader.cli.state_stores import Shared
+from loader.cli import main
+from loader.cli import state as state_command
+from loader.cli.system_table_upkeep import SharedBackend
 from loader.errors import TableError
 from loader.lake.locks import lock_table
 from loader.sync.pipeline import Pipeline
@@ -95,13 +96,13 @@ def test_an_export_that_fails_leaves_the_one_before(
 ) -> None:
     file = tmp_path / "cursors.jsonl"
     assert len(_export(shop, file)) == 6
-    before, all_of_them = file.read_text("utf-8"), state_upkeep.backends
+    before, all_of_them = file.read_text("utf-8"), state_command.list_backends
 
-    def one_is_down(pipeline: Pipeline) -> Iterator[Shared]:
+    def one_is_down(pipeline: Pipeline) -> Iterator[SharedBackend]:
         yield from all_of_them(pipeline)
         raise TableError("the state store does not answer", where="source depot")
 
-    monkeypatch.setattr(state_upkeep, "backends", one_is_down)
+    monkeypatch.setattr(state_command, "list_backends", one_is_down)
     assert shop.loader("state", "set", "shop.orders", "5").code == 0
     assert shop.loader("state", "export", str(file)).code == 1
     assert file.read_text("utf-8") == before

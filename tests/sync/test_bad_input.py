@@ -384,7 +384,7 @@ def test_a_database_that_dies_in_mid_read(project: Project, postgres_database: D
 
 
 def test_an_interrupted_run_ends_cleanly(project: Project, postgres_database: Database) -> None:
-    """By Ctrl-C; other signals are handled alike (tests/unit/test_stopping.py)."""
+    """By Ctrl-C; other signals are handled alike (tests/unit/test_signals.py)."""
     slow = _Slow(postgres_database)
     options = {"slow": {**FINE, "primary_key": "id"}}
     project.jdbc(postgres_database, ["slow"], table_options=options)

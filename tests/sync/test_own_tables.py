@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from loader.cli import compact
+from loader.cli import system_table_upkeep
 from loader.lake.locks import lock_table
 from tests.services import Database
 from tests.sync.project import Project
@@ -15,8 +15,8 @@ from tests.sync.project import Project
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four files count as many."""
-    monkeypatch.setattr(compact, "MANY_FILES", 4)
-    monkeypatch.setattr(compact, "VERSIONS", 2)
+    monkeypatch.setattr(system_table_upkeep, "MANY_FILES", 4)
+    monkeypatch.setattr(system_table_upkeep, "VERSIONS", 2)
 
 
 @pytest.fixture

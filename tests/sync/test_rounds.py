@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from loader.cli.building import Build
+from loader.cli.console import Output
 from loader.cli.daemon import Daemon
-from loader.cli.output import Output
+from loader.cli.dbt_build import Build
 from loader.cli.run_once import Wanted
 from loader.cli.settings import Settings, open_pipeline
 from loader.errors import LoaderError

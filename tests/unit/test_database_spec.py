@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.cli.database_spec import DatabaseUrl, render_spec
+from loader.cli.init import DatabaseUrl, render_spec
 from loader.errors import SpecError
 from loader.spec.spec import load_spec
 

@@ -129,7 +129,7 @@ def test_one_line_of_what_java_says_tells_why(said: str, why: str) -> None:
 
 _SIGNALLED = """
 import signal, sys, time
-from loader.cli.stopping import unwinding
+from loader.cli.signals import unwinding
 from loader.spark import jvm
 with unwinding():
     jvm.begin({"spark.master": "local[1]"})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from loader.cli import daemon as looping
-from loader.cli.building import _find_option_value
 from loader.cli.daemon import Daemon, rest_after
+from loader.cli.dbt_build import _find_option_value
 from loader.errors import LoaderError, SpecError, TableError
 from loader.spec.spec import load_spec
 from loader.sync.runner import Outcome

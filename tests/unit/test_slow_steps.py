@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from loader.cli import main, output
-from loader.cli.output import Output, Progress
+from loader.cli import console, main
+from loader.cli.console import Output, Progress
 from loader.spark import setup
 from loader.spark.named_steps import step
 
@@ -17,7 +17,7 @@ from loader.spark.named_steps import step
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five seconds are a twentieth of one here."""
-    monkeypatch.setattr(output, "SECONDS", 0.05)
+    monkeypatch.setattr(console, "SECONDS", 0.05)
 
 
 def test_only_a_step_that_takes_long_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

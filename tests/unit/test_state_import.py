@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loader.cli.state_upkeep import _read
 from loader.errors import LoaderError
+from loader.state.export import read_export
 
 LINE: dict[str, Any] = {"key": "shop.orders", "value": '{"batch": 1}', "version": 7}
 
@@ -23,14 +23,14 @@ def file(content: bytes) -> io.TextIOWrapper:
 def refused(content: bytes | dict[str, Any]) -> str:
     given = content if isinstance(content, bytes) else json.dumps(content).encode()
     with pytest.raises(LoaderError) as raised:
-        _read(file(given))
+        read_export(file(given))
     return str(raised.value)
 
 
 def test_an_export_is_read_with_or_without_a_byte_order_mark() -> None:
     line = json.dumps(LINE).encode()
     for content in (line, b"\xef\xbb\xbf" + line):
-        assert [row.version for row in _read(file(content))["shop.orders"]] == [7]
+        assert [row.version for row in read_export(file(content))["shop.orders"]] == [7]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loader.cli.state_stores import find_key
+from loader.cli.state import find_key
 from loader.errors import SpecError
 from loader.spec.plugins import SourceSpec
 from loader.state import StateRow

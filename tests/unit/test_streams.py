@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = """
 import sys, threading
 import click
-from loader.cli.command import main
-from loader.cli.output import Progress
+from loader.cli.app import main
+from loader.cli.console import Progress
 from loader.errors import TableError
 
 @main.command()

@@ -1,88 +1,40 @@
-"""Summaries at the end of a command, and the exit code for each."""
+"""``loader status``: each table's cursor, age and last error."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from loader.cli.output import Output
-from loader.errors import LoaderError
-from loader.lake.ledger import FAILED, SyncRecord
+import click
+
+from loader.cli.console import Output
+from loader.cli.run import read_duration
+from loader.cli.settings import Settings, read_progress
 
 if TYPE_CHECKING:
-    from loader.sync.runner import Outcome, Preview
     from loader.sync.status_readers import StatusReaders
 
 _FEW_NAMES = 3
 """So many tables are named before an error that they share."""
 
 
-def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
-    """Prints the table at the end of `loader run`; returns 0 if all tables synced, otherwise 1."""
-    columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
-    rows = [
-        (
-            outcome.table,
-            outcome.record.status,
-            outcome.record.batch,
-            outcome.record.rows_read,
-            outcome.record.rows_appended,
-            outcome.record.rows_redelivered,
-            outcome.record.cursor_high,
-            _seconds(outcome.record),
-        )
-        for outcome in sorted(outcomes, key=lambda o: o.table)
-        if outcome.record is not None
-    ]
-    output.table("table", columns, rows)
-    # If a source is down, its tables share one error.
-    failed = {str(o.error): o.error for o in outcomes if o.error is not None}
-    for error in failed.values():
-        output.error(error)
-    if not outcomes:
-        output.say("No table was selected.")
-    return 1 if failed else 0
-
-
-def describe_end(outcome: Outcome) -> str:
-    """Returns a line for people on how a table ended; the table at the end has the details."""
-    record = outcome.record
-    if record is None:
-        return ""
-    rows = f", {record.rows_appended:,} rows appended" if record.rows_appended else ""
-    return f"{outcome.table}: {record.status}{rows}"
-
-
-def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> int:
-    """Prints the table of `loader run --dry-run`; returns 0 if all tables could be read, else 1."""
-    from loader.sync.runner import Outcome
-
-    rows = []
-    errors: list[LoaderError] = []
-    for found in previews:
-        if isinstance(found, Outcome):
-            if found.error is not None:
-                errors.append(found.error)
-            continue
-        low, high = found.window.low, found.bounds.high  # known even if the window has no end
-        rows.append(
-            (
-                found.plan.name,
-                found.plan.mode,
-                found.window.cursor.name if found.window.cursor else None,
-                low.text if low else None,
-                high.text if high else None,
-                found.bounds.rows,
-            )
-        )
-    output.table(
-        "preview", ("table", "mode", "cursor", "from_inclusive", "to_inclusive", "rows"), rows
-    )
-    for error in errors:
-        output.error(error)
-    return 1 if errors else 0
+@click.command(short_help="Shows cursors, ages and last errors.")
+@click.option("--fail-if-failing", is_flag=True, help="Exit with 1 if a last attempt failed.")
+@click.option(
+    "--fail-if-stale",
+    metavar="AGE",
+    callback=read_duration,
+    help="Exit with 1 if a table's last success is longer ago: '30 min', '2h'.",
+)
+@click.pass_obj
+def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | None) -> None:
+    """Shows each table's cursor, last batch, rows appended so far, age and last error."""
+    rows = read_progress(settings, list_last_attempts)
+    wrong = print_status(settings.output, rows, fail_if_failing, fail_if_stale)
+    sys.exit(1 if wrong else 0)
 
 
 def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...]]:
@@ -114,7 +66,7 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
     return rows
 
 
-def status(
+def print_status(
     output: Output,
     rows: Sequence[tuple[Any, ...]],
     fail_if_failing: bool,
@@ -129,6 +81,8 @@ def status(
     Returns:
         Whether a table is failing or stale, as far as that was asked.
     """
+    from loader.lake.ledger import FAILED
+
     columns = (
         "table",
         "last_attempt",
@@ -161,12 +115,6 @@ def status(
         if names:
             output.say(f"{what}: {', '.join(names)}")
     return bool(failing or stale)
-
-
-def _seconds(record: SyncRecord) -> float | None:
-    if record.started_at is None or record.finished_at is None:
-        return None
-    return round((record.finished_at - record.started_at).total_seconds(), 1)
 
 
 def _size(count: int | None) -> str | None:

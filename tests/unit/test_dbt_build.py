@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.cli.building import Build, _runner, redact_log
-from loader.cli.output import Output
+from loader.cli.console import Output
+from loader.cli.dbt_build import Build, _runner, redact_log
 from loader.spark.profile import Profile, load_profile
 from loader.spec.redaction import Redactor
 

@@ -12,7 +12,7 @@ import pytest
 
 _PREPARED = """
 import os, signal, threading, time
-from loader.cli.stopping import stopping
+from loader.cli.signals import stopping
 stopped = threading.Event()
 """
 _ROUNDS = """
@@ -54,7 +54,7 @@ import os, signal, sys
 
 class Interrupted:
     def find_spec(self, name, *_):
-        if name == "loader.cli.command":
+        if name == "loader.cli.app":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupted())
@@ -73,7 +73,7 @@ with stopping(stopped.set, list), private_folder("secrets") as folder:
 """
 _UNWOUND = """
 import sys
-from loader.cli.stopping import unwinding
+from loader.cli.signals import unwinding
 from loader.spark.interruption import interruptible
 from loader.spark.temporary_files import private_folder
 number = int(sys.argv[1])
@@ -102,7 +102,7 @@ def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
 def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     """Once a moment has passed: somebody has lost patience."""
     script = (
-        _PREPARED.replace("import stopping", "import stopping\nimport loader.cli.stopping as own")
+        _PREPARED.replace("import stopping", "import stopping\nimport loader.cli.signals as own")
         + "own.AT_ONCE = 0.1\n"
         + _TWICE
     )

@@ -1,6 +1,6 @@
-"""The commands' output: rich text for people, one JSON object per line for machines.
+"""Console output of all commands: tables and progress for people, JSON lines for machines.
 
-Also shows which step of a command takes more than a few seconds.
+Also reports steps that take more than a few seconds, and standard streams that cannot be written.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import errno
 import io
 import json
 import logging
+import os
 import re
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
@@ -24,11 +26,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from loader.cli.streams import ERR, OUT, Streams
 from loader.errors import LoaderError
 from loader.spark.named_steps import LOGGER
 from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
+OUT, ERR = "stdout", "stderr"
+_CLOSED = "it is closed"
 _WIDE = 10_000
 # Control characters, which a terminal obeys instead of showing; those that change the direction of
 # writing, or that are invisible (Unicode's category Cf); line breaks that are not \n; halves of
@@ -355,3 +358,85 @@ class SlowSteps(logging.Handler):
                 shown, pause = now, min(2 * pause, LONGEST)
                 for line in lines:
                     self._show_line(line)
+
+
+class Streams:
+    """Writes to the standard streams. What cannot be written is lost, and nothing fails for it.
+
+    A sync must not fail a table because its progress is no longer read. The exit code shows it:
+    see :attr:`code`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._lost: dict[str, Exception] = {}
+        self._closed = {name for name in (OUT, ERR) if getattr(sys, name) is None}
+        if self._closed:
+            self._replace()
+
+    @property
+    def code(self) -> int:
+        """The exit code of a command that did its work: 0 unless standard output was lost.
+
+        If a pipe has lost its reader, it is that of a process that SIGPIPE ended, 141.
+        """
+        lost = self._lost.get(OUT)
+        if lost is None:
+            return 0
+        return 128 + signal.SIGPIPE if _unread(lost) else LoaderError.exit_code
+
+    @property
+    def error(self) -> LoaderError | None:
+        """Why standard output was lost; None if it was not, or if its reader went away."""
+        lost = self._lost.get(OUT)
+        if lost is None or _unread(lost):
+            return None
+        why = getattr(lost, "strerror", None) or _CLOSED
+        return LoaderError(
+            f"it cannot be written: {why}",
+            where="standard output",
+            remedy="The command did its work without it; `loader status` shows the tables",
+        )
+
+    def write(self, name: str, write: Callable[[], object]) -> None:
+        """Calls `write`, which writes to a stream; does nothing if the stream was lost before."""
+        with self._lock:
+            if name in self._lost:
+                return
+            if name in self._closed:
+                self._lost[name] = ValueError(_CLOSED)
+                return
+            stream: Any = getattr(sys, name)
+            try:
+                write()
+                stream.flush()
+            except (OSError, ValueError) as error:
+                if isinstance(error, ValueError) and not stream.closed:
+                    raise
+                self._lost[name] = error
+                discard(stream)
+
+    def _replace(self) -> None:
+        """Opens closed streams on nothing, so that no file or socket gets their numbers."""
+        for number in range(3):
+            try:
+                os.fstat(number)
+            except OSError:
+                with suppress(OSError):
+                    os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        for name in self._closed:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _unread(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
+
+
+def discard(stream: Any) -> None:
+    """Lets what is left in a stream's buffer go nowhere: else Python reports it at its end."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)

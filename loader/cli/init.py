@@ -1,4 +1,4 @@
-"""``loader init --from URL``: a spec for a database, made by looking at it."""
+"""``loader init``: a starter project; with ``--from URL``, with a spec for all tables there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+import click
 
 from loader.errors import SpecError
 from loader.names import is_wildcard
@@ -29,6 +31,25 @@ _DATABASE = re.compile(r"/[\w.$ -]*")
 # A column that applications or triggers set whenever they change a row, by its name.
 _CHANGED = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
+
+
+@click.command(short_help="Writes a starter project.")
+@click.option(
+    "--from",
+    "url",
+    metavar="URL",
+    help="Look at a database, and write a spec for all its tables: postgresql://user@host/shop, "
+    "mysql://…, mariadb://… or jdbc:…. PGHOST, PGUSER and so on fill in what is missing.",
+)
+@click.pass_obj
+def init(settings: Settings, url: str | None) -> None:
+    """Writes a starter project: loader.yml, profiles, a dbt project wired to the package."""
+    from loader.spark import setup
+
+    if url is None:
+        setup.create(Path.cwd(), settings.output.say)
+        return
+    init_from_database(settings, url)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loader.cli.output import Output
+from loader.cli.console import Output
 from loader.errors import SpecError
 from loader.spark.profile import read_profile_name
 from loader.spec.redaction import excerpt, redact_foreign

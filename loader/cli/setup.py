@@ -1,0 +1,79 @@
+"""``loader setup``: prepares Spark, Java and JDBC drivers; with ``cdc``, log-based capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from loader.cli.settings import Settings
+from loader.errors import SpecError, TableError
+
+CDC = "cdc"
+"""The argument of `loader setup` for log-based capture; the other arguments are drivers."""
+
+
+@click.command(short_help="Prepares Spark, Java and JDBC drivers.")
+@click.argument("drivers", nargs=-1)
+@click.option(
+    "--archive/--no-archive",
+    default=None,
+    help="Wait for the class archive (200 MB), which halves Spark's start, or record none. By "
+    "default it is recorded in the background.",
+)
+@click.pass_obj
+def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) -> None:
+    """Prepares Spark: fetches Iceberg and JDBC DRIVERS, and shows which Java is used.
+
+    DRIVERS are postgresql, mariadb, mysql, sqlite, derby (which comes with Spark), aws (S3FileIO
+    and Glue), or paths of jars. `cdc` among them shows what databases need before their logs can
+    be read.
+    """
+    from loader.spark.setup import prepare
+
+    def report(line: str) -> None:
+        settings.output.say(line)
+        settings.output.event("setup", "", text=line)
+
+    prepare([name for name in drivers if name != CDC], Path.cwd(), report)
+    if CDC in drivers:
+        prepare_log(settings, report)
+    if archive is not False:
+        from loader.spark.class_archive import prepare_archive
+        from loader.spark.java import choose_java
+        from loader.spark.spark_version import find_spark
+
+        home = find_spark()
+        prepare_archive(home, choose_java(home.line), bool(archive), report)
+
+
+def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
+    """Reports whether Debezium is installed, and each source's SQL for an administrator.
+
+    Connects to nothing: `loader check` reports a database's unmet requirements.
+
+    Raises:
+        SpecError: if Debezium is not installed, or the spec is wrong.
+    """
+    from loader.sources.jdbc.interface import load_capture
+    from loader.sources.jdbc.options import JdbcOptions
+
+    try:
+        load_capture("jdbc:postgresql:", "loader setup").check_installed("loader setup")
+    except TableError as lack:
+        raise SpecError(lack.what, where=lack.where, remedy=lack.remedy) from lack
+    report("Debezium: installed")
+    if not settings.config.exists():
+        return
+    for source in settings.spec().sources:
+        if source.path != "jdbc":
+            continue
+        options = source.options(JdbcOptions)
+        tables = [name for name, own in options.table_options.items() if own.sync_mode == "cdc"]
+        if not tables:
+            continue
+        report(f"source {source.name}: what its database needs; `loader check` says what it lacks")
+        capture = load_capture(options.url, source.where)
+        for statement in capture.list_setup_sql(source.name, options, tables):
+            report(f"    {statement}")

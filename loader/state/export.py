@@ -1,0 +1,93 @@
+"""The file of ``loader state export``: reads its lines, and chooses the rows to import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any
+
+from loader.errors import NewerStateError, SpecError, StateError
+from loader.state import StateBackend, StateRow, TableState
+from loader.state.value import LARGEST, choose_effective_row, format_time, parse_time
+
+
+def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
+    """Returns an export's rows by key, oldest version first.
+
+    Raises:
+        SpecError: if a line is not from an export.
+        StateError: if a line's value is not a state of this loader.
+    """
+    found: dict[str, list[StateRow]] = {}
+    for number, line in enumerate(_read_lines(file), start=1):
+        if not line.strip():
+            continue
+        where = f"{file.name}, line {number}"
+        try:
+            row = _parse_row(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise SpecError(
+                "this line was not written by `loader state export`",
+                where=where,
+                remedy='A line is {"key": …, "value": "…", "version": …, "updated_at": …}',
+            ) from None
+        try:
+            TableState.from_json(row.value, row.key)
+        except NewerStateError as error:
+            raise NewerStateError(error.what, where=where, remedy=error.remedy) from None
+        except StateError as error:
+            raise StateError(error.what, where=where, remedy="Leave the line out") from None
+        found.setdefault(row.key, []).append(row)
+    return {key: sorted(rows, key=lambda row: row.version) for key, rows in found.items()}
+
+
+def _read_lines(file: IO[str]) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError:
+        raise SpecError(
+            "not UTF-8 text",
+            where=file.name,
+            remedy="Name the file that `loader state export` wrote",
+        ) from None
+
+
+def _parse_row(read: Any) -> StateRow:
+    """Returns the row that a line describes; raises one of many exceptions if it does not."""
+    at, version = read.get("updated_at"), read["version"]
+    version = 0 if version is None else version
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= LARGEST:
+        raise ValueError
+    if not isinstance(read["key"], str) or not isinstance(read["value"], str):
+        raise TypeError
+    written = format_time(parse_time(at)) if at is not None else None
+    return StateRow(read["key"], read["value"], version, written)
+
+
+def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
+    """Returns the rows to add.
+
+    Raises:
+        StateError: if the backend has another value of the same or a newer version.
+    """
+    newest = choose_effective_row([row for row in rows if row.version == rows[-1].version], _silent)
+    there = state.newest(key)
+    assert newest is not None
+    if there is None:
+        return [row for row in rows if row.version < newest.version] + [newest]
+    if there.value == newest.value:
+        return []
+    if not force:
+        TableState.refuse_newer(there.value, key)
+    if there.version >= newest.version and not force:
+        raise StateError(
+            f"the backend has version {there.version}, the file {newest.version}, and they differ",
+            where=f"state {key}",
+            remedy="Nothing was imported. Leave the table out of the file, or overwrite the "
+            "backend's value with --force",
+        )
+    return [StateRow(key, newest.value, there.version + 1)]
+
+
+def _silent(text: str) -> None:
+    """Ignores the notes on an export's versions: they are imported as they are."""
