@@ -20,7 +20,8 @@ from tests.dbt import dbtproject
 def _horizon() -> Any:
     """Rows of transactions in flight at the last sync are not looked for."""
     return patch(
-        "loader.sources.jdbc.postgresql.late_commits.PostgresLateCommits.condition", lambda *_: None
+        "loader.sources.jdbc.postgresql.late_commits_by_xmin.PostgresLateCommits.condition",
+        lambda *_: None,
     )
 
 

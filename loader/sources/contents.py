@@ -2,7 +2,7 @@
 
 It asks for a share of the keys, in three steps of finer detail: checksums of buckets, a hash for
 each key and its row, the rows themselves. A database that has md5 computes the first two itself
-(:mod:`loader.sources.jdbc.checksum`). For any other source, Spark reads the rows and hashes them.
+(:mod:`loader.sources.jdbc.checksum_sql`). For other sources, Spark reads and hashes the rows.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.sources.jdbc.mysql.late_commits import read_identity
+from loader.sources.jdbc.mysql.late_commits_by_time import read_identity
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database

@@ -28,7 +28,10 @@ from loader.sources.jdbc.lossy_values import EVER, FOREVER
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.partitions import choose_partition_count
 from loader.sources.jdbc.postgresql.continuity import read_activity
-from loader.sources.jdbc.postgresql.snapshot import disable_timeouts, open_exported_snapshot
+from loader.sources.jdbc.postgresql.exported_snapshot import (
+    disable_timeouts,
+    open_exported_snapshot,
+)
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 GROUP = "strandline.capture"

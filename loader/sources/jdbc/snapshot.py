@@ -28,18 +28,23 @@ from loader.sources.interface import (
     Window,
     edge,
 )
-from loader.sources.jdbc.checksum import JdbcContents, choose_checksum, list_comparable, read_digest
+from loader.sources.jdbc.checksum_sql import (
+    JdbcContents,
+    choose_checksum,
+    list_comparable,
+    read_digest,
+)
 from loader.sources.jdbc.column_sql import ColumnSql
 from loader.sources.jdbc.connections import Connection, ConnectionPool
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.late_commits import LateCommits
+from loader.sources.jdbc.late_commits_interface import LateCommits
 from loader.sources.jdbc.metadata import Layout, read_layout
-from loader.sources.jdbc.mysql.late_commits import MysqlLateCommits
+from loader.sources.jdbc.mysql.late_commits_by_time import MysqlLateCommits
 from loader.sources.jdbc.mysql.open_transactions import TransactionWatcher
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.partitions import PLACE, Division, Ranges
-from loader.sources.jdbc.postgresql.late_commits import PostgresLateCommits
-from loader.sources.jdbc.postgresql.snapshot import ExportedSnapshot
+from loader.sources.jdbc.postgresql.exported_snapshot import ExportedSnapshot
+from loader.sources.jdbc.postgresql.late_commits_by_xmin import PostgresLateCommits
 from loader.sources.jdbc.reader import (
     MOST_ROWS,
     SAMPLE,

@@ -45,7 +45,7 @@ from loader.sources.jdbc.metadata import Described, NativeColumns, build_layout,
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql.continuity import XMIN
-from loader.sources.jdbc.postgresql.snapshot import open_exported_snapshot
+from loader.sources.jdbc.postgresql.exported_snapshot import open_exported_snapshot
 from loader.sources.jdbc.reader import build_custom_schema, read_schema
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.spark.error_translation import explain

@@ -16,7 +16,7 @@ from typing import Any
 from loader.rows.cursor import Cursor
 from loader.sources.interface import SourceTable, Window
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.late_commits import WITHIN, Moment
+from loader.sources.jdbc.late_commits_interface import WITHIN, Moment
 from loader.sources.jdbc.mysql.open_transactions import (
     OpenTransactions,
     OpenWork,
@@ -28,7 +28,7 @@ _STANDS_FOR = "stands_for"
 
 
 class MysqlLateCommits:
-    """Finds late rows by the open work; see :class:`loader.sources.jdbc.late_commits.LateCommits`.
+    """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits` by time.
 
     Args:
         snapshot: the snapshot to find late rows in.

@@ -1,7 +1,7 @@
 """The interface for late rows: rows below a window that the last sync may not have seen.
 
-PostgreSQL knows which transaction wrote a row (`postgresql/late_commits.py`); MariaDB and MySQL
-show what was open while a table was read (`mysql/late_commits.py`).
+PostgreSQL stores in each row which transaction wrote it (`postgresql/late_commits_by_xmin.py`).
+MariaDB and MySQL list the transactions that are open (`mysql/late_commits_by_time.py`).
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import BY_HAND
 from loader.sources.interface import SourceTable, Window, edge
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.late_commits import WITHIN, Moment
+from loader.sources.jdbc.late_commits_interface import WITHIN, Moment
 from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
 from loader.sources.jdbc.postgresql.lineage import Lineage, find_lowest, read_lineage
 from loader.spark.error_translation import DatabaseError
 
 
 class PostgresLateCommits:
-    """Finds late rows of one snapshot; see :class:`loader.sources.jdbc.late_commits.LateCommits`.
+    """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits` by xmin.
 
     Args:
         snapshot: the snapshot to find late rows in.
