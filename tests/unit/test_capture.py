@@ -69,7 +69,10 @@ def test_the_plug_in_is_found_by_the_kind_of_database() -> None:
             (("postgresql", "loader.cdc.capture:Capture"),),
             "the plug-in loader.cdc.capture:Capture cannot be loaded: AttributeError: ",
         ),
-        ((("postgresql", "pathlib:Path"),), "the plug-in pathlib:Path is no LogCapture. Install "),
+        (
+            (("postgresql", "pathlib:Path"),),
+            "the plug-in pathlib:Path is not a LogCapture. Install ",
+        ),
     ],
 )
 def test_a_plug_in_that_is_missing_or_broken_is_one_error(

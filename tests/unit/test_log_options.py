@@ -52,7 +52,7 @@ POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSc
                 "url": POSTGRES,
                 "table_options": {"orders": {"sync_mode": "cdc", "cursor_field": "xmin"}},
             },
-            "orders has sync_mode: cdc, and the log does not have its cursor_field, xmin",
+            "orders has sync_mode: cdc, and the log does not contain its cursor, xmin",
         ),
         (JdbcOptions, {"url": POSTGRES, "slot": "My-Slot"}, "cannot be the name of a replication"),
     ],

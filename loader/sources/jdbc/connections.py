@@ -1,8 +1,8 @@
-"""JDBC connections of the Spark driver, through Spark's own JVM, and a pool of idle ones.
+"""JDBC connections from the Spark driver's JVM, and a pool of idle connections.
 
-Spark's reader opens its own connections on the executors. These fetch what the loader needs to know
-before: keys, bounds, clocks, and the snapshot that the readers share. Opening one costs a database
-more than most of our queries, so they are used again.
+The JDBC reader of Spark opens connections on the executors. The connections here run the queries
+before a read: keys, bounds, clocks, and the snapshot that the readers share. They are pooled
+because opening a connection costs a database more than most of these queries.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _TIMES = (93, 2014)
 """`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
 
 _WRITABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
-"""Databases whose drivers describe tables in nothing but texts and numbers."""
-csv.field_size_limit(2**31 - 1)  # a comment may be long
+"""Databases whose drivers return only texts and numbers in metadata."""
+csv.field_size_limit(2**31 - 1)  # a comment on a table may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
-"""Null, as Spark's CSV writer writes it: no value is the same, as each process draws its own."""
+"""Represents null in CSV; random for each process, so that no value of a database equals it."""
 _CANCEL = ("cancelQuery", "cancelCurrentQuery")
-"""Methods of PostgreSQL's and MariaDB's drivers that cancel any work, even descriptions."""
+"""Methods of the PostgreSQL and MariaDB drivers that also cancel metadata queries."""
 Answer = TypeVar("Answer")
 
 
 def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str = "unused") -> Any:
-    """Returns JDBC options as Spark's own class.
+    """Returns JDBC options as Spark's Java class ``JDBCOptions``.
 
     Args:
-        relation: the table or subquery that a reader reads.
+        relation: the table or subquery to read.
     """
     jvm: Any = spark._jvm
     java_map = jvm.java.util.HashMap()
@@ -57,36 +57,36 @@ def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str
 
 
 class Connection:
-    """One JDBC connection, for small results, read as text."""
+    """A JDBC connection for queries with small results, which are read as text."""
 
     def __init__(self, spark: SparkSession, java: Any, where: str, url: str = "") -> None:
         self.java = java
         self.where = where
         self.lost = False
-        """Whether its session's state is unknown, so that it must not be reused."""
+        """Whether the state of the session is unknown, so that it must not be reused."""
         self.is_overdue = False
-        """Whether it was ended because an answer took too long."""
+        """Whether a time limit ended the connection."""
         self.another: Callable[[], Connection] | None = None
-        """Opens one like it, if it turns out at its next question that it has died meanwhile."""
+        """Opens a replacement if the next query finds that the connection was closed while idle."""
         self._in_transaction = False
         self._asking = False
         self._jvm: Any = spark._jvm
         self._reads_at_once = url.startswith(_WRITABLE)
-        self._places: dict[str, dict[str, int]] = {}  # columns of the driver's answers, by call
+        self._places: dict[str, dict[str, int]] = {}  # column positions of metadata, by method
 
     @classmethod
     @contextmanager
     def open(
         cls, spark: SparkSession, options: Mapping[str, str], where: str
     ) -> Iterator[Connection]:
-        """Connects as Spark's reader would, with the same driver and properties.
+        """Opens a connection with the same driver and properties as the JDBC reader of Spark.
 
         Args:
             options: Spark's JDBC options (`url`, `driver`, `user`, `password`, properties).
-            where: the source, for messages.
+            where: the source, for error messages.
 
         Raises:
-            DatabaseError: if the database is down, the password is refused, or there is no driver.
+            DatabaseError: if the database is down, rejects the password, or has no driver.
         """
         jvm: Any = spark._jvm
         try:
@@ -103,14 +103,14 @@ class Connection:
 
     @property
     def major_version(self) -> int:
-        """The database's major version, which the driver knows since it connected."""
+        """The major version of the database, without a query."""
         return int(self.java.getMetaData().getDatabaseMajorVersion())
 
     @contextmanager
     def limit_time(self, seconds: int) -> Iterator[None]:
-        """Ends the connection if it takes longer.
+        """Aborts the connection if the block takes longer.
 
-        A timeout of the driver's would not: it restarts with each byte that a server sends.
+        A timeout of the driver is not enough: it restarts with each byte that the server sends.
         """
         timer = threading.Timer(seconds, self._abort)
         timer.daemon = True
@@ -136,14 +136,14 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Encloses statements that are rolled back, and settings that end with them."""
+        """Runs the block in a transaction and rolls it back, `set local` settings included."""
         self.begin()
         try:
             yield
         finally:
-            ended, self.lost, self._in_transaction = self.lost, True, False
+            was_lost, self.lost, self._in_transaction = self.lost, True, False
             self._quietly(self._roll_back)
-            self.lost = self.lost or ended
+            self.lost = self.lost or was_lost
 
     def begin(self) -> None:
         """Begins a transaction with the next statement."""
@@ -156,25 +156,25 @@ class Connection:
         self.lost = False
 
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Runs a query and returns its rows as text; timestamps have all digits.
+        """Runs a query and returns its rows as text.
 
-        Timestamps come as ``2025-01-01 00:00:00.123456789``; instants in the JVM's zone, which
-        the loader sets to UTC.
+        Timestamps have all digits, as in ``2025-01-01 00:00:00.123456789``. Instants are in the
+        time zone of the JVM, which the loader sets to UTC.
         """
         return self._ask(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Returns the rows of a query whose columns are all texts or whole numbers.
+        """Returns the same as :meth:`rows`, for a query that returns only texts and integers.
 
-        As :meth:`rows` does, but where the driver is known all at once: there, each value is a call
-        to the JVM.
+        Faster for supported drivers: one call to the JVM for all rows instead of one for each
+        value.
         """
         if not self._reads_at_once:
             return self.rows(sql)
         return self._ask(lambda: self._at_once(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
-        """Returns a query's columns and the database's names for their types, without domains."""
+        """Returns the type name of each column of a query; for a domain, its base type."""
         return self._ask(lambda: self._types(sql))
 
     def _types(self, sql: str) -> dict[str, str]:
@@ -183,28 +183,28 @@ class Connection:
         return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
 
     def columns(self, dialect: Any, sql: str) -> Any:
-        """Returns a query's columns as Spark reads them: its ``StructType``, in Java.
+        """Returns the schema of a query as a Java ``StructType`` of Spark.
 
         Args:
-            dialect: Spark's dialect for the database, which maps the types.
+            dialect: the JDBC dialect of Spark, which maps the types.
         """
         return self._ask(
             lambda: jdbc_schema(self._jvm, self.java, self._statement.executeQuery(sql), dialect)
         )
 
     def home(self, kind: str) -> str | None:
-        """Returns the `Catalog` or the `Schema` that names without one are looked up in."""
-        found: str | None = self._ask(lambda: getattr(self.java, f"get{kind}")())
-        return found
+        """Returns the default `Catalog` or `Schema` of the connection."""
+        name: str | None = self._ask(lambda: getattr(self.java, f"get{kind}")())
+        return name
 
     def metadata(
         self, call: str, *arguments: Any, labels: Sequence[str]
     ) -> list[dict[str, str | None]]:
-        """Calls ``java.sql.DatabaseMetaData``; returns one dict a row.
+        """Calls a method of ``java.sql.DatabaseMetaData`` and returns one dict for each row.
 
         Args:
-            labels: the columns to return, in upper case: each value is a call to the JVM. One that
-                the driver does not have is null.
+            call: the name of the method.
+            labels: the columns to return, in upper case. Columns that the driver lacks are null.
         """
         return self._ask(lambda: self._metadata(call, arguments, labels))
 
@@ -225,7 +225,7 @@ class Connection:
             self._places[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
         places = self._places[call]
         found = []
-        while result.next():
+        while result.next():  # each value is a call to the JVM, so only the requested ones are read
             found.append(
                 {
                     label: result.getString(places[label]) if label in places else None
@@ -236,10 +236,10 @@ class Connection:
         return found
 
     def _at_once(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
-        """Reads all of a small result in one call to the JVM, by Spark's own CSV writer.
+        """Reads a small result in one call to the JVM, with the CSV writer that Spark includes.
 
         Args:
-            names: the first row is the columns' names.
+            names: whether to return the names of the columns as the first row.
         """
         written = self._jvm.java.io.StringWriter()
         (self._csv(names=True) if names else self._nameless).write(result, written)
@@ -251,7 +251,7 @@ class Connection:
         return self._csv(names=False)
 
     def _csv(self, names: bool) -> Any:
-        """Returns a writer; it keeps the names of the first result that it writes."""
+        """Returns a CSV writer for one result, as it repeats the names of its first result."""
         settings = self._csv_settings.clone()
         settings.setHeaderWritingEnabled(names)
         return self._jvm.com.univocity.parsers.csv.CsvRoutines(settings)
@@ -268,8 +268,8 @@ class Connection:
         return settings
 
     def array(self, *texts: str) -> Any:
-        """Makes a Java ``String[]``."""
-        gateway = self.java._gateway_client  # kept by py4j on every Java object
+        """Returns a Java ``String[]``."""
+        gateway = self.java._gateway_client  # an attribute of every Java object in Py4J
         from py4j.java_gateway import JavaClass
 
         array = JavaClass("java.lang.reflect.Array", gateway).newInstance(
@@ -292,15 +292,15 @@ class Connection:
 
     @cached_property
     def _statement(self) -> Any:
-        """One for all questions: the next one closes the result of the one before."""
+        """The statement for all queries; each query closes the result of the query before it."""
         return self.java.createStatement()
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """Asks the database, over another connection if this one died before its first question.
+        """Runs a query, over a new connection if this one was closed while it was idle.
 
         Raises:
-            ConnectionRefusedByServer: if the database refuses.
-            DatabaseError: if the connection is gone.
+            ConnectionRefusedByServer: if the database rejects the query.
+            DatabaseError: if the connection is closed.
         """
         another, self.another = self.another, None
         try:
@@ -319,7 +319,7 @@ class Connection:
         except Py4JJavaError as error:
             closed = True
             with suppress(Py4JJavaError):
-                closed = self.java.isClosed()  # drivers close what the other end has left
+                closed = self.java.isClosed()  # drivers close it if the server has closed it
             explained = explain(error, self.where, answered=not closed)
             if self.is_overdue:
                 what, remedy = "the database has not answered in time", OVERDUE
@@ -333,8 +333,8 @@ class Connection:
     def _cancel(self) -> None:
         """Cancels the running query, which may be waiting for a lock.
 
-        Runs in a detached thread, as it takes a connection. Queries after a signal still run: some
-        are needed for clean-up.
+        Uses another thread because cancelling opens a connection. Later queries still run, because
+        some of them clean up.
         """
         if self._asking:
             threading.Thread(target=self._end_question, name="cancel", daemon=True).start()
@@ -354,22 +354,21 @@ class Connection:
 
     @staticmethod
     def _quietly(call: Any) -> None:
-        # A connection that the database has already dropped cannot be closed, and need not be; nor
-        # one of a JVM that is gone.
+        # Fails, harmlessly, if the database has closed the connection or the JVM has exited.
         with suppress(Py4JError, OSError):
             call()
 
 
 _SECONDS = 30
-"""Firewalls silently drop idle connections, so an older one is closed. One that a server or a
-pooler has closed sooner fails at once, and is replaced (``Connection.another``)."""
+"""How long a connection may be idle before it is closed, because firewalls silently drop idle
+connections. If a server or pooler closes one sooner, it is replaced (``Connection.another``)."""
 
 
 class ConnectionPool:
-    """A pool of idle connections, all in the same state.
+    """A pool of idle connections whose sessions are all in the same state.
 
     Args:
-        opened: opens one in that state; gets the name for errors.
+        opened: opens a connection; its argument is the source or table for error messages.
     """
 
     def __init__(self, opened: Callable[[str], AbstractContextManager[Connection]]) -> None:
@@ -380,10 +379,10 @@ class ConnectionPool:
 
     @contextmanager
     def lend(self, where: str) -> Iterator[Connection]:
-        """Yields a connection for one user; it is closed if that ends with an error.
+        """Yields a connection, and closes it if the block raises an error.
 
         Args:
-            where: the name for errors.
+            where: the source or table, for error messages.
         """
         connection, opened = self._take_idle(where)
         with opened:
@@ -392,14 +391,14 @@ class ConnectionPool:
 
     @property
     def closes_each(self) -> bool:
-        """Whether each connection is closed after its use."""
+        """Whether each connection is closed after use."""
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
-        """Returns a connection to the pool.
+        """Adds a connection to the pool; closes it if the pool is closed or its state is unknown.
 
         Args:
-            opened: closes it.
+            opened: closes the connection.
         """
         with self._alone:
             if not self._closed and not connection.lost:
@@ -408,10 +407,10 @@ class ConnectionPool:
         opened.close()
 
     def spare(self, keep: int = 1) -> None:
-        """Closes all idle connections but those that were used last.
+        """Closes all idle connections except the most recently used ones.
 
         Args:
-            keep: how many of them stay.
+            keep: the number of connections that stay open.
         """
         with self._alone:
             idle, self._idle = self._idle[:-keep], self._idle[-keep:]
@@ -433,12 +432,12 @@ class ConnectionPool:
         return opened.enter_context(self._opened(where)), opened
 
     def _reopen(self, opened: ExitStack, where: str) -> Connection:
-        """Opens a connection in place of the one that `opened` closes."""
+        """Closes a connection and opens a new one, which `opened` then closes."""
         opened.close()
         return opened.enter_context(self._opened(where))
 
     def close(self) -> None:
-        """Closes those that are idle, and from now on each one after its use."""
+        """Closes the idle connections; from now on, connections are closed after use."""
         with self._alone:
             self._closed = True
             idle, self._idle = self._idle, []

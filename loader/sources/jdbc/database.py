@@ -1,4 +1,4 @@
-"""Reaches a database: connections, Spark's readers, quoted names."""
+"""One database of a source: its connections, Spark's JDBC reader, and quoted names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from loader.spark.error_translation import DatabaseError
 from loader.spec.options import options_for
 
 _PATIENCE = 600
-"""Seconds in which a database has listed or described tables, besides waiting for a lock."""
+"""The time limit in seconds for listing or describing tables, without the wait for locks."""
 
 
 _DIALECTS: tuple[type[Dialect], ...] = (PostgreSQL, MySQL, Derby, Oracle)
@@ -41,7 +41,16 @@ _CREDENTIALS = (
 
 
 class _ServerFacts(NamedTuple):
-    """Facts from the first connection, including the connection properties that it accepts."""
+    """Facts about a server, read by the first connection.
+
+    Attributes:
+        startup: the connection properties that the server accepts.
+        dialect: the SQL of the database.
+        session: statements that every connection runs first.
+        resting: statements that keep the server from closing an idle session.
+        reading: driver properties for reads.
+        streamed: the fetch size that makes the driver stream rows; None if every fetch size does.
+    """
 
     startup: Mapping[str, str]
     dialect: Dialect
@@ -52,7 +61,7 @@ class _ServerFacts(NamedTuple):
 
 
 class Database(Source):
-    """One database and how to reach it; the base of the connector."""
+    """Connects to one database; the base class of the connector."""
 
     options_model = JdbcOptions
     options: JdbcOptions
@@ -89,7 +98,7 @@ class Database(Source):
 
     @cached_property
     def _first_answers(self) -> _ServerFacts:
-        """Facts from the first connection, made without our properties if a pooler refuses them."""
+        """Facts about the server; connects without startup properties if a pooler rejects them."""
         properties = self.kind.properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):
@@ -102,9 +111,8 @@ class Database(Source):
 
     def _connect_first(self, startup: Mapping[str, str]) -> _ServerFacts:
         jvm: Any = self.spark._jvm
-        jvm.java.sql.DriverManager.setLoginTimeout(
-            LOGIN_SECONDS
-        )  # the spec's own options come first
+        # A timeout among the driver properties overrides this one.
+        jvm.java.sql.DriverManager.setLoginTimeout(LOGIN_SECONDS)
         with ExitStack() as opened:
             connection = opened.enter_context(
                 Connection.open(self.spark, self._options(startup), self.where)
@@ -126,7 +134,7 @@ class Database(Source):
 
     @property
     def _readers(self) -> int:
-        """The number of tasks that share one JVM."""
+        """The number of tasks that run in one JVM at the same time."""
         context = self.spark.sparkContext
         if str(context.master).startswith("local"):
             return int(context.defaultParallelism)
@@ -137,7 +145,7 @@ class Database(Source):
         """Opens a connection whose session is in UTC.
 
         Args:
-            where: the name for errors instead of the source's, such as the table that it is for.
+            where: the table, for error messages; the source by default.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
             connection.prepare((*self.session, *self._first_answers.resting))
@@ -145,7 +153,7 @@ class Database(Source):
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        if not self._idle.closes_each:  # within a run, which needs its connections once more
+        if not self._idle.closes_each:  # a nested block: the outer one still needs a connection
             yield
             self._idle.spare(keep)
             return
@@ -157,19 +165,19 @@ class Database(Source):
             self._idle.close()
 
     def lend_connection(self, where: str = "") -> AbstractContextManager[Connection]:
-        """Lends a connection to a user that leaves the session as it is.
+        """Lends a connection from the pool; the caller must not change the state of the session.
 
-        Within :meth:`reuse_connections` it is used again.
+        The pool retains connections only within :meth:`reuse_connections`.
         """
-        self._first_answers  # noqa: B018 - the connection that greets a database is the first to be lent
+        self._first_answers  # noqa: B018 - adds the first connection to the pool
         return self._idle.lend(where or self.where)
 
     @contextmanager
     def lend_catalog_connection(self, where: str = "") -> Iterator[Connection]:
-        """Lends a connection for a question about tables, which databases answer soon.
+        """Lends a connection for a query about metadata, with a time limit.
 
-        The tables of all other sources wait for the answer. So a database that gives none in time
-        is not asked again within :meth:`reuse_connections`.
+        All tables of the run wait for the result. So after a timeout, every later call within
+        :meth:`reuse_connections` raises the same error at once.
         """
         if self._overdue is not None:
             raise self._overdue
@@ -186,7 +194,7 @@ class Database(Source):
 
     @property
     def lock_timeout(self) -> int:
-        """Seconds to wait for a table that another session locks."""
+        """The seconds to wait for a table that another session has locked."""
         return Lookback.parse(self.options.lock_timeout).seconds or 0
 
     @property
@@ -200,16 +208,16 @@ class Database(Source):
         return self._first_answers.dialect
 
     def relation(self, native: NativeColumns) -> str:
-        """Returns the table's qualified and quoted name."""
+        """Returns the qualified and quoted name of a table."""
         space = native.catalog if self.dialect.uses_catalogs else native.schema
         parts = [part for part in (space, native.table) if part]
         return ".".join(self.dialect.quote(part) for part in parts)
 
     @property
     def stream_fetch_size(self) -> int | None:
-        """The fetch size with which the driver streams rows; None if others do."""
-        own, chosen = self._first_answers.streamed, self.options.fetch_size
-        return own if own is None or own < 0 else chosen or own
+        """The fetch size that makes the driver stream rows; None if every fetch size does."""
+        required, configured = self._first_answers.streamed, self.options.fetch_size
+        return required if required is None or required < 0 else configured or required
 
     def reader(
         self,
@@ -222,15 +230,16 @@ class Database(Source):
         fetch_size: int = MOST_ROWS,
         instants: Sequence[str] = (),
     ) -> DataFrame:
-        """Reads a relation lazily through Spark, with one partition for each predicate.
+        """Reads a relation lazily with Spark's JDBC reader.
 
         Args:
-            connection: where to ask for the relation's columns.
-            session: statements that every connection of the read runs first.
-            types: types of the columns to read as another type than Spark would choose.
-            fetch_size: how many rows to fetch at once, unless the spec says so.
-            instants: columns to read as points in time, regardless of the type that Spark would
-                choose.
+            connection: the connection that reads the schema.
+            relation: the table or subquery to read.
+            predicates: a condition for each partition; one partition reads all rows by default.
+            session: further statements that every reader runs first.
+            types: the Spark types of columns where the loader overrides Spark's choice.
+            fetch_size: the number of rows to fetch at once, unless the spec or the driver sets it.
+            instants: columns to read as instants, whatever type Spark would choose.
         """
         options = {
             **self._choose_reading_properties(types),
@@ -246,22 +255,24 @@ class Database(Source):
         return read_relation(spark, connection, options, relation, predicates or ())
 
     def _choose_reading_properties(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
-        """Returns the driver's properties for reads; none where a pooler may be in between.
+        """Returns driver properties for reads, such as the binary format for values.
 
-        A pooler refuses or drops properties of ours, and may share a session in which the driver
-        has prepared statements. A setting in the spec for prepared statements or for the transfer
-        of values is kept.
+        There are none behind a pooler, which may share sessions in which the driver has prepared
+        statements, and none if the spec sets related properties.
 
         Args:
-            types: columns read as other types, such as numbers as texts: the database writes those.
+            types: the columns whose type the loader overrides; they are not read in binary.
         """
-        own = self._first_answers.reading
-        if types or self._user_properties.keys() & {*own, "binaryTransfer", "preferQueryMode"}:
-            return {}
-        return own
+        reading = self._first_answers.reading
+        related = {*reading, "binaryTransfer", "preferQueryMode"}
+        return {} if types or self._user_properties.keys() & related else reading
 
     def reads_binary(self, types: Mapping[str, str] | None) -> bool:
-        """Whether reads may get values in binary: as ours do, or as the spec says."""
+        """Returns whether the driver may receive values in the binary format.
+
+        Args:
+            types: the columns whose type the loader overrides.
+        """
         if self._user_properties.get("binaryTransfer", "").lower() == "false":
             return False
         prepares = self._user_properties.get("prepareThreshold", "0").strip() != "0"
@@ -269,16 +280,16 @@ class Database(Source):
 
     @property
     def _user_properties(self) -> dict[str, str]:
-        """The driver's properties that the spec sets, in the URL or apart."""
+        """The driver properties that the spec sets, in the URL or in `properties`."""
         given = re.findall(r"[?&;](\w+)=([^?&;]*)", self.options.url)
         return {**dict(given), **self.options.properties}
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
-        """Returns a table's options for parallel reads and column types."""
+        """Returns the options of a table."""
         return options_for(self.options.table_options, ref.name, JdbcTableOptions())
 
     def list_cdc_tables(self) -> set[str]:
-        """Returns the names of all tables that the spec wants to follow by the log."""
+        """Returns the names of all tables with `sync_mode: cdc`."""
         by_name = self.options.table_options
         wanted = {name for name, options in by_name.items() if options.sync_mode == "cdc"}
         names = [name for name in by_name if not is_wildcard(name)]
@@ -288,10 +299,10 @@ class Database(Source):
         return {n for n in names if options_for(by_name, n, default).sync_mode == "cdc"}
 
     def partition_column(self, table: SourceTable) -> str | None:
-        """Returns the column that the spec says to read the table by, in ranges; None if none.
+        """Returns the column of the option `partition_column`; None if it is not set.
 
         Raises:
-            TableError: if there is no such column, or its type cannot be cut into ranges.
+            TableError: if there is no such column, or its type cannot be split into ranges.
         """
         wanted = self.read_options(table.ref).partition_column
         if wanted is None:
@@ -301,15 +312,15 @@ class Database(Source):
             if column.name.lower() == wanted.lower():
                 if index in table.ref.native.as_texts:
                     raise TableError(
-                        f"the column {wanted!r} has its type from column_types, by which the "
-                        "database cannot cut it into ranges",
+                        f"the database cannot split the column {wanted!r} into ranges, because "
+                        "column_types changes its type",
                         where=where,
-                        remedy="Choose another column, or remove it there",
+                        remedy="Choose another column, or remove it from column_types",
                     )
                 if CursorType.of(column.dataType) in (None, CursorType.STRING):
                     raise TableError(
                         f"the column {wanted!r} of type {column.dataType.simpleString()} "
-                        "cannot be cut into ranges",
+                        "cannot be split into ranges",
                         where=where,
                         remedy="Choose a number, date or timestamp column, "
                         "or remove partition_column",
@@ -323,7 +334,7 @@ class Database(Source):
         )
 
     def wall_offset(self) -> int:
-        """Returns how many seconds the wall clock of the rows is ahead of UTC."""
+        """Returns how many seconds the wall clock of times without a zone is ahead of UTC."""
         zone = self.options.time_zone
         if zone is not None:
             offset = dt.datetime.now(ZoneInfo(zone)).utcoffset()
@@ -333,7 +344,7 @@ class Database(Source):
 
 
 def dialect_class(url: str) -> type[Dialect]:
-    """Returns the dialect for a JDBC URL; the standard one if the database needs no other."""
+    """Returns the dialect for a JDBC URL; the standard dialect if there is no special one."""
     lowered = url.lower()
     for dialect in _DIALECTS:
         if lowered.startswith(dialect.prefixes):
@@ -342,10 +353,10 @@ def dialect_class(url: str) -> type[Dialect]:
 
 
 def strip_url(url: str) -> str:
-    """Returns a URL without its parameters and credentials, for messages.
+    """Returns a URL without parameters and credentials, for messages.
 
-    A password may hold the very characters that end it elsewhere: `/`, `?`, `;`. Where an `@`
-    leaves open what is a password, only the kind of URL is left.
+    A password may contain the characters that end it in other URLs: `/`, `?`, `;`. If the URL has
+    an `@` and cannot be parsed, only its scheme is returned.
     """
     if "@" not in url:
         return re.sub(r"[?;].*$", "", url, flags=re.DOTALL)

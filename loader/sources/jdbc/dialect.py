@@ -1,7 +1,7 @@
-"""The differences between databases: quotes, literals, clocks, snapshots, lists of tables.
+"""The SQL of each kind of database: quotes, literals, clocks, keys, system tables.
 
-Spark maps column types (in its JDBC dialects). Everything that goes into SQL is escaped here:
-identifiers by :meth:`Dialect.quote`, values by :meth:`Dialect.literal`.
+The JDBC dialects of Spark map the column types. Everything that becomes part of a query is escaped
+here: identifiers by :meth:`Dialect.quote`, values by :meth:`Dialect.literal`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, jdbc_type
 
 LOGIN_SECONDS = 120
-"""How long a connection may take; PostgreSQL's and MySQL's drivers have no limit of their own."""
+"""The time limit for opening a connection; the drivers of PostgreSQL and MySQL have none."""
 
 Place = tuple["str | None", "str | None", str]
-"""A table's catalog, schema and name."""
+"""The catalog, schema and name of a table."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Key:
     """The primary key of a table.
 
     Attributes:
-        columns: in the key's order; empty if there is none.
-        lacking: why there is none although one is declared; empty if there is no more to say.
+        columns: the columns in the order of the key; empty if there is no usable key.
+        lacking: why the declared key is unusable; empty if it is usable, or none is declared.
     """
 
     columns: tuple[str, ...]
@@ -37,11 +37,11 @@ class Key:
 
 
 class Extent(NamedTuple):
-    """A table's size by the database's statistics.
+    """The size of a table according to the statistics of the database.
 
     Attributes:
-        size: its bytes, long values included.
-        rows: its rows; 0 if that was never counted.
+        size: the number of bytes, long values included.
+        rows: the number of rows; 0 if there are no statistics yet.
     """
 
     size: int
@@ -49,16 +49,20 @@ class Extent(NamedTuple):
 
 
 class Dialect:
-    """A database that follows the JDBC standard; the subclasses are for databases that differ.
+    """A database that follows the JDBC standard; subclasses are for databases that differ.
 
     Attributes:
-        prefixes: how its JDBC URLs begin.
+        prefixes: the prefixes of the JDBC URLs of this kind of database.
+        driver: the class of the default driver; None if the URL determines it.
         session: statements that every connection runs first, so that all sessions are in UTC.
-        shares_snapshots: whether many connections can read one snapshot of the database.
-        rounds_floats: whether the text of a `float` has fewer digits than its value.
-        hides_columns: whether `select *` may leave columns out.
-        network: driver properties of every connection, which the user's own overrule.
-        instant_types: the database's names for types that hold an instant, not a wall clock.
+        shares_snapshots: whether several connections can read the same snapshot.
+        rounds_floats: whether the text of a `float` has fewer digits than the value.
+        system_schemas: the schemas that contain only system tables.
+        uses_catalogs: whether a table name is qualified by its catalog instead of its schema.
+        hides_columns: whether `select *` may omit columns.
+        network: default driver properties; the user's properties override them.
+        instant_types: the names of the types that store an instant instead of a wall clock time.
+        utc_clock: a query for the current time.
     """
 
     prefixes: ClassVar[tuple[str, ...]] = ()
@@ -78,132 +82,139 @@ class Dialect:
         self.folds_to_upper = folds_to_upper
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        """Returns the URL in a form that both the driver and Spark's own dialect understand.
+        """Returns a URL that both the driver and the dialect of Spark support.
 
         Args:
-            properties: names of driver properties that are passed separately.
+            properties: the names of driver properties that are set outside of the URL.
         """
         return url
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:
-        """Returns statements that limit how long a session waits for a table that is locked.
+        """Returns statements that limit how long a session waits for a locked table.
 
-        They may also be what every session begins with, if the database takes one at a time.
+        If the database runs only one statement at a time, it also contains the other settings.
         """
         return ()
 
     @classmethod
     def resting(cls, version: int) -> tuple[str, ...]:
-        """Returns statements that let a session wait for its next question.
+        """Returns statements that keep the server from closing an idle session.
 
         Args:
-            version: the database's major version.
+            version: the major version of the database.
         """
         return ()
 
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
-        """Returns statements that make the server send keepalives each minute or so.
+        """Returns statements that make the server send keepalive packets about once a minute.
 
-        Firewalls silently drop connections that are idle for longer, as one is while the server
-        sorts, or while it holds the snapshot of a long load.
+        Firewalls silently drop connections without traffic, for instance while the server sorts or
+        during a long load, when the connection that exported the snapshot is idle.
         """
         return ()
 
     def has_properties(self, connection: Connection) -> bool:
-        """Returns whether :meth:`properties` have reached the database: a pooler may drop them."""
+        """Returns whether :meth:`properties` reached the server; a pooler may drop them."""
         return True
 
     @classmethod
     def reading(cls, version: int, readers: int) -> dict[str, str]:
-        """Returns the driver's properties for reads, if nothing is between it and the database.
+        """Returns driver properties for reads over a direct connection, without a pooler.
 
         Args:
-            version: the database's major version.
-            readers: how many of them share one JVM's memory.
+            version: the major version of the database.
+            readers: the number of readers that share the memory of one JVM.
         """
         return {}
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        """Returns the fetch size with which a driver streams rows; None if any makes it do so.
+        """Returns the fetch size that makes a driver stream rows; None if every fetch size does.
 
         Args:
-            driver: the driver's name, as it gives it.
+            driver: the name that the driver reports.
         """
         return None
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
-        """Returns the same limit as properties, for connections where Spark runs no statements."""
+        """Returns driver properties that limit the wait for a locked table.
+
+        They are for connections on which no statement of :meth:`waiting` runs.
+        """
         return {}
 
     def quote(self, name: str) -> str:
-        """Quotes an identifier as the database requires; it may have any characters."""
+        """Quotes an identifier, which may contain any characters."""
         mark = self.quote_character
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
     def lake_name(self, name: str) -> str:
-        """Returns a name for the lake: if the database folded it to upper case, in lower case."""
+        """Returns the name for the lake: in lower case if the database folds names to upper case.
+
+        A name with lower-case letters was quoted when it was created, and is not changed.
+        """
         return name.lower() if self.folds_to_upper and name == name.upper() else name
 
     def double(self, expression: str) -> str:
-        """Returns SQL for a number as a double: unlike a `real`'s text, it has all digits."""
+        """Returns SQL that converts a number to a double, whose text has all digits."""
         return f"cast({expression} as double precision)"
 
     def select_expression(self, row: Column) -> str:
-        """Returns SQL for a column as it is loaded, with ``{}`` for the column; mostly empty.
+        """Returns SQL that converts a column, with ``{}`` for the column; empty if not needed.
 
-        Times of day are texts: the lake has no such type, and Spark's versions read them as
-        different others. Databases pad a `char(n)` with blanks, which mean nothing to their own
-        comparisons, and make a value another one in Spark.
+        A time of day becomes a text, because the lake has no such type and Spark's versions differ
+        in the type that they read. The blanks that pad a `char(n)` are removed, because databases
+        ignore them in comparisons and Spark does not.
 
         Args:
-            row: the database's description of the column.
+            row: the description of the column by the database.
         """
         if jdbc_type(row) in CHARS:
             return "rtrim({})"
         return "cast({} as varchar(32))" if jdbc_type(row) in TIMES else ""
 
     def as_text(self, row: Column) -> str:
-        """Returns SQL for a column as a text that holds every value of its type.
+        """Returns SQL for the exact text of a column, with ``{}`` for the column.
 
-        ``{}`` stands for the column; empty if the driver is to write it.
+        Empty if the driver should convert the values to texts.
 
         Args:
-            row: the database's description of the column.
+            row: the description of the column by the database.
         """
         return self.select_expression(row)
 
     def choose_read_type(self, row: Column) -> str:
-        """Returns the type to read a column as, where Spark's versions choose different ones.
+        """Returns the Spark type to read a column as, where Spark's versions differ; else empty.
 
         Args:
-            row: the database's description of the column.
+            row: the description of the column by the database.
         """
         return ""
 
     def doubt_texts(self, index: int, row: Column) -> list[LossyValue]:
-        """Returns the lossy values that a column may have as text, as :meth:`as_text` reads it.
+        """Returns the checks for values whose text, by :meth:`as_text`, the lake cannot store.
 
         Args:
-            index, row: the column's position, and the database's description of it.
+            index: the position of the column.
+            row: the description of the column by the database.
         """
         return []
 
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
-        """Returns the values that a column may hold and the lake cannot.
+        """Returns the checks for values of a column that the lake cannot store exactly.
 
         Args:
-            index: the column's position.
-            kind: the type that it is read as.
-            row: the database's description of it.
-            binary: whether the driver gets values in binary, not as texts.
+            index: the position of the column.
+            kind: the type that Spark reads it as.
+            row: the description of the column by the database.
+            binary: whether the driver receives values in the binary format.
         """
         return []
 
     def literal(self, cursor: Cursor) -> str:
-        """Returns a cursor as a typed, escaped SQL literal: only here do values become SQL."""
+        """Returns a cursor as a typed, escaped SQL literal."""
         if cursor.type in (CursorType.INTEGER, CursorType.DECIMAL):
             return cursor.text
         if cursor.type is CursorType.DOUBLE:
@@ -217,21 +228,25 @@ class Dialect:
         return self.text(cursor.text)
 
     def text(self, value: str) -> str:
-        """Returns a string literal; refuses a NUL, which SQL text cannot hold."""
+        """Returns a string literal.
+
+        Raises:
+            ValueError: if the text contains a NUL character, which SQL does not allow.
+        """
         if "\0" in value:
             raise ValueError("a string cursor with a NUL character cannot be written into SQL")
         return "'" + value.replace("'", "''") + "'"
 
     def time(self, expression: str) -> str:
-        """Returns SQL for a time; null if it is one that raw does not have."""
+        """Returns SQL for a time; its value is null if the lake cannot store the time."""
         return expression
 
     def absent(self, column: str, type_: CursorType) -> str:
-        """Returns SQL that is true for a cursor that is null in raw."""
+        """Returns SQL that is true if a cursor is loaded as null."""
         return f"{column} is null"
 
     def date(self, text: str) -> str:
-        """Returns a date literal, in JDBC's escape syntax, which every driver translates."""
+        """Returns a date literal, in the escape syntax that every JDBC driver translates."""
         return f"{{d '{text}'}}"
 
     def timestamp(self, text: str) -> str:
@@ -239,35 +254,35 @@ class Dialect:
         return f"{{ts '{text}'}}"
 
     def instant(self, text: str) -> str:
-        """Returns a literal for an instant given in UTC; sessions are in UTC."""
+        """Returns a literal for an instant whose text is in UTC, as all sessions are."""
         return self.timestamp(text)
 
     def wall_offset(self, connection: Connection) -> int:
         """Returns how many seconds the database's wall clock is ahead of UTC.
 
-        Needs a fresh connection, before :attr:`session` has run. Columns without a zone are
-        assumed to hold this wall clock, unless the source's `time_zone` says otherwise.
+        Needs a new connection, on which :attr:`session` has not run. Times without a zone are
+        assumed to be in this wall clock unless the source has the option `time_zone`.
         """
         return 0
 
     def hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
-        """Returns the (schema, table) pairs that wildcards should skip."""
+        """Returns the tables that wildcards skip, as (schema, table)."""
         return set()
 
     def elsewhere(self, connection: Connection) -> set[tuple[str, str]]:
-        """Returns the (schema, table) pairs with rows that other servers store."""
+        """Returns the tables whose rows are stored on another server, as (schema, table)."""
         return set()
 
     def list_unmet_requirements(self, connection: Connection, relation: str) -> list[str]:
-        """Returns notes for `loader check` about a table.
+        """Returns notes for `loader check` about a table that cannot be read in full.
 
         Args:
-            relation: its qualified and quoted name.
+            relation: the qualified and quoted name of the table.
         """
         return []
 
     def extent(self, connection: Connection, place: Place) -> Extent | None:
-        """Returns a table's size by the database's statistics; None if they have none."""
+        """Returns the size of a table by the statistics of the database; None if unavailable."""
         return None
 
     def key(self, connection: Connection, place: Place) -> Key:
@@ -277,15 +292,15 @@ class Dialect:
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
 
     def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
-        """Returns whether a text column is sure to be ordered by its bytes in UTF-8, as in Spark.
+        """Returns whether the database orders a text column by the bytes in UTF-8, as Spark does.
 
-        If it is not, the database still says which value is highest, but only it can compare two.
+        False if that is unknown. Then only the database can compare two values of the column.
         """
         return False
 
 
 class Derby(Dialect):
-    """Apache Derby, which comes with Spark."""
+    """Apache Derby, which is part of the Spark distribution."""
 
     prefixes = ("jdbc:derby:",)
     driver = "org.apache.derby.jdbc.EmbeddedDriver"

@@ -1,13 +1,12 @@
-"""The public interface of `jdbc` for the plug-in that reads a database's log (`sync_mode: cdc`).
+"""The public interface of `jdbc` for plug-ins that read the log of a database (`sync_mode: cdc`).
 
-A plug-in is one class that extends :class:`LogCapture`. It is found by the kind of its database,
-the word after `jdbc:` in the source's URL, in the entry-point group ``strandline.capture``::
+A plug-in is one class that extends :class:`LogCapture`, registered in the entry-point group
+``strandline.capture``. The name of its entry point is the word after `jdbc:` in the URL::
 
     [project.entry-points."strandline.capture"]
     postgresql = "loader.cdc.capture:PostgresCapture"
 
-No connector but `jdbc` has this interface, and a plug-in imports nothing of `jdbc` but the names
-that this module exports.
+A plug-in imports from `jdbc` only the names that this module exports.
 """
 
 from __future__ import annotations
@@ -45,20 +44,23 @@ class LogCapture(ABC):
 
     @abstractmethod
     def check_installed(self, where: str) -> None:
-        """Makes sure that the libraries that the plug-in needs are installed.
+        """Checks that the libraries that the plug-in needs are installed.
+
+        Args:
+            where: the source or table, for error messages.
 
         Raises:
-            TableError: if one is not; says how to install it.
+            TableError: if a library is missing; the remedy is how to install it.
         """
 
     @abstractmethod
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
-        """Returns all that a source needs, for an administrator who prepares it in advance.
+        """Returns the SQL with which an administrator prepares a database.
 
         Args:
-            source: the source's name.
-            options: the source's options.
-            tables: as the spec names them.
+            source: the name of the source.
+            options: the options of the source.
+            tables: the names of the tables in the spec.
         """
 
     @abstractmethod
@@ -66,8 +68,8 @@ class LogCapture(ABC):
         """Returns the resource of the database that only this source may read.
 
         Args:
-            source: the source's name.
-            options: the source's options.
+            source: the name of the source.
+            options: the options of the source.
         """
 
     @abstractmethod
@@ -81,29 +83,34 @@ class LogCapture(ABC):
         """Opens the source for the tables of one run.
 
         Args:
-            followed: the tables to read by the log.
-            queried: all others, to read by queries.
-            open_queries: opens the snapshot for those; not entered if nothing is read by queries.
+            database: the connections to the database.
+            followed: the tables to read from the log.
+            queried: the tables to read by queries.
+            open_queries: opens a snapshot for queries; called only if a table needs it.
         """
 
 
 def load_capture(url: str, where: str) -> LogCapture:
-    """Returns the plug-in that reads the log of a URL's database.
+    """Returns the plug-in that reads the log of a database.
+
+    Args:
+        url: the JDBC URL of the database.
+        where: the source or table, for error messages.
 
     Raises:
-        SpecError: if no installed package provides it, or it cannot be loaded.
+        SpecError: if no installed package provides a plug-in, or it cannot be loaded.
     """
-    named = re.match(r"(?i)jdbc:(\w+)", url)
-    kind = named[1].lower() if named else ""
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if kind not in found:
+    match = re.match(r"(?i)jdbc:(\w+)", url)
+    kind = match[1].lower() if match else ""
+    plugins = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if kind not in plugins:
         raise SpecError(
             f"no installed plug-in reads the log of {kind or 'this database'}",
             where=where,
             remedy="Install strandline again (`pip install --force-reinstall strandline`), or "
             "read the tables by a cursor (sync_mode: incremental)",
         )
-    entry = found[kind]
+    entry = plugins[kind]
     try:
         capture: Any = entry.load()()
     except Exception as error:
@@ -114,7 +121,7 @@ def load_capture(url: str, where: str) -> LogCapture:
         ) from error
     if not isinstance(capture, LogCapture):
         raise SpecError(
-            f"the plug-in {entry.value} is no LogCapture",
+            f"the plug-in {entry.value} is not a LogCapture",
             where=where,
             remedy="Install the package that provides it again, in a version for this loader",
         )

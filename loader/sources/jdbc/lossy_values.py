@@ -1,10 +1,10 @@
-"""Values that the lake cannot hold as they are: none is rounded or changed silently.
+"""Detects values that the lake cannot store exactly, so that none is changed silently.
 
-Spark's decimals have 38 digits. If the source declares no scale, 18 of them are after the point,
-and JDBC readers round to that. PostgreSQL's times may be infinite, or lie before year 1 or beyond
-what 64 bits of microseconds hold, or in the ten days of 1582 that Java's calendar lacks; MySQL's
-dates may have a month or a day of zero, and Java counts its old times by another calendar. A column
-that may hold such values is asked for them whenever it is read.
+A decimal in Spark has at most 38 digits. If the source declares no scale, 18 of the digits are
+after the point, and the JDBC reader rounds to them. A time in PostgreSQL may be infinite, before
+year 1, too late for a 64-bit number of microseconds, or in the ten days of 1582 that the Java
+calendar skips. A date in MySQL may have a month or a day of zero, and Java converts old times by a
+different calendar. Each read of a column that may contain such values counts them in the database.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ FOREVER = "9999-12-31 23:59:59.999999"
 EVER = "0001-01-01 00:00:00"
 """`-infinity` is loaded as this time; in a date column, as its day."""
 BEYOND = "294247-01-01 00:00:00"
-"""The first year that a timestamp of 64 bits does not hold in every zone."""
+"""The start of the first year that does not fit a 64-bit timestamp in every time zone."""
 
 THROUGH = (
     "Load the column as text, column_types: {{name}: string}, or read the table through a view "
     "that leaves them out"
 )
-"""The remedy for values that no other column of the lake holds."""
+"""The remedy for values that only a text column of the lake can store."""
 
 Column = Mapping[str, "str | None"]
 """The database's description of a column (``DatabaseMetaData.getColumns``)."""
 
 CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
-CHARS = (CHAR, "-15")  # of a database's own characters, and of any
+CHARS = (CHAR, "-15")  # char and nchar
 BYTES = ("-2", "-3", "-4", "2004")
 DISTINCT, ARRAY, BIT = "2001", "2003", "-7"
 _DECIMALS = ("2", "3")
 _FLOATS = ("6", "7", "8")
-_MOST_DIGITS = 1000  # that PostgreSQL lets a numeric declare; without a limit it says more
+_MOST_DIGITS = 1000  # the largest precision in PostgreSQL; a larger one means an undeclared one
 JAVA_TYPES = {
     "date": DATE,
     "time": TIME,
@@ -46,25 +46,26 @@ JAVA_TYPES = {
     "timestamp": TIMESTAMP,
     "timestamptz": TIMESTAMP,
 }
-"""By PostgreSQL's names, the types of times: they hold what the lake cannot."""
+"""The date and time types of PostgreSQL, by name."""
 TIMES = (TIME, "2013")  # without and with a time zone
-_FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
+_UNDECLARED = (38, 18)  # what Spark assumes if precision and scale are not declared
 
 
 @dataclass(frozen=True)
 class LossyValue:
-    """Values that a column may hold, and the lake cannot.
+    """A kind of value that a column may contain and that the lake cannot store exactly.
 
     Attributes:
-        index: the column's position.
-        wrong: SQL that is true for such values; ``{}`` stands for the column.
-        message: the text of a message about them, after "3 values of c".
-        remedy: the remedy if there are any, as they are refused. Empty if they only warn.
-        loaded: SQL for the column as it is loaded; empty if as it is.
-        cursors: whether a cursor is asked for them, too.
-        alike: values, and what each of them is loaded as.
-        ordinary: SQL that is true for most values, and for none that the doubts of this column are
-            about; empty if there is no such SQL. One look then tells that there are none.
+        index: the position of the column.
+        wrong: SQL that is true for these values, with ``{}`` for the column.
+        message: describes these values, after "3 values of c".
+        remedy: how to fix the error that these values cause; empty if they cause only a warning.
+        loaded: SQL that converts the column, with ``{}`` for the column; empty if it is loaded
+            unchanged.
+        cursors: whether to look for these values in a cursor column, too.
+        alike: pairs of a value and the value that is loaded instead.
+        ordinary: SQL that is true for most values, but for no lossy value of this column, so that
+            one count can exclude all kinds; empty if there is no such SQL.
     """
 
     index: int
@@ -77,14 +78,14 @@ class LossyValue:
     ordinary: str = ""
 
     def condition(self, column: str) -> str:
-        """Returns SQL that is true for such values."""
+        """Returns SQL that is true for these values of a column."""
         return self.wrong.replace("{}", column)
 
     def describe_loss(self, count: int, where: str, column: str) -> str:
-        """Returns the warning about so many values.
+        """Returns a warning about `count` values.
 
         Raises:
-            TableError: if they are refused.
+            TableError: if these values have a remedy, and therefore cause an error.
         """
         what = f"{count} values of {column} {self.message}"
         if self.remedy:
@@ -96,76 +97,78 @@ class LossyValue:
 def find_rounded_decimals(
     schema: t.StructType, described: Mapping[str, Column], table: str
 ) -> list[LossyValue]:
-    """Returns the columns with numbers that may be rounded.
+    """Returns checks for numbers that Spark would round.
 
     Args:
-        schema: the columns, with the types that they are read as.
-        described: the database's description of each column.
-        table: the table's name in the spec.
+        schema: the columns, with the types that Spark reads them as.
+        described: the description of each column by the database.
+        table: the name of the table in the spec.
     """
-    found = []
+    checks = []
     for index, column in enumerate(schema.fields):
         kind = column.dataType
         as_text = (
             f"Load them as text, table_options.{table}.column_types: {{{column.name}: string}}"
         )
         if isinstance(kind, t.DecimalType):
-            if not _fits(kind, described.get(column.name, {})):
-                choice = f"{as_text}, or as a decimal that holds them; or declare"
-                found.append(_find_rounded_values(index, kind, "{}", choice))
+            if not _fits_decimal(kind, described.get(column.name, {})):
+                choice = f"{as_text}, or as a large enough decimal; or declare"
+                checks.append(_find_rounded_values(index, kind, "{}", choice))
         elif isinstance(kind, t.ArrayType) and isinstance(kind.elementType, t.DecimalType):
             element = kind.elementType
-            if (element.precision, element.scale) == _FREE:
-                found.append(
+            if (element.precision, element.scale) == _UNDECLARED:
+                checks.append(
                     move_into_array(
                         _find_rounded_values(index, element, "value", f"{as_text}, or declare")
                     )
                 )
-    return found
+    return checks
 
 
-def _find_rounded_values(index: int, holds: t.DecimalType, value: str, remedy: str) -> LossyValue:
-    whole = holds.precision - holds.scale
-    # NaN equals itself, but is above every number: the second comparison finds it.
-    wrong = f"({value} <> round({value}, {holds.scale}) or abs({value}) >= 1{'0' * whole})"
-    message = f"do not fit {holds.simpleString()}: they would be rounded"
+def _find_rounded_values(index: int, target: t.DecimalType, value: str, remedy: str) -> LossyValue:
+    integer_digits = target.precision - target.scale
+    limit = f"1{'0' * integer_digits}"
+    # NaN equals its rounded value, but is greater than every number: `abs` finds it.
+    wrong = f"({value} <> round({value}, {target.scale}) or abs({value}) >= {limit})"
+    message = f"do not fit {target.simpleString()}: they would be rounded"
     return LossyValue(index, wrong, message, f"{remedy} precision and scale in the source")
 
 
-def move_into_array(doubt: LossyValue) -> LossyValue:
-    """Returns the same doubt about the elements of an array, which its SQL calls `value`."""
-    wrong = f"exists (select from unnest({{}}) as value where {doubt.wrong})"
-    return LossyValue(doubt.index, wrong, doubt.message, doubt.remedy)
+def move_into_array(check: LossyValue) -> LossyValue:
+    """Applies a check to the elements of an array; the SQL of the check calls them `value`."""
+    wrong = f"exists (select from unnest({{}}) as value where {check.wrong})"
+    return LossyValue(check.index, wrong, check.message, check.remedy)
 
 
-def refuse_in_key(doubt: LossyValue, relation: str) -> list[LossyValue]:
-    """Returns the doubts about a column of the key, where different values may become one.
+def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
+    """Returns checks for a key column, in which two keys must not be loaded as the same key.
 
     Args:
-        relation: the table in SQL. The database looks through it only if it finds a value that
-            another one would be loaded as, or the other.
+        relation: the table in SQL. The database scans it only if a rare value occurs that is equal
+            to another value once both are loaded.
     """
-    message = doubt.message.partition(":")[0]
-    remedy = doubt.remedy or "Give the table another key, or leave them out by a view of it"
-    if not doubt.alike:
-        message += ", and keys that differ would become one"
-        return [replace(doubt, message=message, remedy=remedy, loaded="", cursors=True)]
+    message = check.message.partition(":")[0]
+    remedy = check.remedy or "Give the table another key, or exclude these rows with a view"
+    if not check.alike:
+        message += ", so that different keys would become equal"
+        return [replace(check, message=message, remedy=remedy, loaded="", cursors=True)]
     both = [
         f"({{}} = '{value}' and exists (select from {relation} where {{}} = '{other}'))"
-        for pair in doubt.alike
+        for pair in check.alike
         for value, other in (pair, pair[::-1])
     ]
-    message += " or what these are loaded as, and keys that differ would become one"
-    rare = ", ".join(f"'{value}'" for pair in doubt.alike for value in pair)
+    message += " or equal to the value that is loaded instead"
+    message += ", so that different keys would become equal"
+    rare = ", ".join(f"'{value}'" for pair in check.alike for value in pair)
     usual = f"({{}} not in ({rare}))"
     return [
-        doubt,
-        LossyValue(doubt.index, f"({' or '.join(both)})", message, remedy, ordinary=usual),
+        check,
+        LossyValue(check.index, f"({' or '.join(both)})", message, remedy, ordinary=usual),
     ]
 
 
 def replace_infinity(column: str) -> str:
-    """Returns SQL for a time that may be infinite, as it is loaded."""
+    """Returns SQL that replaces infinite times by finite ones."""
     return (
         f"(case when {column} = 'infinity' then '{FOREVER}' "
         f"when {column} = '-infinity' then '{EVER}' else {column} end)"
@@ -175,11 +178,13 @@ def replace_infinity(column: str) -> str:
 def find_postgresql_losses(
     index: int, kind: t.DataType, row: Column, binary: bool
 ) -> list[LossyValue]:
-    """Returns the doubts about a time or an array of PostgreSQL.
+    """Returns the checks for a time or an array in PostgreSQL.
 
     Args:
-        index, kind, row: the column's position, its type, and the database's description of it.
-        binary: whether its values come in binary.
+        index: the position of the column.
+        kind: the type that Spark reads it as.
+        row: the description of the column by the database.
+        binary: whether the driver receives values in the binary format.
     """
     if isinstance(kind, t.ArrayType):
         of = (row.get("TYPE_NAME") or "").removeprefix("_")
@@ -187,7 +192,7 @@ def find_postgresql_losses(
         if of not in ("date", "timestamp", "timestamptz"):
             return [deep]
         endless = LossyValue(
-            index, "value in ('infinity', '-infinity')", "hold infinite times", THROUGH
+            index, "value in ('infinity', '-infinity')", "contain infinite times", THROUGH
         )
         late = [_find_late_times(index, "value")] if of != "date" else []
         return [deep, *map(move_into_array, [endless, *late])]
@@ -198,7 +203,7 @@ def find_postgresql_losses(
         "{} in ('infinity', '-infinity')",
         f"are infinite: infinity is loaded as {FOREVER}, -infinity as {EVER}",
         loaded=replace_infinity("{}"),
-        cursors=False,  # as cursors, they are refused
+        cursors=False,  # the cursor's parser refuses infinity
         alike=(("infinity", FOREVER), ("-infinity", EVER)),
     )
     skipped = LossyValue(
@@ -211,20 +216,20 @@ def find_postgresql_losses(
     if jdbc_type(row) == DATE:
         usual = "({} >= '1582-10-15' and {} < 'infinity')"
         days = tuple((f"1582-10-{day:02}", f"1582-10-{day + 10}") for day in range(5, 15))
-        found = [infinite, replace(skipped, alike=days), *misread]
-        return [replace(doubt, ordinary=usual) for doubt in found]
+        checks = [infinite, replace(skipped, alike=days), *misread]
+        return [replace(check, ordinary=usual) for check in checks]
     before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
     ancient = LossyValue(index, before, "lie before year 1, and would lose their era", THROUGH)
     usual = f"({{}} >= '1582-10-15' and {{}} < '{BEYOND}')"
-    found = [infinite, skipped, ancient, _find_late_times(index, "{}"), *misread]
-    return [replace(doubt, ordinary=usual) for doubt in found]
+    checks = [infinite, skipped, ancient, _find_late_times(index, "{}"), *misread]
+    return [replace(check, ordinary=usual) for check in checks]
 
 
 def _find_misread_times(index: int) -> LossyValue:
-    """Returns the times that PostgreSQL's driver misreads in binary.
+    """Returns the check for times that the PostgreSQL driver misreads in the binary format.
 
-    In years like 1300, and 101 before Christ, it counts the leap day of Java's old calendar early:
-    up to eleven days, and 46 in the oldest year.
+    In years like 1300 and 101 BC the driver inserts the leap day of the Julian calendar too early:
+    by up to eleven days, or by 46 days in the oldest year.
     """
     return LossyValue(
         index,
@@ -239,12 +244,12 @@ def _find_misread_times(index: int) -> LossyValue:
 
 def _find_late_times(index: int, value: str) -> LossyValue:
     wrong = f"({value} >= '{BEYOND}' and {value} <> 'infinity')"
-    message = "lie after the year 294246, which a timestamp cannot hold"
+    message = "lie after the year 294246, the last year of a timestamp"
     return LossyValue(index, wrong, message, THROUGH)
 
 
 def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
-    """Returns the doubts about a value of MariaDB or MySQL."""
+    """Returns the checks for a date or time in MariaDB or MySQL."""
     kind = jdbc_type(row)
     if kind not in (DATE, TIMESTAMP) or (row.get("TYPE_NAME") or "").upper().startswith("YEAR"):
         return []
@@ -265,18 +270,18 @@ def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
 
 
 def jdbc_type(row: Column) -> str | None:
-    """Returns a column's type; that of a domain is its base type's."""
+    """Returns the number of a column's type in ``java.sql.Types``; for a domain, its base type."""
     distinct = row.get("DATA_TYPE") == DISTINCT
     return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
 
 
 def is_bits(row: Column) -> bool:
-    """Returns whether a column holds several bits; one bit is a boolean."""
+    """Returns whether a column is a string of several bits; a single bit is a boolean."""
     return jdbc_type(row) == BIT and int(row.get("COLUMN_SIZE") or 1) > 1
 
 
 def has_odd_scale(row: Column) -> bool:
-    """Whether a decimal has a scale below zero, or one above its precision: Spark has none such."""
+    """Returns whether a decimal has a negative scale, or a scale above its precision."""
     try:
         size, scale = int(row.get("COLUMN_SIZE") or ""), int(row.get("DECIMAL_DIGITS") or 0)
     except ValueError:
@@ -285,7 +290,7 @@ def has_odd_scale(row: Column) -> bool:
 
 
 def has_many_texts(row: Column) -> bool:
-    """Returns whether a value may have several texts: 1.0 is 1.00, a day is 24 hours, 0 is -0."""
+    """Returns whether equal values may have different texts, such as 1.0 and 1.00, or 0 and -0."""
     kind = jdbc_type(row)
     if kind in _DECIMALS:
         try:
@@ -295,10 +300,11 @@ def has_many_texts(row: Column) -> bool:
     return kind in _FLOATS or row.get("TYPE_NAME") in ("interval", "timetz")
 
 
-def _fits(holds: t.DecimalType, row: Column) -> bool:
+def _fits_decimal(target: t.DecimalType, row: Column) -> bool:
     try:
         size, scale = int(row.get("COLUMN_SIZE") or ""), int(row.get("DECIMAL_DIGITS") or 0)
     except ValueError:
-        return not row  # the column of a domain may be described differently
-    declared = size > 0 and scale >= 0
-    return declared and scale <= holds.scale and size - scale <= holds.precision - holds.scale
+        return not row  # a column of a domain type may lack a description
+    integer_digits = target.precision - target.scale
+    is_declared = size > 0 and scale >= 0
+    return is_declared and scale <= target.scale and size - scale <= integer_digits

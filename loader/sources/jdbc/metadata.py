@@ -1,4 +1,4 @@
-"""Holds a table's place in its database, and the metadata that the connector reads it by."""
+"""The metadata of a table: its name in the database, and its columns."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ _OF_COLUMNS = (
 )
 _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
 Described = Mapping[str, Mapping[str, "str | None"]]
-"""The database's description of each column."""
+"""The description of each column by the database (``DatabaseMetaData.getColumns``)."""
 Layout = tuple[tuple["str | None", ...], ...]
-"""A table's columns and their types; see :func:`build_layout`."""
+"""The names and types of a table's columns; see :func:`build_layout`."""
 
 
 @dataclass(frozen=True)
 class NativeColumns:
-    """A table's catalog, schema and name, exactly as the database has them.
+    """A table in its database, and how to read its columns.
 
     Attributes:
-        stored: its rows are stored in this database: it is not a view or a foreign table.
-        columns: the columns' names.
-        writers: whether the last column is PostgreSQL's system column `xmin`.
-        comment: the database's comment on the table.
-        doubts: columns with values that the lake may be unable to hold.
-        shown: columns that are not loaded as they are: positions, and SQL in which ``{}`` stands
-            for the column.
-        layout: its columns and their types as described (:func:`build_layout`).
-        types: columns, and the types to read them as instead of those that Spark would choose.
-        as_texts: positions of the columns to which the spec gives a type: they come as texts.
+        catalog, schema, table: the exact names in the database.
+        stored: whether the database itself stores the rows; false for views and foreign tables.
+        columns: the names of the columns.
+        writers: whether the last column is the system column `xmin` of PostgreSQL.
+        comment: the comment on the table in the database.
+        doubts: the checks for values that the lake cannot store exactly.
+        shown: SQL for the columns that are converted: the position of the column, and an
+            expression with ``{}`` for the column.
+        layout: the names and types of the columns as described (:func:`build_layout`).
+        types: Spark types by column, where the loader overrides Spark's choice.
+        as_texts: the positions of columns whose type the spec sets; the database sends them as
+            texts.
     """
 
     catalog: str | None
@@ -55,14 +57,14 @@ class NativeColumns:
 def read_native_columns(
     connection: Connection, native: NativeColumns, labels: tuple[str, ...] = _OF_COLUMNS
 ) -> Described:
-    """Returns the database's description of each column: its own type name, its comment.
+    """Reads the description of each column.
 
     Args:
-        labels: the properties to ask of each column, with the names of the table and its schema.
+        labels: the properties to read; must include the names of table and schema.
     """
     place = (native.catalog, native.schema, native.table)
     rows = connection.metadata("getColumns", *place, "%", labels=labels)
-    # The metadata treats names as patterns: `a_b` finds `axb`, too.
+    # JDBC treats names as patterns: `a_b` also matches `axb`.
     return {
         row["COLUMN_NAME"] or "": row
         for row in rows
@@ -71,17 +73,17 @@ def read_native_columns(
 
 
 def build_layout(described: Described) -> Layout:
-    """Returns names and types of the described columns: the same until the table is altered."""
+    """Returns the names and types of the columns, which change only if the table is altered."""
     return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in described.items())
 
 
 def read_layout(connection: Connection, native: NativeColumns) -> Layout:
-    """Asks for a table's layout.
+    """Reads the current names and types of a table's columns.
 
-    PostgreSQL locks the table as readers do if one of its columns has a default, so this may wait
-    for a session that alters it, or is waiting to.
+    If a column has a default, PostgreSQL takes a read lock on the table. So this may wait for a
+    session that alters the table or waits to alter it.
 
     Raises:
-        DatabaseError: if the table is not free within `lock_timeout`.
+        DatabaseError: if another session locks the table for longer than `lock_timeout`.
     """
     return build_layout(read_native_columns(connection, native, (*_PLACED, *_OF_LAYOUT)))

@@ -14,13 +14,15 @@ from loader.spec.validation import OptionError
 
 
 class JdbcTableOptions(TableOptions):
-    """A table's options, beyond the common ones.
+    """The options of one table, in addition to those of all connectors.
 
     Attributes:
         cursor_field: also `xmin` (PostgreSQL): the transaction that wrote the row.
-        sync_mode: also `cdc`: read the changes in the database's log.
-        num_partitions: how many connections read it at once; chosen by its size if absent.
-        partition_column: the column whose ranges it is read by, instead of the cursor.
+        sync_mode: also `cdc`: reads the changes from the log of the database.
+        num_partitions: the number of parallel connections; depends on the number of rows by
+            default.
+        partition_column: the column that splits the table into ranges for parallel connections; by
+            default the cursor.
     """
 
     sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
@@ -35,17 +37,18 @@ class JdbcOptions(BaseModel):
     Attributes:
         url: the JDBC URL.
         user, password: the account.
-        driver: the driver's class, if the URL does not imply it.
-        properties: properties of the driver.
-        time_zone: the zone of columns without a time zone; the database's own by default. It
-            decides whether a row is dated in the future, and on MariaDB and MySQL it is one of two
-            bounds for late rows.
-        fetch_size: rows per round trip; None for as many as fit into a few megabytes.
-        lock_timeout: how long to wait for a table that another session locks (PostgreSQL, MariaDB,
-            MySQL).
+        driver: the class of the driver, if the URL does not determine it.
+        properties: the driver properties.
+        time_zone: the time zone of times without a zone; by default the zone of the database. It
+            decides whether a row is dated in the future. In MariaDB and MySQL it also limits how
+            far back late rows are searched.
+        fetch_size: the number of rows in a round trip; by default a few megabytes of rows.
+        lock_timeout: how long to wait for a table that another session has locked (PostgreSQL,
+            MariaDB, MySQL).
         slot: the name of the replication slot and of the publication, for tables with
             `sync_mode: cdc` (PostgreSQL).
-        batch_rows: after how many rows a first load by the log is committed, and can go on.
+        batch_rows: the number of rows after which a first load with `sync_mode: cdc` is committed,
+            so that it can be resumed there.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,7 +76,7 @@ class JdbcOptions(BaseModel):
         if re.match("(?i)jdbc:postgresql://[^/?]*@", url):
             raise OptionError(
                 "a JDBC url of PostgreSQL has no user or password before its host",
-                "Name them as `user` and `password` beside it: jdbc:postgresql://localhost/shop",
+                "Remove them from the url, and set the options `user` and `password`",
             )
         return url
 
@@ -104,23 +107,23 @@ class JdbcOptions(BaseModel):
         cls, tables: dict[str, JdbcTableOptions], info: ValidationInfo
     ) -> dict[str, JdbcTableOptions]:
         url = str(info.data.get("url", ""))
-        follows = [name for name, options in tables.items() if options.sync_mode == "cdc"]
-        if follows and url and not url.lower().startswith("jdbc:postgresql:"):
+        cdc_tables = [name for name, options in tables.items() if options.sync_mode == "cdc"]
+        if cdc_tables and url and not url.lower().startswith("jdbc:postgresql:"):
             raise OptionError(
-                f"{follows[0]} has sync_mode: cdc, which reads the log of PostgreSQL only",
+                f"{cdc_tables[0]} has sync_mode: cdc, which reads the log of PostgreSQL only",
                 "Use incremental or full_refresh",
             )
-        for name in follows:
-            if [one.lower() for one in tables[name].cursor_field or ()] == ["xmin"]:
+        for name in cdc_tables:
+            if [column.lower() for column in tables[name].cursor_field or ()] == ["xmin"]:
                 raise OptionError(
-                    f"{name} has sync_mode: cdc, and the log does not have its cursor_field, xmin",
+                    f"{name} has sync_mode: cdc, and the log does not contain its cursor, xmin",
                     "Remove cursor_field",
                 )
             for option in ("initial_cursor", "lookback", "null_cursor"):
-                given = getattr(tables[name], option)
-                if given not in (None, "include"):
+                value = getattr(tables[name], option)
+                if value not in (None, "include"):
                     raise OptionError(
-                        f"{name} has sync_mode: cdc, which reads all rows, and {option}: {given}",
+                        f"{name} has sync_mode: cdc, which reads all rows, and {option}: {value}",
                         f"Remove {option}: it is for tables that are read by a cursor",
                     )
         return tables
