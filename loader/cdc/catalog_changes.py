@@ -1,10 +1,11 @@
-"""Detects changes of a table in PostgreSQL's catalog whose rows or values the log does not have.
+"""Detects, in PostgreSQL's catalog, changes of a table's definition that the log does not show.
 
-Partitions come and go with rows that were never logged. And a change may have been reverted later.
+A partition can be attached or detached with rows that were never logged for this table.
 
-An ALTER rewrites a row of the catalog, so the row has another `xmin`, even if a second ALTER undoes
-it. The log may have changes from between the two: under another name, in another form, without the
-old key, or not at all if the table was no partition then. So a table is stored with a fingerprint.
+An ALTER can be reverted by a second ALTER. Between the two, the log's changes may have another
+column name or format, or lack the old key, or be missing because the partition was detached.
+Each ALTER rewrites a catalog row, which changes the row's `xmin`. So each sync stores a fingerprint
+of the catalog rows.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ _FILES = "files"
 
 
 def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
-    """Returns a fingerprint of a table, its columns, indexes and partitions.
+    """Returns fingerprints of a table and its columns, indexes and partitions.
 
-    By `column 3`, `index 16390` and `partition 16400` the transaction that has last written the
-    catalog's row, and a hash of what may change without harm, such as a column's default. By
-    `table 16384` that of the table's row type, which is written if its name or schema changes, and
-    not by a GRANT. By `identity 16384` the replica identity, of what has rows. By `files` what
-    changes if rows are rewritten.
+    A fingerprint is the last transaction that wrote the catalog row, and a hash of the properties
+    that may change without harm, such as a column's default. The keys are:
+
+    - `column 3`, `index 16390`, `partition 16400`: the catalog row with this number.
+    - `table 16384`: the table's row type. Renaming the table writes it, and a GRANT does not.
+    - `identity 16384`: the replica identity of a table or leaf partition.
+    - `files`: a hash of the data files, which changes if the table is rewritten.
 
     Args:
         relation: the quoted table, as a text literal.
@@ -102,72 +105,79 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     return {str(name): f"{written} {harmless}" for name, written, harmless in rows}
 
 
-def describe_reverted_change(before: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """Returns what was altered since the last sync but looks unchanged; empty if nothing.
+def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, str]) -> str:
+    """Returns what was altered since the last sync and then reverted; empty if nothing.
 
-    Columns, indexes and partitions that were added or removed are not reported.
+    Does not report columns, indexes and partitions that were added or removed.
 
     Args:
         before: the result of :func:`read_fingerprints` at the last sync.
+        current: its current result.
     """
-    for name in sorted(set(before) & set(found)):
+    for name in sorted(set(before) & set(current)):
         kind = name.partition(" ")[0]
-        if kind == _IDENTITY and before[name] != found[name]:
+        if kind == _IDENTITY and before[name] != current[name]:
             return "its replica identity was changed"
-        if kind == _INDEX and _is_rewritten(name, before, found):
+        if kind == _INDEX and _is_rewritten(name, before, current):
             return "its replica identity was changed and changed back"
-        if kind == _PARTITION and _is_rewritten(name, before, found):
+        if kind == _PARTITION and _is_rewritten(name, before, current):
             return "a partition was detached and attached again"
-        if kind == _TABLE and _is_rewritten(name, before, found):
+        if kind == _TABLE and _is_rewritten(name, before, current):
             return "the table or a partition was renamed and renamed back"
-    columns = _list_rewritten_columns(before, found)
-    if len(columns) > 1 or (columns and before.get(_FILES) != found.get(_FILES)):
+    columns = _list_rewritten_columns(before, current)
+    if len(columns) > 1 or (columns and before.get(_FILES) != current.get(_FILES)):
         return f"{', '.join(columns)} was altered and altered back"
     return ""
 
 
-def has_changed(before: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Returns whether a column may have had another name for a while; only the log shows it.
+def has_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str]) -> bool:
+    """Returns whether a column may have been renamed and renamed back since the last sync.
 
-    Nothing else does: `alter column … set statistics` looks the same, if it is said twice.
+    The catalog alone cannot show it: two `alter column … set statistics` look the same. The column
+    names in the log decide.
     """
-    return bool(_list_rewritten_columns(before, found))
+    return bool(_list_rewritten_columns(before, current))
 
 
-def _list_rewritten_columns(before: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    both = sorted(set(before) & set(found))
-    return [n for n in both if n.startswith(_COLUMN) and _is_rewritten(n, before, found)]
+def _list_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    names = sorted(set(before) & set(current))
+    return [
+        name for name in names if name.startswith(_COLUMN) and _is_rewritten(name, before, current)
+    ]
 
 
-def _is_rewritten(name: str, before: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Returns whether a row of the catalog was rewritten with the same contents."""
-    (was, same), (now, harmless) = before[name].split(" "), found[name].split(" ")
-    return was != now and same == harmless
+def _is_rewritten(name: str, before: Mapping[str, str], current: Mapping[str, str]) -> bool:
+    """Returns whether a catalog row was rewritten without a change of its harmless properties."""
+    (old_xmin, old_harmless), (new_xmin, new_harmless) = (
+        before[name].split(" "),
+        current[name].split(" "),
+    )
+    return old_xmin != new_xmin and old_harmless == new_harmless
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A table below a partitioned one.
+    """A partition of a table, at any level.
 
     Attributes:
-        name: as SQL needs it.
-        parent: the id of the table that it is a partition of.
-        leaf: whether it has rows of its own.
-        born: whether it was created and became a partition in one transaction, so that no other
-            transaction has written to it before.
-        transaction, command: what made it a partition.
+        name: the quoted name.
+        parent: the id of the table to which it is attached.
+        is_leaf: whether the partition stores rows.
+        created_attached: whether one transaction created and attached the partition, so that no
+            other transaction can have written to it before.
+        transaction, command: the transaction and the command that attached the partition.
     """
 
     name: str
     parent: str
-    leaf: bool
-    born: bool
+    is_leaf: bool
+    created_attached: bool
     transaction: int
     command: int
 
 
 def read_partitions(connection: Connection, relation: str) -> dict[str, Partition]:
-    """Returns all partitions of a table by their ids; empty if it is not partitioned.
+    """Returns all partitions of a table, by id; empty if it is not partitioned.
 
     Args:
         relation: the quoted table, as a text literal.
@@ -191,46 +201,55 @@ def read_partitions(connection: Connection, relation: str) -> dict[str, Partitio
     )
     return {
         str(oid): Partition(
-            str(name), str(parent), leaf == "true", born == "true", int(xmin or 0), int(cmin or 0)
+            str(name),
+            str(parent),
+            is_leaf == "true",
+            created_attached == "true",
+            int(xmin or 0),
+            int(cmin or 0),
         )
-        for oid, name, parent, leaf, born, xmin, cmin in rows
+        for oid, name, parent, is_leaf, created_attached, xmin, cmin in rows
     }
 
 
-def describe_moves(
-    connection: Connection, before: Collection[str], found: Mapping[str, Partition]
+def describe_partition_changes(
+    connection: Connection, before: Collection[str], current: Mapping[str, Partition]
 ) -> str:
-    """Returns how rows have come or gone with partitions; empty if they have not.
+    """Returns how partitions added or removed rows; empty if they did not.
 
     Args:
         before: the ids of the partitions at the last sync.
+        current: the current partitions.
     """
-    if set(before) - set(found):
+    if set(before) - set(current):
         return "a partition was detached or dropped"
-    for oid, partition in found.items():
-        if oid in before or not partition.leaf:
+    for oid, partition in current.items():
+        if oid in before or not partition.is_leaf:
             continue
-        rows = _select_unlogged(oid, before, found)
+        rows = _build_unlogged_query(oid, before, current)
         if connection.rows(f"select 1 where exists ({rows})"):
             return f"the partition {partition.name} was attached"
     return ""
 
 
-def _select_unlogged(oid: str, before: Collection[str], found: Mapping[str, Partition]) -> str:
-    """Returns a query for rows that a new partition may have had before it became one.
+def _build_unlogged_query(
+    oid: str, before: Collection[str], current: Mapping[str, Partition]
+) -> str:
+    """Returns a query for rows that may have been in a new partition before it was attached.
 
-    All rows, unless it was created and attached in one transaction: then that transaction's, as
-    far as it wrote them by earlier commands. (A lock on a row hides the command's number.)
+    Selects all rows, unless one transaction created and attached the partition. Then it selects the
+    rows that this transaction wrote before the attaching command. It also selects this
+    transaction's locked rows, because a lock hides the number of the command.
     """
-    leaf = found[oid]
+    leaf = current[oid]
     rows, command = f"select from {leaf.name}", leaf.command
-    while oid in found and oid not in before:
-        above = found[oid]
-        if not above.born:
+    while oid in current and oid not in before:
+        ancestor = current[oid]
+        if not ancestor.created_attached:
             return rows
-        if above.transaction == leaf.transaction:
-            command = max(command, above.command)
-        oid = above.parent
+        if ancestor.transaction == leaf.transaction:
+            command = max(command, ancestor.command)
+        oid = ancestor.parent
     return (
         f"{rows} where xmin = '{leaf.transaction}'::xid "
         f"and (cmin::text::bigint < {command} or xmax <> '0'::xid)"

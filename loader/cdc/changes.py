@@ -1,10 +1,13 @@
-"""Turns a table's spooled changes into rows, in the order of the log.
+"""Converts a table's spooled changes to rows, in the order of the log.
 
-An update is the row as it was afterwards; if it changed the key, also a tombstone of the old key.
-A delete is a tombstone, which holds only the key: deleted values are not written again. A TRUNCATE
-is a tombstone of every key that lived. Large values that an update did not change are not in the
-log, and come from the row's version before it. After a read of all rows, keys that are in raw and
-gone from the source get tombstones.
+- An insert or update becomes the new row. If an update changes the key, it also becomes a
+  tombstone of the old key.
+- A delete becomes a tombstone, which contains only the key.
+- A TRUNCATE becomes a tombstone of every existing key.
+- If an update does not change a large value, the log omits the value. It is taken from the
+  previous version of the row.
+
+After a read of all rows, each key that is only in raw becomes a tombstone (`find_missing_keys`).
 """
 
 from __future__ import annotations
@@ -36,10 +39,10 @@ _TRANSACTION = "_cq_transaction"
 _PART = "_cq_part"
 _MISSING = "_cq_missing"
 _INSERT = "_cq_insert"
-_LIFE = "_cq_life"
+_ROW_ID = "_cq_row_id"
 _NEWEST = "_cq_newest"
 _JSON = {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
-"""How changes are parsed: values may be as long as PostgreSQL's, which end at 1 GB."""
+"""Options for parsing changes. The maximum length exceeds that of PostgreSQL's values (1 GB)."""
 
 
 @dataclass(frozen=True)
@@ -47,78 +50,81 @@ class Changes:
     """A table's changes in a spool.
 
     Attributes:
-        logged: the table's name in the log.
-        columns: its columns, in the order of the table's schema.
-        key: the primary key's columns.
-        first: the ordinal of the first transaction that counts.
-        seen: what the first load has seen already; None if nothing.
-        earlier: what its chunks had seen that end with these keys
-            (:class:`loader.cdc.position.Mark`).
-        placeholder: Debezium's text for a value that the log leaves out.
-        cached: keeps rows that are read more than once, until the run ends.
+        table: the table.
+        spool: the spool.
+        log_name: the table's name in the log.
+        columns: the table's columns, in the order of its schema.
+        key: the names of the key's columns.
+        first: the ordinal of the first transaction that is not in raw.
+        snapshot: the first load's snapshot, whose changes are in raw; None if it is no longer
+            needed (:class:`loader.cdc.position.Mark`).
+        earlier_chunks: the last keys and snapshots of interrupted first loads.
+        placeholder: Debezium's text for a value that the log omits.
+        cache: caches rows that are read more than once, until the run ends.
     """
 
     table: SourceTable
     spool: ChangeSpool
-    logged: str
+    log_name: str
     columns: Sequence[LoggedColumn]
     key: Sequence[str]
     first: int
-    seen: VisibleTransactions | None
-    earlier: Sequence[tuple[Key, VisibleTransactions]]
+    snapshot: VisibleTransactions | None
+    earlier_chunks: Sequence[tuple[Key, VisibleTransactions]]
     placeholder: str
-    cached: Callable[[DataFrame], DataFrame]
+    cache: Callable[[DataFrame], DataFrame]
 
     def select_rows(self, spark: SparkSession, window: Window) -> DataFrame:
-        """Returns the rows, lazily: the table's columns and ``_cq_deleted``, in the log's order."""
-        found = self._split_versions(self._parse_changes(spark))
-        if self.spool.count_left_out(self.logged):
-            found = self._fill_values(found, window)
-        if self.spool.count_truncates(self.logged):
-            found = self._expand_truncates(found, window)
-        return found.orderBy(_NUMBER, _PART).select(
+        """Returns the changes as rows in the log's order: the table's columns and `_cq_deleted`."""
+        rows = self._split_versions(self._parse_changes(spark))
+        if self.spool.count_left_out(self.log_name):
+            rows = self._fill_values(rows, window)
+        if self.spool.count_truncates(self.log_name):
+            rows = self._expand_truncates(rows, window)
+        return rows.orderBy(_NUMBER, _PART).select(
             *(f.col(quote_name(name)) for name in self.table.schema.names), f.col(DELETED)
         )
 
     def list_column_names(self, spark: SparkSession) -> set[str]:
-        """Returns the names that columns have in the changes."""
+        """Returns all column names in the changes."""
         change = f.from_json("text", "after map<string, string>", _JSON)
         names = f.map_keys(change.getField("after"))
-        found = self._read_lines(spark).select(f.explode(names).alias("name"))
-        return {name for (name,) in found.distinct().collect()}
+        rows = self._read_lines(spark).select(f.explode(names).alias("name"))
+        return {name for (name,) in rows.distinct().collect()}
 
-    def has_moved_rows(self, spark: SparkSession) -> bool:
-        """Returns whether an update gave a row another key and left out a large value.
+    def has_incomplete_key_changes(self, spark: SparkSession) -> bool:
+        """Returns whether the log omits a large value in an update that changed a key.
 
-        Debezium makes a delete and an insert of it; no other insert lacks a value.
+        Debezium writes such an update as a delete and an insert. The log omits no values of other
+        inserts.
         """
         change = f.col("change")
         after = change.getField("after")
         left_out = reduce(or_, [is_left_out(after, c, self.placeholder) for c in self.columns])
-        came = self._has_new_key(change) | (change.getField("op") == "c")
-        rows = self._parse_changes(spark).where(came & left_out)
+        is_new_key = self._has_new_key(change) | (change.getField("op") == "c")
+        rows = self._parse_changes(spark).where(is_new_key & left_out)
         return not rows.isEmpty()
 
     def _has_new_key(self, change: Column) -> Column:
-        """Returns whether a change gives a row another key."""
+        """Returns whether a change is an update that changed the key."""
         before, after = change.getField("before"), change.getField("after")
-        at = {name: i for i, name in enumerate(self.table.schema.names)}
-        names = [self.columns[at[name]].name for name in self.key]
+        indexes = {name: i for i, name in enumerate(self.table.schema.names)}
+        names = [self.columns[indexes[name]].name for name in self.key]
         same = [before.getField(name).eqNullSafe(after.getField(name)) for name in names]
         return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
 
     def _parse_changes(self, spark: SparkSession) -> DataFrame:
-        """Returns number, transaction and change of the transactions that count."""
+        """Returns the number, transaction and parsed change of each line that is not in raw."""
         schema = build_json_schema(self.columns)
         change = f.from_json("text", schema, _JSON)
         return self._read_lines(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
 
     def _read_lines(self, spark: SparkSession) -> DataFrame:
-        """Returns the spool's lines of the transactions that count."""
+        """Returns the spool's lines of complete transactions that are not in raw."""
         parts = f.split("value", "\t", 4)
         lines = (
             spark.read.option("lineSep", "\n")
-            .text(f"file:{literal_path(str(self.spool.folder_of(self.logged)))}")
+            .text(f"file:{literal_path(str(self.spool.get_folder(self.log_name)))}")
             .select(
                 parts[0].cast("bigint").alias(_NUMBER),
                 parts[1].cast("bigint").alias("ordinal"),
@@ -127,37 +133,39 @@ class Changes:
             )
             .where((f.col("ordinal") >= self.first) & (f.col("ordinal") < len(self.spool)))
         )
-        # What the first of a load's snapshots sees, all of them do.
-        first = self.earlier[0][1] if self.earlier else self.seen
+        # A transaction that is visible in the load's first snapshot is visible in all of them.
+        first = self.earlier_chunks[0][1] if self.earlier_chunks else self.snapshot
         return lines if first is None else lines.where(~is_visible(first, f.col(_TRANSACTION)))
 
     def _split_versions(self, lines: DataFrame) -> DataFrame:
-        """Returns a row for each version and tombstone; a TRUNCATE has no key and is deleted."""
+        """Returns a row for each version and tombstone; a TRUNCATE is a tombstone without a key."""
         change = f.col("change")
         before, after, op = (change.getField(name) for name in ("before", "after", "op"))
-        at = {name: i for i, name in enumerate(self.table.schema.names)}
-        keys = [self.columns[at[name]] for name in self.key]
-        moved = self._has_new_key(change)
-        keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
+        indexes = {name: i for i, name in enumerate(self.table.schema.names)}
+        keys = [self.columns[indexes[name]] for name in self.key]
+        has_new_key = self._has_new_key(change)
+        lacks_key = reduce(and_, [before.getField(k.name).isNull() for k in keys])
         refusal = f.raise_error(
             f.lit(
-                "the log has a change without the row's old key: it was null, or the table's "
-                "REPLICA IDENTITY did not hold it then. Read the table again (--full-refresh)"
+                "the log has a change without the row's old key: the key was null, or the table's "
+                "REPLICA IDENTITY did not contain it. Read the table again (--full-refresh)"
             )
         )
-        has_key = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))
-        gone = self._build_row(before, True, f.lit(False)).withField(DELETED, has_key)
-        there = self._build_row(after, False, op == "c")
+        has_key = f.when((op != "t") & lacks_key, refusal.cast("boolean")).otherwise(f.lit(True))
+        tombstone = self._build_row(before, True, f.lit(False)).withField(DELETED, has_key)
+        version = self._build_row(after, False, op == "c")
         parts = (
-            f.when(op.isin("d", "t"), f.array(gone))
-            .when(moved, f.array(gone, there))
-            .otherwise(f.array(there))
+            f.when(op.isin("d", "t"), f.array(tombstone))
+            .when(has_new_key, f.array(tombstone, version))
+            .otherwise(f.array(version))
         )
         rows = lines.select(_NUMBER, _TRANSACTION, f.posexplode(parts).alias(_PART, "row"))
-        if self.earlier:
+        if self.earlier_chunks:
             key = {name: self.table.schema[name].dataType for name in self.key}
-            of, row = f.col(_TRANSACTION), f.col("row")
-            rows = rows.where(~is_visible_to_chunk(self.earlier, self.seen, of, key, row))
+            transaction, row = f.col(_TRANSACTION), f.col("row")
+            rows = rows.where(
+                ~is_visible_to_chunk(self.earlier_chunks, self.snapshot, transaction, key, row)
+            )
         return rows.select(_NUMBER, _PART, "row.*")
 
     def _build_row(self, row: Column, deleted: bool, insert: Column) -> Column:
@@ -168,18 +176,18 @@ class Changes:
         for i, (column, field) in enumerate(
             zip(self.columns, self.table.schema.fields, strict=True)
         ):
-            held = not deleted or field.name.lower() in keys
-            doubted = self.spool.replaced.has_replaced_elements(column.name)
-            if not held:
-                made = f.lit(None)
+            is_written = not deleted or field.name.lower() in keys
+            has_replaced = self.spool.warnings.has_replaced_elements(column.name)
+            if not is_written:
+                value = f.lit(None)
             elif i in as_texts:
-                made = cast_exactly(convert_to_text(row, column), field.dataType, field.name)
+                value = cast_exactly(convert_to_text(row, column), field.dataType, field.name)
             else:
-                made = convert_value(row, column, field.dataType, doubted)
-            lacks = f.lit(False) if deleted else is_left_out(row, column, self.placeholder)
-            missing.append(lacks)
-            made = f.when(~lacks, made) if column.toastable and not deleted else made
-            fields.append(made.cast(field.dataType).alias(field.name))
+                value = convert_value(row, column, field.dataType, has_replaced)
+            is_missing = f.lit(False) if deleted else is_left_out(row, column, self.placeholder)
+            missing.append(is_missing)
+            value = f.when(~is_missing, value) if column.is_toastable and not deleted else value
+            fields.append(value.cast(field.dataType).alias(field.name))
         return f.struct(
             *fields,
             f.lit(deleted).alias(DELETED),
@@ -188,110 +196,116 @@ class Changes:
         )
 
     def _fill_values(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Fills the values that the log leaves out from each row's version before."""
-        rows = self.cached(rows)
-        versions = self._add_lives(
-            self._add_raw_versions(rows, window), self._list_moved_keys(rows)
+        """Fills the values that the log omits from the previous version of each row."""
+        rows = self.cache(rows)
+        versions = self._add_row_ids(
+            self._add_raw_versions(rows, window), self._list_key_changes(rows)
         )
-        by_life = Over.partitionBy(_LIFE).orderBy(_NUMBER, _PART)
+        by_row_id = Over.partitionBy(_ROW_ID).orderBy(_NUMBER, _PART)
         columns = []
-        for place, field in enumerate(self.table.schema.fields):
+        for i, field in enumerate(self.table.schema.fields):
             name = f.col(quote_name(field.name))
-            if not self.columns[place].toastable:
+            if not self.columns[i].is_toastable:
                 columns.append(name)
                 continue
-            lacks = f.col(_MISSING).getItem(place)
-            known = f.when(~lacks & ~f.col(DELETED), f.struct(name.alias("value")))
-            before = f.last(known, ignorenulls=True).over(by_life)
-            unknown = f.raise_error(
+            is_missing = f.col(_MISSING).getItem(i)
+            value = f.when(~is_missing & ~f.col(DELETED), f.struct(name.alias("value")))
+            previous = f.last(value, ignorenulls=True).over(by_row_id)
+            refusal = f.raise_error(
                 f.lit(
                     f"neither the log nor raw has the value of {field.name} in a changed row: set "
                     "the table's REPLICA IDENTITY to FULL, then read it again (--full-refresh)"
                 )
             )
-            filled = f.when(before.isNotNull(), before.getField("value")).otherwise(
-                unknown.cast(field.dataType)
+            filled = f.when(previous.isNotNull(), previous.getField("value")).otherwise(
+                refusal.cast(field.dataType)
             )
-            columns.append(f.when(lacks, filled).otherwise(name).alias(field.name))
+            columns.append(f.when(is_missing, filled).otherwise(name).alias(field.name))
         return versions.select(_NUMBER, _PART, *columns, DELETED, _MISSING, _INSERT).where(
             f.col(_NUMBER) > 0
         )
 
-    def _list_moved_keys(self, rows: DataFrame) -> list[tuple[int, str, str]]:
-        """Returns the rows whose key has changed and which lack a value: number, old and new key.
+    def _list_key_changes(self, rows: DataFrame) -> list[tuple[int, str, str]]:
+        """Returns number, old key and new key of each update that changed a key and lacks a value.
 
-        Such an update is a tombstone and then a row, in one change, or (Debezium) in two that
-        follow each other, the second being an insert. No other insert lacks a value.
+        Such an update is a tombstone followed by a row. The log has it as one change, and Debezium
+        may write it as a delete followed by an insert. The log omits no values of other inserts.
         """
-        gone = rows.where(f.col(DELETED)).select(
-            f.col(_NUMBER).alias("gone"), self._key.alias("old")
+        tombstones = rows.where(f.col(DELETED)).select(
+            f.col(_NUMBER).alias("deleted"), self._key_text.alias("old")
         )
-        moved = rows.where(
+        versions = rows.where(
             f.array_contains(_MISSING, True) & ((f.col(_PART) == 1) | f.col(_INSERT))
         ).select(
             f.col(_NUMBER).alias("number"),
-            (f.col(_NUMBER) - f.when(f.col(_PART) == 1, 0).otherwise(1)).alias("place"),
-            self._key.alias("new"),
+            (f.col(_NUMBER) - f.when(f.col(_PART) == 1, 0).otherwise(1)).alias("previous"),
+            self._key_text.alias("new"),
         )
-        found = moved.join(gone, f.col("gone") == f.col("place")).select("number", "old", "new")
-        # A key that is written with other digits, as 1.0 and 1.00, is the same key.
-        found = found.where(f.col("old") != f.col("new"))
-        return sorted((row["number"], row["old"], row["new"]) for row in found.collect())
+        key_changes = versions.join(tombstones, f.col("deleted") == f.col("previous")).select(
+            "number", "old", "new"
+        )
+        # Keys that differ only in trailing zeros, such as 1.0 and 1.00, are equal.
+        key_changes = key_changes.where(f.col("old") != f.col("new"))
+        return sorted((row["number"], row["old"], row["new"]) for row in key_changes.collect())
 
-    def _add_lives(self, versions: DataFrame, moves: Sequence[tuple[int, str, str]]) -> DataFrame:
-        """Adds what identifies a row while its key changes: the key that it had at first."""
-        own = self._key
-        if not moves:
-            return versions.withColumn(_LIFE, own)
-        lives: dict[str, str] = {}
-        begun = []
-        for number, old, new in moves:
-            lives[new] = lives.get(old, old)
-            lives[old] = f"{old} {number}"  # a row that gets the old key now is another one
-            begun += [(key, number, lives[key]) for key in (old, new)]
-        columns = {"_cq_key": "string", "_cq_since": "bigint", "_cq_then": "string"}
-        spans = _make_rows(versions.sparkSession, columns, begun)
-        till = f.lead("_cq_since").over(Over.partitionBy("_cq_key").orderBy("_cq_since"))
-        spans = spans.select("*", till.alias("_cq_till"))
+    def _add_row_ids(
+        self, versions: DataFrame, key_changes: Sequence[tuple[int, str, str]]
+    ) -> DataFrame:
+        """Adds an id that remains the same when the key of a row changes: the row's first key."""
+        key = self._key_text
+        if not key_changes:
+            return versions.withColumn(_ROW_ID, key)
+        row_ids: dict[str, str] = {}
+        intervals = []
+        for number, old, new in key_changes:
+            row_ids[new] = row_ids.get(old, old)
+            row_ids[old] = f"{old} {number}"  # for a later row with this key
+            intervals += [(changed_key, number, row_ids[changed_key]) for changed_key in (old, new)]
+        columns = {"_cq_key": "string", "_cq_since": "bigint", "_cq_first_key": "string"}
+        spans = _create_rows(versions.sparkSession, columns, intervals)
+        until = f.lead("_cq_since").over(Over.partitionBy("_cq_key").orderBy("_cq_since"))
+        spans = spans.select("*", until.alias("_cq_until"))
         within = (
-            (own == f.col("_cq_key"))
+            (key == f.col("_cq_key"))
             & (f.col(_NUMBER) >= f.col("_cq_since"))
-            & (f.col("_cq_till").isNull() | (f.col(_NUMBER) < f.col("_cq_till")))
+            & (f.col("_cq_until").isNull() | (f.col(_NUMBER) < f.col("_cq_until")))
         )
         return (
             versions.join(f.broadcast(spans), within, "left")
-            .withColumn(_LIFE, f.coalesce("_cq_then", own))
-            .drop("_cq_key", "_cq_since", "_cq_till", "_cq_then")
+            .withColumn(_ROW_ID, f.coalesce("_cq_first_key", key))
+            .drop("_cq_key", "_cq_since", "_cq_until", "_cq_first_key")
         )
 
     @property
-    def _key(self) -> Column:
+    def _key_text(self) -> Column:
         return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
 
     def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Replaces each TRUNCATE by tombstones of the keys that lived when it came."""
+        """Replaces each TRUNCATE by tombstones of the keys that existed at that time."""
         no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
-        rows = self.cached(rows)
-        points = [r[0] for r in rows.where(is_truncate).select(_NUMBER).orderBy(_NUMBER).collect()]
-        rest = rows.where(~is_truncate)
+        rows = self.cache(rows)
+        truncates = [
+            r[0] for r in rows.where(is_truncate).select(_NUMBER).orderBy(_NUMBER).collect()
+        ]
+        others = rows.where(~is_truncate)
         keys = [f.col(quote_name(name)) for name in self.key]
         types = {field.name: field.dataType for field in self.table.schema.fields}
-        # Of each time between two TRUNCATEs, what lived at its end; the rest of what came before
-        # has its tombstone.
-        columns = {"_cq_since": "bigint", "_cq_till": "bigint"}
-        spans = _make_rows(rows.sparkSession, columns, list(pairwise([0, *points])))
-        within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_till"))
-        alive = (
-            self._add_raw_versions(rest, window)
+        # For each interval between two TRUNCATEs, finds the keys that exist at its end. All older
+        # keys have a tombstone.
+        columns = {"_cq_since": "bigint", "_cq_until": "bigint"}
+        spans = _create_rows(rows.sparkSession, columns, list(pairwise([0, *truncates])))
+        within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_until"))
+        existing = (
+            self._add_raw_versions(others, window)
             .select(*keys, DELETED, _NUMBER, _PART)
             .join(f.broadcast(spans), within)
-            .groupBy(*keys, "_cq_till")
+            .groupBy(*keys, "_cq_until")
             .agg(f.max_by(DELETED, f.struct(_NUMBER, _PART)).alias(_NEWEST))
             .where(~f.col(_NEWEST))
         )
-        tombstones = alive.select(
-            f.col("_cq_till").alias(_NUMBER),
+        tombstones = existing.select(
+            f.col("_cq_until").alias(_NUMBER),
             f.lit(0).alias(_PART),
             *(
                 (f.col(quote_name(name)) if name in self.key else f.lit(None))
@@ -303,10 +317,10 @@ class Changes:
             f.array(*[f.lit(False)] * len(types)).alias(_MISSING),
             f.lit(False).alias(_INSERT),
         )
-        return rest.unionByName(tombstones)
+        return others.unionByName(tombstones)
 
     def _add_raw_versions(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Returns the rows and, numbered 0, the newest version in raw of every key."""
+        """Returns the rows, and the newest version of every key in raw, with the number 0."""
         if window.read_raw is None:
             return rows
         names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]
@@ -316,7 +330,7 @@ class Changes:
             f.max_by(f.struct("*"), order).alias(_NEWEST)
         )
         keys = {name.lower() for name in self.key}
-        there = newest.select(
+        stored = newest.select(
             f.lit(0).cast("bigint").alias(_NUMBER),
             f.lit(0).alias(_PART),
             *(
@@ -333,13 +347,13 @@ class Changes:
             f.array(*[f.lit(False)] * len(self.columns)).alias(_MISSING),
             f.lit(False).alias(_INSERT),
         )
-        return there.unionByName(rows)
+        return stored.unionByName(rows)
 
 
-def _make_rows(
+def _create_rows(
     spark: SparkSession, columns: Mapping[str, str], values: Sequence[tuple[object, ...]]
 ) -> DataFrame:
-    """Returns a few rows. PySpark's own way takes a second to start a process for them."""
+    """Creates a DataFrame of a few rows. PySpark's `createDataFrame` would start a process."""
     text = json.dumps([dict(zip(columns, row, strict=True)) for row in values])
     fields = ", ".join(f"{name}: {kind}" for name, kind in columns.items())
     return spark.range(1).select(f.inline(f.from_json(f.lit(text), f"array<struct<{fields}>>")))
@@ -349,17 +363,19 @@ def find_missing_keys(
     rows: DataFrame,
     table: SourceTable,
     key: Sequence[str],
-    held: Callable[[Sequence[str]], DataFrame],
+    read_raw: Callable[[Sequence[str]], DataFrame],
 ) -> DataFrame:
-    """Returns tombstones of the keys that live in raw and are not among the rows.
+    """Returns tombstones of the keys that exist in raw but not in the source.
 
     Args:
-        rows: all rows that the source has.
-        held: reads columns of raw (:attr:`Window.read_raw`).
+        rows: all rows of the source.
+        table: the table.
+        key: the names of the key's columns.
+        read_raw: reads columns of raw (:attr:`Window.read_raw`).
     """
-    raw = held([*key, DELETED, GENERATION, BATCH, SEQUENCE])
+    raw = read_raw([*key, DELETED, GENERATION, BATCH, SEQUENCE])
     newest = f.max_by(DELETED, f.struct(GENERATION, BATCH, SEQUENCE))
-    alive = (
+    existing = (
         raw.groupBy(*(f.col(quote_name(name)) for name in key))
         .agg(newest.alias(DELETED))
         .where(~f.coalesce(f.col(DELETED), f.lit(False)))
@@ -368,13 +384,13 @@ def find_missing_keys(
     condition = f.lit(True)
     for i, name in enumerate(key):
         condition = condition & f.col(f"_cq_key_{i}").eqNullSafe(f.col(quote_name(name)))
-    gone = alive.join(
+    missing = existing.join(
         rows.select(*(f.col(quote_name(name)) for name in key)), condition, "left_anti"
     )
-    places = {name: f"_cq_key_{i}" for i, name in enumerate(key)}
-    return gone.select(
+    aliases = {name: f"_cq_key_{i}" for i, name in enumerate(key)}
+    return missing.select(
         *(
-            (f.col(places[field.name]) if field.name in places else f.lit(None))
+            (f.col(aliases[field.name]) if field.name in aliases else f.lit(None))
             .cast(field.dataType)
             .alias(field.name)
             for field in table.schema.fields

@@ -1,13 +1,13 @@
-"""Runs first loads, and keeps other runs from advancing the slot meanwhile.
+"""Runs first loads, and prevents other runs from moving the slot during them.
 
-A first load's table has no mark before it is published, so no other run could know that the slot
-must stay for it. An advisory lock protects it: first loads share it, and the run that moves the
-slot holds it exclusively.
+The state contains no mark of a table before its first load is published, so other runs cannot
+consider the table when they move the slot. An advisory lock protects the slot: first loads lock it
+in shared mode, and a run that moves the slot locks it in exclusive mode.
 
-A large table is loaded in chunks: ranges of its key, each a batch of its own. If the load is broken
-off, the next run goes on after the last chunk that is in raw, in a snapshot of its own. So a change
-may have been visible to one chunk's snapshot and not to another's: that is decided by the chunk
-that its key lies in (`position.is_visible_to_chunk`).
+A large table is loaded in chunks. A chunk is a range of the key, and a batch. If the load is
+interrupted, the next run continues after the last chunk that is in raw, but reads a new snapshot.
+So a change may be visible in the snapshot of one chunk and not in that of another. The snapshot of
+the chunk that contains the change's key decides (`position.is_visible_to_chunk`).
 """
 
 from __future__ import annotations
@@ -37,40 +37,43 @@ from loader.sources.jdbc.interface import (
 )
 from loader.spark.error_translation import DatabaseError
 
-_FEW = 4
-"""So many first loads have a snapshot each: each holds a connection."""
+_MAX_SNAPSHOTS = 4
+"""A run opens no more snapshots for single tables, because each needs a connection."""
 
 
 class FirstLoads:
-    """A run's first loads.
+    """The first loads of a run.
 
     Args:
-        tables: all of the run's tables that follow the log.
-        stack: closed at the end of the run.
+        slot: the source's slot and publication.
+        tables: all tables of the run with `sync_mode: cdc`.
+        stack: a stack that is closed at the end of the run.
 
     Attributes:
-        together: whether all tables are loaded, because the slot is new: one snapshot is enough.
+        share_snapshot: whether all tables are read in one snapshot, because the slot is new.
     """
 
     def __init__(self, slot: SourceSlot, tables: Sequence[SourceTable], stack: ExitStack) -> None:
-        self.together = False
+        self.share_snapshot = False
         self._slot = slot
         self._tables = tables
         self._stack = stack
         self._snapshots: dict[str, JdbcSnapshot] = {}
-        self._seen: dict[str, VisibleTransactions] = {}
+        self._visible: dict[str, VisibleTransactions] = {}
         self._chunks: dict[str, Chunk] = {}
-        self._shared = ExitStack()
+        self._slot_lock = ExitStack()
         self._position: int | None = None
         text = slot.database.dialect.text
-        self._key = f"pg_catalog.hashtext('strandline'), pg_catalog.hashtext({text(slot.name)})"
+        self._lock_key = (
+            f"pg_catalog.hashtext('strandline'), pg_catalog.hashtext({text(slot.name)})"
+        )
 
-    def bound_table(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
-        """Returns a table's start position in the log, its bounds, and the transactions it sees.
+    def plan_load(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
+        """Returns a table's start position in the log, its bounds, and its visible transactions.
 
-        From then on the slot stays where it is, until :meth:`release_slot`.
+        The slot does not move until :meth:`release_slot`.
         """
-        position = self._hold_slot()
+        position = self._lock_slot()
         self._chunks.pop(table.ref.name, None)
         return (
             position,
@@ -83,140 +86,147 @@ class FirstLoads:
         with self._open_snapshot(table).connect(table) as connection:
             return is_divisible(connection, self._slot.database.dialect, table, key)
 
-    def bound_next_chunk(
-        self, table: SourceTable, key: Sequence[LoggedColumn], after: Key | None
+    def plan_next_chunk(
+        self, table: SourceTable, key: Sequence[LoggedColumn], previous_key: Key | None
     ) -> tuple[Chunk, VisibleTransactions]:
-        """Returns the table's next chunk, and the transactions that its snapshot sees.
+        """Returns a table's next chunk, and the transactions that are visible in its snapshot.
 
         Args:
-            after: the last key of the chunk before it; None for the first one.
+            table: the table.
+            key: the columns of its key.
+            previous_key: the last key of the previous chunk; None for the first chunk.
         """
-        self._hold_slot()
+        self._lock_slot()
         database = self._slot.database
         size = database.options.batch_rows
         cores = database.spark.sparkContext.defaultParallelism
-        wanted = database.read_options(table.ref).num_partitions
-        with self._open_snapshot(table, after is not None).connect(table) as connection:
-            found = find_next_chunk(
+        configured = database.read_options(table.ref).num_partitions
+        with self._open_snapshot(table, previous_key is not None).connect(table) as connection:
+            chunk = find_next_chunk(
                 connection,
                 database.dialect,
                 database.relation(table.ref.native),
                 key,
-                after,
+                previous_key,
                 size,
-                choose_partition_count(size, cores, wanted),
+                choose_partition_count(size, cores, configured),
             )
-        self._chunks[table.ref.name] = found
-        return found, self._read_visible_transactions(table)
+        self._chunks[table.ref.name] = chunk
+        return chunk, self._read_visible_transactions(table)
 
     def refuse_lossy_values(self, table: SourceTable) -> None:
-        """Refuses values that the lake cannot hold: a load goes on that was judged in another run.
+        """Refuses values that the lake cannot store.
+
+        An earlier run checked this in another snapshot, if it began the load.
 
         Raises:
-            TableError: there are some.
+            TableError: if there are such values.
         """
         self._open_snapshot(table).refuse_lossy_values(table)
 
     def read(self, spark: SparkSession, table: SourceTable, bounds: Bounds) -> DataFrame:
-        """Reads all rows of a table, or those of its chunk."""
-        snapshot, found = self._open_snapshot(table), self._chunks.get(table.ref.name)
-        if found is None:
+        """Reads all rows of a table, or the rows of its current chunk."""
+        snapshot, chunk = self._open_snapshot(table), self._chunks.get(table.ref.name)
+        if chunk is None:
             return snapshot.read(spark, table, Window(), bounds)
-        parts = (snapshot.read_part(spark, table, condition) for condition in found.conditions)
+        parts = (snapshot.read_part(spark, table, condition) for condition in chunk.conditions)
         return reduce(DataFrame.unionAll, parts)
 
     def is_steady(self, table: SourceTable) -> bool:
-        """Returns whether a table's rows are counted and read in one snapshot."""
-        found = self._snapshots.get(table.ref.name)
-        return found is not None and found.is_steady(table)
+        """Returns whether a table's rows are counted and read in the same snapshot."""
+        snapshot = self._snapshots.get(table.ref.name)
+        return snapshot is not None and snapshot.is_steady(table)
 
     def _read_visible_transactions(self, table: SourceTable) -> VisibleTransactions:
-        """Returns the transactions that the table's snapshot sees."""
-        if table.ref.name not in self._seen:
+        """Returns the transactions that are visible in the table's snapshot."""
+        if table.ref.name not in self._visible:
             with self._open_snapshot(table).connect(table) as connection:
                 [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
             with self._slot.database.connect() as connection:
                 until = self._slot.read_end(connection)
-            self._seen[table.ref.name] = VisibleTransactions.parse(text or "", until)
-        return self._seen[table.ref.name]
+            self._visible[table.ref.name] = VisibleTransactions.parse(text or "", until)
+        return self._visible[table.ref.name]
 
-    def _open_snapshot(self, table: SourceTable, goes_on: bool = False) -> JdbcSnapshot:
-        """Returns the snapshot that a first load reads: later than the slot and the publication.
+    def _open_snapshot(self, table: SourceTable, is_resumed: bool = False) -> JdbcSnapshot:
+        """Returns the snapshot for a first load, taken after the slot and publication exist.
 
-        Tables are locked against ALTER for as long as it is held: not those that are not loaded,
-        unless many are.
+        An open snapshot blocks an ALTER of its tables. So it includes only the given table, unless
+        too many snapshots are open.
 
         Args:
-            goes_on: the table has been followed since an earlier run.
+            table: the table to load.
+            is_resumed: whether the load began earlier, so that the table is already published.
         """
-        found = self._snapshots.get(table.ref.name)
-        if found is not None:
-            return found
+        snapshot = self._snapshots.get(table.ref.name)
+        if snapshot is not None:
+            return snapshot
         database = self._slot.database
-        rest = [one for one in self._tables if one.ref.name not in self._snapshots]
-        few = len(set(map(id, self._snapshots.values()))) < _FEW
-        loaded = [table] if few and not self.together else rest
-        if not goes_on or loaded != [table]:
+        remaining = [other for other in self._tables if other.ref.name not in self._snapshots]
+        can_open_another = len(set(map(id, self._snapshots.values()))) < _MAX_SNAPSHOTS
+        loaded = [table] if can_open_another and not self.share_snapshot else remaining
+        if not is_resumed or loaded != [table]:
             with database.connect() as connection:
                 self._slot.await_open_transactions(connection)
         moment = self._stack.enter_context(open_exported_snapshot(database, loaded))
-        found = JdbcSnapshot(database, moment)
-        self._stack.callback(found.close)
-        self._snapshots |= {one.ref.name: found for one in loaded}
-        return found
+        snapshot = JdbcSnapshot(database, moment)
+        self._stack.callback(snapshot.close)
+        self._snapshots |= {other.ref.name: snapshot for other in loaded}
+        return snapshot
 
-    def _hold_slot(self) -> int:
-        """Returns the slot's position and keeps it there; waits for a run that is moving it.
+    def _lock_slot(self) -> int:
+        """Locks the slot at its position, which it returns; waits while another run moves it.
 
-        The lock has a connection of its own, so it is released with the process, even on a crash.
+        The lock has a separate connection, so the server releases it even if the process crashes.
 
         Raises:
-            TableError: if the slot is gone.
+            TableError: if the slot does not exist or is lost.
         """
         if self._position is not None:
             return self._position
-        connection = self._shared.enter_context(self._slot.database.connect())
+        connection = self._slot_lock.enter_context(self._slot.database.connect())
         for statement in (*disable_timeouts(connection), "set idle_session_timeout = 0"):
             connection.execute(statement)
         connection.execute(f"set lock_timeout = '{self._slot.database.lock_timeout}s'")
-        connection.execute(f"select pg_catalog.pg_advisory_lock_shared({self._key})")
-        # The server takes a moment to notice that a connection is closed.
-        self._shared.callback(self._unlock, connection)
+        connection.execute(f"select pg_catalog.pg_advisory_lock_shared({self._lock_key})")
+        # Unlocks explicitly, because the server notices a closed connection with a delay.
+        self._slot_lock.callback(self._unlock, connection)
         with self._slot.database.connect() as other:
-            found = self._slot.read_slot(other)
-        if found is None or found.lost:
+            slot = self._slot.read_slot(other)
+        if slot is None or slot.lost:
             raise TableError(
-                "the replication slot is gone",
+                "the replication slot was dropped or invalidated",
                 where=f"source {self._slot.database.name}, sync_mode: cdc",
                 remedy="Run again",
             )
-        self._position = found.confirmed
+        self._position = slot.confirmed
         return self._position
 
     def release_slot(self) -> None:
-        """Ends this run's first loads."""
+        """Ends the first loads of this run: other runs may move the slot again."""
         self._position = None
-        self._shared.close()
+        self._slot_lock.close()
 
     def _unlock(self, connection: Connection) -> None:
-        with suppress(DatabaseError):  # a connection that has broken holds no lock
-            connection.execute(f"select pg_catalog.pg_advisory_unlock_shared({self._key})")
+        with suppress(DatabaseError):  # the server has released the lock of a broken connection
+            connection.execute(f"select pg_catalog.pg_advisory_unlock_shared({self._lock_key})")
 
     @contextmanager
     def exclude_loads(self, connection: Connection) -> Iterator[bool]:
-        """Yields whether no first load goes on; none begins meanwhile."""
-        [(granted,)] = connection.rows(f"select pg_catalog.pg_try_advisory_lock({self._key})::text")
+        """Yields whether no first load is running. None can start inside the context."""
+        [(granted,)] = connection.rows(
+            f"select pg_catalog.pg_try_advisory_lock({self._lock_key})::text"
+        )
         try:
             yield granted == "true"
         finally:
             if granted == "true":
-                connection.execute(f"select pg_catalog.pg_advisory_unlock({self._key})")
+                connection.execute(f"select pg_catalog.pg_advisory_unlock({self._lock_key})")
 
 
 _DATE = r"\d{4}-\d\d-\d\d"
 _TIME = _DATE + r" \d\d:\d\d:\d\d(\.\d+)?"
 _TEXTS = ("text", "varchar")
-_ORDERED = {
+_KEY_FORMATS = {
     **dict.fromkeys(("int2", "int4", "int8"), r"-?\d+"),
     **dict.fromkeys(_TEXTS, r"(?s:.*)"),
     "uuid": r"[0-9a-f-]{36}",
@@ -224,7 +234,7 @@ _ORDERED = {
     "timestamp": _TIME,
     "timestamptz": _TIME + r"\+00",
 }
-"""Types that PostgreSQL and Spark order alike, and the values that both read."""
+"""Types that PostgreSQL and Spark order equally, and a pattern of the values that both can read."""
 
 
 @dataclass(frozen=True)
@@ -232,34 +242,36 @@ class Chunk:
     """A range of a table's key.
 
     Attributes:
-        rows: how many rows it has; None if it is unknown.
-        conditions: SQL for each reader's share of it.
-        upto: its last key; None if nothing follows it.
+        rows: the number of rows; None if it is unknown.
+        conditions: SQL conditions that divide the chunk among parallel readers.
+        last_key: the chunk's last key; None if this is the last chunk.
     """
 
     rows: int | None
     conditions: Sequence[str]
-    upto: Key | None
+    last_key: Key | None
 
 
 def is_divisible(
     connection: Connection, dialect: Dialect, table: SourceTable, key: Sequence[LoggedColumn]
 ) -> bool:
-    """Returns whether a table can be loaded in chunks: Spark orders its key as the database does.
+    """Returns whether a table can be loaded in chunks.
 
-    A key that only the spec declares may not be unique, and has no index.
+    Spark must order the key as the database does, and the database must declare it. A key that
+    only the spec declares may lack an index and contain duplicates.
     """
     declared = {name.lower() for name in table.primary_key}
     if declared != {column.name.lower() for column in key}:
         return False
     native = table.ref.native
-    place = (native.catalog, native.schema, native.table)
-    chosen = {native.columns[index] for index in native.as_texts}
-    return chosen.isdisjoint(column.name for column in key) and all(
-        column.kind in _ORDERED
-        and not column.array
+    relation = (native.catalog, native.schema, native.table)
+    read_as_texts = {native.columns[index] for index in native.as_texts}
+    return read_as_texts.isdisjoint(column.name for column in key) and all(
+        column.kind in _KEY_FORMATS
+        and not column.is_array
         and (
-            column.kind not in _TEXTS or dialect.is_ordered_by_bytes(connection, place, column.name)
+            column.kind not in _TEXTS
+            or dialect.is_ordered_by_bytes(connection, relation, column.name)
         )
         for column in key
     )
@@ -270,29 +282,32 @@ def find_next_chunk(
     dialect: Dialect,
     relation: str,
     key: Sequence[LoggedColumn],
-    after: Key | None,
+    previous_key: Key | None,
     size: int,
     readers: int,
 ) -> Chunk:
     """Returns the next chunk.
 
     Args:
+        connection: a connection with the table's snapshot.
+        dialect: the SQL of the database.
         relation: the quoted table.
-        after: the last key of the chunk before it; None for the first one.
-        size: how many rows it has at most.
-        readers: among how many readers it is divided.
+        key: the columns of the key.
+        previous_key: the last key of the previous chunk; None for the first chunk.
+        size: the maximum number of rows.
+        readers: the number of parallel readers.
     """
     names = ", ".join(dialect.quote(column.name) for column in key)
     texts = ", ".join(f"{dialect.quote(column.name)}::text" for column in key)
 
-    def beyond(operator: str, values: Key) -> str:
+    def compare_key(operator: str, values: Key) -> str:
         literals = ", ".join(
             f"{dialect.text(value)}::{column.declared}"
             for value, column in zip(values, key, strict=True)
         )
         return f"({names}) {operator} ({literals})"
 
-    begins = "" if after is None else f"where {beyond('>', after)}"
+    where = "" if previous_key is None else f"where {compare_key('>', previous_key)}"
     step = max(1, -(-size // readers))
     rows = connection.rows(
         f"""
@@ -303,7 +318,7 @@ def find_next_chunk(
                 pg_catalog.row_number() over (order by {names}) as _cq_n,
                 pg_catalog.count(*) over () as _cq_total
             from (
-                select {names} from {relation} {begins} order by {names} limit {size + 1}
+                select {names} from {relation} {where} order by {names} limit {size + 1}
             ) as next
         ) as numbered
         where _cq_n % {step} = 0 or _cq_n = {size} or _cq_n = _cq_total
@@ -312,23 +327,26 @@ def find_next_chunk(
     )
     keys = {int(n or 0): tuple(value or "" for value in values) for n, _, *values in rows}
     total = int(rows[0][1] or 0) if rows else 0
-    upto = keys[size] if total > size and _is_plain(keys[size], key) else None
-    cuts = [values for n, values in keys.items() if n < min(total, size)]
-    marks = [*([after] if after is not None else []), *cuts]
+    last_key = keys[size] if total > size and _is_equal_in_spark(keys[size], key) else None
+    inner_limits = [values for n, values in keys.items() if n < min(total, size)]
+    limits = [*([previous_key] if previous_key is not None else []), *inner_limits]
     conditions = [
-        *([beyond("<=", marks[0])] if after is None and marks else []),
-        *(f"{beyond('>', low)} and {beyond('<=', high)}" for low, high in pairwise(marks)),
+        *([compare_key("<=", limits[0])] if previous_key is None and limits else []),
+        *(
+            f"{compare_key('>', low)} and {compare_key('<=', high)}"
+            for low, high in pairwise(limits)
+        ),
     ]
-    last = [beyond(">", marks[-1])] if marks else []
-    last += [beyond("<=", upto)] if upto is not None else []
-    conditions.append(" and ".join(last) or "true")
-    known = total <= size or upto is not None
-    return Chunk(min(total, size) if known else None, conditions, upto)
+    last_conditions = [compare_key(">", limits[-1])] if limits else []
+    last_conditions += [compare_key("<=", last_key)] if last_key is not None else []
+    conditions.append(" and ".join(last_conditions) or "true")
+    is_counted = total <= size or last_key is not None
+    return Chunk(min(total, size) if is_counted else None, conditions, last_key)
 
 
-def _is_plain(values: Key, key: Sequence[LoggedColumn]) -> bool:
-    """Returns whether Spark reads a key's values as PostgreSQL means them: not infinity, not BC."""
+def _is_equal_in_spark(values: Key, key: Sequence[LoggedColumn]) -> bool:
+    """Returns whether Spark reads a key's values correctly, unlike infinity and dates BC."""
     return all(
-        re.fullmatch(_ORDERED[column.kind], value)
+        re.fullmatch(_KEY_FORMATS[column.kind], value)
         for value, column in zip(values, key, strict=True)
     )

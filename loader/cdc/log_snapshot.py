@@ -15,20 +15,26 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loader.cdc.catalog_changes import has_changed
+from loader.cdc.catalog_changes import has_rewritten_columns
 from loader.cdc.changes import Changes, find_missing_keys
 from loader.cdc.debezium.engine import build_missing_error, is_installed
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.first_load import FirstLoads
 from loader.cdc.position import Mark, format_position
-from loader.cdc.requirements import UnmetRequirements, find_unmet_requirements
-from loader.cdc.slot import SlotAdvance, SourceSlot, name_in_log, schema_and_table, slot_name
+from loader.cdc.requirements import RequirementErrors, check_requirements
+from loader.cdc.slot import (
+    SlotAdvance,
+    SourceSlot,
+    build_log_name,
+    choose_slot_name,
+    get_schema_and_table,
+)
 from loader.cdc.slot_setup import SlotSetup, prepare_slot
 from loader.cdc.table_definition import (
-    Definitions,
     LoggedColumn,
+    TableDefinitions,
     describe_alteration,
-    describe_misnaming,
+    describe_unknown_names,
     list_by_number,
 )
 from loader.cdc.wal_reader import LogRead, LogReader
@@ -42,25 +48,27 @@ from loader.spark.temporary_files import private_folder
 _log = logging.getLogger("loader")
 T = TypeVar("T")
 
-SEGMENT = 16 * 1024 * 1024
-"""The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
+SEGMENT_BYTES = 16 * 1024 * 1024
+"""The size of the log's files. The position is committed once it has advanced by one file, because
+the server recycles whole files."""
 
 
 class LogSnapshot(Snapshot):
-    """The log, and the tables that follow it; opened once a run.
+    """Reads the tables with `sync_mode: cdc` of one run.
 
-    Nothing is asked of the database before the first table needs it. The first table that needs
-    changes reads those of all tables.
+    The slot is set up when the first table is read. The log is read once for all tables, when the
+    first table needs changes.
 
     Args:
-        tables: all of the run's tables with `sync_mode: cdc`.
-        stack: closed at the end of the run.
+        database: the source's database.
+        tables: all tables of the run with `sync_mode: cdc`.
+        stack: a stack that is closed at the end of the run.
     """
 
     def __init__(self, database: Database, tables: Sequence[SourceTable], stack: ExitStack) -> None:
         self.database = database
         self.tables = {table.ref.name: table for table in tables}
-        self.slot = SourceSlot(database, slot_name(database.name, database.options.slot))
+        self.slot = SourceSlot(database, choose_slot_name(database.name, database.options.slot))
         self.where = f"source {database.name}, sync_mode: cdc"
         self._stack = stack
         self._lock = threading.RLock()
@@ -68,82 +76,90 @@ class LogSnapshot(Snapshot):
         self._failure: Exception | None = None
         self._slot_advance = SlotAdvance(self.slot)
         self._unfinished: dict[str, Mark] = {}
-        self._definitions = Definitions(database)
+        self._definitions = TableDefinitions(database)
         self._placeholder = secrets.token_hex(16)
         self._loads = FirstLoads(self.slot, list(tables), stack)
         stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        # A full refresh begins without a mark, and goes on with the chunk that it has just read.
-        own = self._unfinished.pop(table.ref.name, None)
-        mark = Mark.from_dict(window.mark) or own
-        # From here on, the slot keeps the log for the table in any case.
+        # The chunks of a full refresh continue from the chunk before, because the window of a full
+        # refresh has no mark.
+        unfinished = self._unfinished.pop(table.ref.name, None)
+        mark = Mark.from_dict(window.mark) or unfinished
+        # Recorded before anything can fail, so that the slot is not moved past a failed table.
         self._slot_advance.record_mark(table.ref.name, mark)
         with self._lock:
-            ready = self._run_once(self._prepare)
-            if table.ref.name in ready.refused:
-                raise ready.refused[table.ref.name]
+            setup = self._run_once(self._prepare)
+            if table.ref.name in setup.refused:
+                raise setup.refused[table.ref.name]
             columns = self._definitions.read_columns(table)
-            parts, lost = self._definitions.read_partitions(table, mark)
+            partitions, reload_reason = self._definitions.read_partitions(table, mark)
             if mark is not None:
-                gone = "" if own is not None else ready.explain_loss(self.slot, table, mark)
-                lost = (
-                    gone
+                loss = "" if unfinished is not None else setup.explain_loss(self.slot, table, mark)
+                reload_reason = (
+                    loss
                     or describe_alteration(mark.columns, columns)
-                    or lost
+                    or reload_reason
                     or self._explain_new_key(table, mark)
                 )
-            if mark is None or lost:
-                found = self._bound_first_load(table, window, ready, parts, lost)
+            if mark is None or reload_reason:
+                first_load = self._plan_first_load(table, window, setup, partitions, reload_reason)
                 return replace(
-                    found, notes=(*found.notes, *ready.warn_of_unread_slot(self.slot, mark))
+                    first_load,
+                    notes=(*first_load.notes, *setup.warn_of_unread_slot(self.slot, mark)),
                 )
-            if mark.loaded is not None:
-                return self._bound_next_chunk(table, mark, ready)
-            held = self._run_once(lambda: self._log_read)
-        if held.begun > mark.position:
+            if mark.loaded_up_to is not None:
+                return self._plan_next_chunk(table, mark, setup)
+            log_read = self._run_once(lambda: self._log_read)
+        if log_read.oldest_position > mark.position:
             raise TableError(
-                "another run moved the replication slot meanwhile",
-                where=f"{self._definitions.where(table)}, sync_mode: cdc",
-                remedy="Run again. Two projects that read the same database need a `slot` each",
+                "another run moved the replication slot during this run",
+                where=f"{self._definitions.get_location(table)}, sync_mode: cdc",
+                remedy="Run again. If two projects read the same database, set a different `slot` "
+                "in each",
             )
-        after = replace(
-            mark.move_to(held.position, list_by_number(columns), parts),
+        next_mark = replace(
+            mark.move_to(log_read.position, list_by_number(columns), partitions),
             slot=self.slot.name,
             catalog=self._definitions.catalogs[table.ref.name],
         )
-        spool, name = held.spool, name_in_log(table)
-        changed = spool is not None and spool.count_changes(name) > 0
-        if changed and spool is not None:
+        spool, name = log_read.spool, build_log_name(table)
+        has_changes = spool is not None and spool.count_changes(name) > 0
+        if has_changes and spool is not None:
             self._definitions.refuse_replaced_values(table, columns, spool)
-            lost = self._explain_broken_load(table, columns, mark, spool)
-            if lost:
+            reload_reason = self._explain_broken_load(table, columns, mark, spool)
+            if reload_reason:
                 with self._lock:
-                    return self._bound_first_load(table, window, ready, parts, lost)
-            if list_by_number(self._definitions.read_columns(table)) != list_by_number(
-                columns
-            ):  # now that all is read
-                raise self._definitions.alteration_error(table)
-            if list_by_number(columns) != mark.columns or has_changed(mark.catalog, after.catalog):
-                names = self._changes(table, columns, mark, spool).list_column_names(
+                    return self._plan_first_load(table, window, setup, partitions, reload_reason)
+            # Checked again now that the log was read.
+            if list_by_number(self._definitions.read_columns(table)) != list_by_number(columns):
+                raise self._definitions.build_alteration_error(table)
+            if list_by_number(columns) != mark.columns or has_rewritten_columns(
+                mark.catalog, next_mark.catalog
+            ):
+                names = self._build_changes(table, columns, mark, spool).list_column_names(
                     self.database.spark
                 )
-                lost = describe_misnaming(names, mark.columns, columns)
-                if lost:
+                reload_reason = describe_unknown_names(names, mark.columns, columns)
+                if reload_reason:
                     with self._lock:
-                        return self._bound_first_load(table, window, ready, parts, lost)
+                        return self._plan_first_load(
+                            table, window, setup, partitions, reload_reason
+                        )
         return Bounds(
-            rows=None if changed else 0,
-            mark=after.to_dict(),
-            settled=after.position - mark.position >= SEGMENT
-            or (after.seen, after.partitions, after.catalog)
-            != (mark.seen, mark.partitions, mark.catalog),
+            rows=None if has_changes else 0,
+            mark=next_mark.to_dict(),
+            settled=next_mark.position - mark.position >= SEGMENT_BYTES
+            or (next_mark.snapshot, next_mark.partitions, next_mark.catalog)
+            != (mark.snapshot, mark.partitions, mark.catalog),
             log=Logged(
-                format_position(mark.position), format_position(after.position), ready.slot.held
+                format_position(mark.position),
+                format_position(next_mark.position),
+                setup.slot.retained_bytes,
             ),
             notes=(
-                *ready.warn_of_retained_log(self.slot),
-                *ready.warn_of_unread_slot(self.slot, mark),
+                *setup.warn_of_retained_log(self.slot),
+                *setup.warn_of_unread_slot(self.slot, mark),
             ),
         )
 
@@ -161,15 +177,15 @@ class LogSnapshot(Snapshot):
         mark, spool = Mark.from_dict(window.mark), self._log_read.spool
         assert mark is not None
         assert spool is not None
-        return self._changes(table, self._definitions.read_columns(table), mark, spool).select_rows(
-            spark, window
-        )
+        return self._build_changes(
+            table, self._definitions.read_columns(table), mark, spool
+        ).select_rows(spark, window)
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
         mark = Mark.from_dict(window.mark)
         if mark is None:
             return Bounds(None)
-        with self.database.connect(self._definitions.where(table)) as connection:
+        with self.database.connect(self._definitions.get_location(table)) as connection:
             return Bounds(
                 None,
                 log=Logged(
@@ -184,35 +200,37 @@ class LogSnapshot(Snapshot):
         return table.ref.name in self._unfinished
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
-        found = Mark.from_dict(mark)
-        if found is not None:
-            self._slot_advance.record_mark(table.ref.name, found)
+        stored = Mark.from_dict(mark)
+        if stored is not None:
+            self._slot_advance.record_mark(table.ref.name, stored)
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
-        self._slot_advance.marks_of = marks
+        self._slot_advance.load_marks = marks
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
-        unmet, name = self._unmet_requirements, table.ref.name
-        error = unmet.server or unmet.tables.get(name)
+        errors, name = self._requirement_errors, table.ref.name
+        error = errors.server or errors.tables.get(name)
         if error is not None:
             raise error
         self._definitions.read_columns(table)
-        error = unmet.unpublishable.get(name) or unmet.publication
+        error = errors.unpublishable.get(name) or errors.publication
         if error is not None:
             raise error
-        with self.database.connect(self._definitions.where(table)) as connection:
+        with self.database.connect(self._definitions.get_location(table)) as connection:
             slot = self.slot.read_slot(connection)
         if not is_installed():
-            raise build_missing_error(f"{self._definitions.where(table)}, sync_mode: cdc")
+            raise build_missing_error(f"{self._definitions.get_location(table)}, sync_mode: cdc")
         if slot is None:
             return [f"the first run creates the replication slot {self.slot.name}"]
-        kept = f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log"
-        return [f"{self.slot.name}: {slot.lost}"] if slot.lost else [kept]
+        retained = (
+            f"the replication slot {self.slot.name} retains {slot.retained_bytes >> 20:,} MB of log"
+        )
+        return [f"{self.slot.name}: {slot.lost}"] if slot.lost else [retained]
 
     @cached_property
-    def _unmet_requirements(self) -> UnmetRequirements:
+    def _requirement_errors(self) -> RequirementErrors:
         with self.database.connect(self.where) as connection:
-            return find_unmet_requirements(
+            return check_requirements(
                 connection,
                 self.slot,
                 list(self.tables.values()),
@@ -221,38 +239,38 @@ class LogSnapshot(Snapshot):
             )
 
     def advance_slot(self) -> None:
-        """Moves the slot to where all of its tables are safe; called once all is published."""
+        """Moves the slot to the lowest stored position; called after all tables are published."""
         self._loads.release_slot()
         if self._setup is not None and self._failure is None:
             self._slot_advance.advance(self._setup.slot, self._loads.exclude_loads)
 
-    def _changes(
+    def _build_changes(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> Changes:
         return Changes(
             table=table,
             spool=spool,
-            logged=name_in_log(table),
+            log_name=build_log_name(table),
             columns=columns,
             key=self._definitions.list_key(table),
             first=spool.find_first_after(mark.position),
-            seen=mark.seen,
-            earlier=mark.earlier,
+            snapshot=mark.snapshot,
+            earlier_chunks=mark.earlier_chunks,
             placeholder=self._placeholder,
-            cached=self._cache,
+            cache=self._cache_rows,
         )
 
     @cached_property
     def _folder(self) -> Path:
         return self._stack.enter_context(private_folder("cdc"))
 
-    def _cache(self, rows: DataFrame) -> DataFrame:
-        kept = rows.persist()
-        self._stack.callback(kept.unpersist)
-        return kept
+    def _cache_rows(self, rows: DataFrame) -> DataFrame:
+        cached = rows.persist()
+        self._stack.callback(cached.unpersist)
+        return cached
 
     def _run_once(self, step: Callable[[], T]) -> T:
-        """Takes a step that all tables need; if one failed, every table gets its error."""
+        """Runs a step that all tables need; if a step fails, all tables raise its error."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -262,108 +280,118 @@ class LogSnapshot(Snapshot):
             raise
 
     def _prepare(self) -> SlotSetup:
-        """Makes publication and slot ready, once."""
+        """Creates the publication and the slot if necessary, once per run."""
         if self._setup is None:
             if not is_installed():
-                raise build_missing_error(self.where)  # before there is a slot that keeps the log
+                raise build_missing_error(self.where)  # before creating a slot
             tables = list(self.tables.values())
             self._setup = prepare_slot(self.slot, tables, self._definitions.list_key, self.where)
-            self._loads.together = self._setup.created
+            self._loads.share_snapshot = self._setup.created
         return self._setup
 
-    def _bound_first_load(
-        self, table: SourceTable, window: Window, ready: SlotSetup, parts: Iterable[str], lost: str
+    def _plan_first_load(
+        self,
+        table: SourceTable,
+        window: Window,
+        setup: SlotSetup,
+        partitions: Iterable[str],
+        reload_reason: str,
     ) -> Bounds:
-        """Bounds a read of all rows; if they are many, and raw has none, of a first chunk."""
-        position, found, seen = self._loads.bound_table(table)
-        key, rows = self._definitions.list_key_columns(table), found.rows
-        upto = None
-        large = (rows or 0) > self.database.options.batch_rows
-        if large and window.read_raw is None and self._loads.is_divisible(table, key):
-            chunk, seen = self._loads.bound_next_chunk(table, key, None)
-            rows, upto = chunk.rows, chunk.upto
+        """Plans to read all rows; if there are many and raw is empty, only the first chunk."""
+        position, bounds, snapshot = self._loads.plan_load(table)
+        key, rows = self._definitions.list_key_columns(table), bounds.rows
+        last_key = None
+        is_large = (rows or 0) > self.database.options.batch_rows
+        if is_large and window.read_raw is None and self._loads.is_divisible(table, key):
+            chunk, snapshot = self._loads.plan_next_chunk(table, key, None)
+            rows, last_key = chunk.rows, chunk.last_key
         mark = Mark(
             position,
             self.slot.name,
-            ready.system,
-            seen,
+            setup.system,
+            snapshot,
             list_by_number(self._definitions.read_columns(table)),
-            frozenset(parts),
-            ready.published.get(schema_and_table(table), ""),
-            upto,
-            key=tuple(self._definitions.list_key(table)) if upto is not None else (),
+            frozenset(partitions),
+            setup.published.get(get_schema_and_table(table), ""),
+            last_key,
+            key=tuple(self._definitions.list_key(table)) if last_key is not None else (),
             catalog=self._definitions.catalogs[table.ref.name],
         )
-        if upto is not None:
+        if last_key is not None:
             self._unfinished[table.ref.name] = mark
-        notes = (f"{lost}: all rows are read again",) if lost else ()
+        notes = (f"{reload_reason}: all rows are read again",) if reload_reason else ()
         return replace(
-            found,
+            bounds,
             rows=rows if window.read_raw is None else None,
             mark=mark.to_dict(),
             settled=True,
-            log=Logged(None, format_position(mark.position), ready.slot.held),
-            notes=(*notes, *found.notes),
+            log=Logged(None, format_position(mark.position), setup.slot.retained_bytes),
+            notes=(*notes, *bounds.notes),
         )
 
-    def _bound_next_chunk(self, table: SourceTable, mark: Mark, ready: SlotSetup) -> Bounds:
-        """Bounds the next chunk of a first load."""
-        chunk, seen = self._loads.bound_next_chunk(
-            table, self._definitions.list_key_columns(table), mark.loaded
+    def _plan_next_chunk(self, table: SourceTable, mark: Mark, setup: SlotSetup) -> Bounds:
+        """Plans the next chunk of a first load."""
+        chunk, snapshot = self._loads.plan_next_chunk(
+            table, self._definitions.list_key_columns(table), mark.loaded_up_to
         )
-        after = mark.add_chunk(chunk.upto, seen)
-        if chunk.upto is not None:
-            self._unfinished[table.ref.name] = after
-        resumed = mark.seen is not None and mark.seen.text != seen.text
-        if resumed:
+        next_mark = mark.add_chunk(chunk.last_key, snapshot)
+        if chunk.last_key is not None:
+            self._unfinished[table.ref.name] = next_mark
+        is_resumed = mark.snapshot is not None and mark.snapshot.text != snapshot.text
+        if is_resumed:
             self._loads.refuse_lossy_values(table)
-        at = format_position(mark.position)
+        position = format_position(mark.position)
         return Bounds(
             rows=chunk.rows,
-            mark=after.to_dict(),
+            mark=next_mark.to_dict(),
             settled=True,
-            log=Logged(at, at, ready.slot.held, continued=True),
-            notes=("its first load was broken off, and goes on where it was",) if resumed else (),
+            log=Logged(position, position, setup.slot.retained_bytes, continued=True),
+            notes=("continues a first load that was interrupted",) if is_resumed else (),
         )
 
     def _explain_new_key(self, table: SourceTable, mark: Mark) -> str:
-        """Returns whether the chunks of a first load are no ranges of the table's key any more."""
+        """Returns a reason to read all rows if the key was changed during a load in chunks."""
         key = tuple(self._definitions.list_key(table))
         return "its key was changed during its first load" if mark.key not in ((), key) else ""
 
     def _explain_broken_load(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> str:
-        """Returns why a first load that was broken off does not fit together with the log."""
-        if not mark.earlier:
+        """Returns why an interrupted first load cannot be merged with the log; empty if it can."""
+        if not mark.earlier_chunks:
             return ""
-        name = name_in_log(table)
+        name = build_log_name(table)
         if spool.count_truncates(name):
             return "it was truncated during its first load"
-        moved = spool.count_left_out(name) and self._changes(
+        is_incomplete = spool.count_left_out(name) and self._build_changes(
             table, columns, mark, spool
-        ).has_moved_rows(self.database.spark)
-        return "a row with a large value got another key during its first load" if moved else ""
+        ).has_incomplete_key_changes(self.database.spark)
+        return (
+            "a row with a large value got another key during its first load"
+            if is_incomplete
+            else ""
+        )
 
     @cached_property
     def _log_read(self) -> LogRead:
-        """The log up to its end, read once."""
-        logged = [name_in_log(table) for table in self.tables.values()]
+        """The log up to its current end, read once per run."""
+        log_names = [build_log_name(table) for table in self.tables.values()]
         assert self._setup is not None
         reader = LogReader(
-            self.slot, self._setup.slot, logged, self._folder, self._placeholder, self.where
+            self.slot, self._setup.slot, log_names, self._folder, self._placeholder, self.where
         )
         return reader.read()
 
 
 @contextmanager
 def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[LogSnapshot]:
-    """Opens the log for the tables of a run; moves the slot at the end."""
+    """Opens the log for the tables of a run, and moves the slot at the end."""
     with ExitStack() as stack:
         log = LogSnapshot(database, tables, stack)
         yield log
         try:
             log.advance_slot()
         except Exception as error:
-            # All is published. The next run drops what it reads again, and moves the slot.
+            # All tables are published. The next run skips changes that raw already contains, and
+            # moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)

@@ -1,10 +1,9 @@
-"""Positions in PostgreSQL's log, and the mark that a table's sync stores.
+"""Positions in PostgreSQL's log, and the mark: the state that a table's sync stores.
 
-A position is exclusive: all transactions whose commit record begins below it are in raw. So the
-end of the last transaction that was read is a position, and so is the end of the log if nothing
-came after that transaction.
+A table at a position contains every transaction whose commit record begins below the position.
 
-A first load sees the database in a snapshot: changes that the snapshot has seen are not read again.
+A first load reads a database snapshot. Later syncs skip the changes of transactions that are
+visible in this snapshot.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
 Key = tuple[str, ...]
-"""A key's values, as PostgreSQL writes them."""
+"""The values of a key, as PostgreSQL formats them."""
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _HALF = 2**31
@@ -27,31 +26,31 @@ _EPOCH = 2**32
 
 
 def parse_position(text: str) -> int:
-    """Reads a position as PostgreSQL writes it, `16/B374D848`.
+    """Parses a position in PostgreSQL's format, such as `16/B374D848`.
 
     Raises:
-        ValueError: if it is not one.
+        ValueError: if the text is not a position.
     """
-    found = _LSN.fullmatch(text.strip())
-    if found is None:
+    match = _LSN.fullmatch(text.strip())
+    if match is None:
         raise ValueError(f"{text!r} is not a position in the log")
-    return int(found[1], 16) << 32 | int(found[2], 16)
+    return int(match[1], 16) << 32 | int(match[2], 16)
 
 
 def format_position(position: int) -> str:
-    """Writes a position as PostgreSQL does."""
+    """Formats a position as PostgreSQL does."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 @dataclass(frozen=True)
 class VisibleTransactions:
-    """The transactions that a snapshot sees (`pg_current_snapshot()`).
+    """The transactions that are visible in a snapshot (`pg_current_snapshot()`).
 
     Attributes:
-        xmin: all transactions before this one had ended.
-        xmax: this one and later ones had not begun.
-        open: transactions in between that had not ended.
-        until: a position that is above the commits of all transactions that the snapshot sees.
+        xmin: all transactions with a lower id had ended.
+        xmax: transactions with this id or a higher one had not begun.
+        open: the ids between `xmin` and `xmax` whose transactions had not ended.
+        until: a position above the commits of all visible transactions.
     """
 
     xmin: int
@@ -61,109 +60,108 @@ class VisibleTransactions:
 
     @classmethod
     def parse(cls, text: str, until: int) -> VisibleTransactions:
-        """Reads the text of a `pg_snapshot`, `10:20:12,14`."""
+        """Parses the text of a `pg_snapshot`, such as `10:20:12,14`."""
         low, high, listed = text.split(":")
         return cls(int(low), int(high), tuple(int(i) for i in listed.split(",") if i), until)
 
     @property
     def text(self) -> str:
-        """The snapshot as PostgreSQL writes it."""
+        """The snapshot in PostgreSQL's format."""
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.open))}"
 
     def can_see(self, transaction: int) -> bool:
-        """Returns whether the snapshot sees a transaction that has committed.
+        """Returns whether a committed transaction is visible in the snapshot.
 
         Args:
-            transaction: its id in the log, of 32 bits: of those that match, the one nearest to
-                the snapshot is meant.
+            transaction: the lower 32 bits of its id, which is all that the log contains. The full
+                id is the one nearest to the snapshot.
         """
         distance = (transaction - self.xmax + _HALF) % _EPOCH - _HALF
-        whole = self.xmax + distance
-        return whole < self.xmin or (whole < self.xmax and whole not in self.open)
+        full_id = self.xmax + distance
+        return full_id < self.xmin or (full_id < self.xmax and full_id not in self.open)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The mark that a table's sync stores for the next one.
+    """The state that a table's sync stores for the next sync.
 
     Attributes:
-        position: how far the table was read.
-        slot: the replication slot that keeps the log from there on.
-        system: the cluster's identity and timeline; empty if it is hidden.
-        seen: what the first load's snapshot saw: transactions that it saw are not read again; None
-            once the table was read beyond them.
-        loaded: the last key of the first load's chunks that are in raw; None if it is complete.
-        earlier: of a first load that was broken off: the last key of each run's chunks, and what
-            that run's snapshot saw, the last run's excepted.
-        key: the columns of the key that both are ranges of; empty if there are no chunks.
-        columns: the table's columns at that time, as `list_by_number` returns them.
-        partitions: the ids of its partitions at that time; empty if it was not partitioned.
-        catalog: its other definitions in the catalog at that time (`read_fingerprints`).
-        published: how it was published at that time (`SourceSlot.read_publication`).
+        position: the position up to which the table was read.
+        slot: the replication slot that retains the log from this position.
+        system: the cluster's identity and timeline; empty if the role may not read them.
+        snapshot: the snapshot of the first load; None once the log was read beyond it.
+        loaded_up_to: the last key of the first load that is in raw; None if the load is complete.
+        earlier_chunks: if the first load was interrupted, the last key and the snapshot of each
+            run before the last one.
+        key: the key's columns during the load; empty if the table was not loaded in chunks.
+        columns: the table's columns (`list_by_number`).
+        partitions: the ids of the table's partitions; empty if it is not partitioned.
+        catalog: fingerprints of the table's definition in the catalog (`read_fingerprints`).
+        published: a fingerprint of the table's publication (`SourceSlot.read_publication`).
     """
 
     position: int
     slot: str
     system: str = ""
-    seen: VisibleTransactions | None = None
+    snapshot: VisibleTransactions | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     partitions: frozenset[str] = frozenset()
     published: str = ""
-    loaded: tuple[str, ...] | None = None
-    earlier: tuple[tuple[tuple[str, ...], VisibleTransactions], ...] = ()
+    loaded_up_to: tuple[str, ...] | None = None
+    earlier_chunks: tuple[tuple[tuple[str, ...], VisibleTransactions], ...] = ()
     catalog: Mapping[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the form that the state stores."""
-        found: dict[str, Any] = {
+        """Returns the JSON object that the state stores."""
+        stored: dict[str, Any] = {
             "columns": dict(self.columns),
             "log_position": format_position(self.position),
             "slot": self.slot,
             "system": self.system,
         }
         if self.published:
-            found["published"] = self.published
+            stored["published"] = self.published
         if self.partitions:
-            found["partitions"] = sorted(self.partitions, key=int)
+            stored["partitions"] = sorted(self.partitions, key=int)
         if self.catalog:
-            found["catalog"] = dict(self.catalog)
-        if self.seen is not None:
-            found["snapshot"] = self.seen.text
-            found["snapshot_until"] = format_position(self.seen.until)
+            stored["catalog"] = dict(self.catalog)
+        if self.snapshot is not None:
+            stored["snapshot"] = self.snapshot.text
+            stored["snapshot_until"] = format_position(self.snapshot.until)
         if self.key:
-            found["key"] = list(self.key)
-        if self.loaded is not None:
-            found["loaded_up_to"] = list(self.loaded)
-        if self.earlier:
-            found["earlier_snapshots"] = [
+            stored["key"] = list(self.key)
+        if self.loaded_up_to is not None:
+            stored["loaded_up_to"] = list(self.loaded_up_to)
+        if self.earlier_chunks:
+            stored["earlier_snapshots"] = [
                 {
                     "up_to": list(key),
-                    "snapshot": seen.text,
-                    "snapshot_until": format_position(seen.until),
+                    "snapshot": snapshot.text,
+                    "snapshot_until": format_position(snapshot.until),
                 }
-                for key, seen in self.earlier
+                for key, snapshot in self.earlier_chunks
             ]
-        return found
+        return stored
 
     @classmethod
     def from_dict(cls, mark: Mapping[str, Any] | None) -> Mark | None:
-        """Reads the form that the state stores; None if the last sync was not by the log."""
+        """Parses the stored JSON object; returns None if the last sync did not read the log."""
         if mark is None or "log_position" not in mark:
             return None
-        loaded = mark.get("loaded_up_to")
+        loaded_up_to = mark.get("loaded_up_to")
         return cls(
             parse_position(str(mark["log_position"])),
             str(mark.get("slot") or ""),
             str(mark.get("system") or ""),
-            _parse_seen(mark) if mark.get("snapshot") else None,
+            _parse_snapshot(mark) if mark.get("snapshot") else None,
             {str(k): str(v) for k, v in (mark.get("columns") or {}).items()},
             frozenset(map(str, mark.get("partitions") or ())),
             str(mark.get("published") or ""),
-            None if loaded is None else tuple(map(str, loaded)),
+            None if loaded_up_to is None else tuple(map(str, loaded_up_to)),
             tuple(
-                (tuple(map(str, one["up_to"])), _parse_seen(one))
-                for one in mark.get("earlier_snapshots") or ()
+                (tuple(map(str, chunk["up_to"])), _parse_snapshot(chunk))
+                for chunk in mark.get("earlier_snapshots") or ()
             ),
             {str(k): str(v) for k, v in (mark.get("catalog") or {}).items()},
             tuple(map(str, mark.get("key") or ())),
@@ -174,66 +172,76 @@ class Mark:
     ) -> Mark:
         """Returns the mark after the log was read up to a position."""
         position = max(position, self.position)
-        sighted = self.seen is not None and position < self.seen.until
+        overlaps_load = self.snapshot is not None and position < self.snapshot.until
         return replace(
             self,
             position=position,
-            seen=self.seen if sighted else None,
-            earlier=self.earlier if sighted else (),
-            key=self.key if sighted else (),
+            snapshot=self.snapshot if overlaps_load else None,
+            earlier_chunks=self.earlier_chunks if overlaps_load else (),
+            key=self.key if overlaps_load else (),
             columns=columns,
             partitions=frozenset(partitions),
         )
 
-    def add_chunk(self, loaded: tuple[str, ...] | None, seen: VisibleTransactions) -> Mark:
+    def add_chunk(self, last_key: tuple[str, ...] | None, snapshot: VisibleTransactions) -> Mark:
         """Returns the mark after another chunk of the first load.
 
         Args:
-            loaded: its last key; None if nothing follows it.
-            seen: the transactions that its snapshot saw.
+            last_key: the chunk's last key; None if this is the last chunk.
+            snapshot: the chunk's snapshot.
         """
-        earlier = self.earlier
-        if self.seen is not None and self.loaded is not None and self.seen.text != seen.text:
-            earlier = (*earlier, (self.loaded, self.seen))
-        return replace(self, loaded=loaded, seen=seen, earlier=earlier)
+        earlier_chunks = self.earlier_chunks
+        if (
+            self.snapshot is not None
+            and self.loaded_up_to is not None
+            and self.snapshot.text != snapshot.text
+        ):
+            earlier_chunks = (*earlier_chunks, (self.loaded_up_to, self.snapshot))
+        return replace(
+            self, loaded_up_to=last_key, snapshot=snapshot, earlier_chunks=earlier_chunks
+        )
 
 
-def _parse_seen(stored: Mapping[str, Any]) -> VisibleTransactions:
+def _parse_snapshot(stored: Mapping[str, Any]) -> VisibleTransactions:
     return VisibleTransactions.parse(
         str(stored["snapshot"]), parse_position(str(stored["snapshot_until"]))
     )
 
 
-def is_visible(seen: VisibleTransactions, transaction: Column) -> Column:
+def is_visible(snapshot: VisibleTransactions, transaction: Column) -> Column:
     """Returns :meth:`VisibleTransactions.can_see` as a Spark column."""
-    distance = f.pmod(transaction - f.lit(seen.xmax) + f.lit(_HALF), f.lit(_EPOCH)) - f.lit(_HALF)
-    whole = f.lit(seen.xmax) + distance
-    ended = whole < f.lit(seen.xmax)
-    if seen.open:
-        ended = ended & ~whole.isin(*seen.open)
-    return (whole < f.lit(seen.xmin)) | ended
+    distance = f.pmod(transaction - f.lit(snapshot.xmax) + f.lit(_HALF), f.lit(_EPOCH)) - f.lit(
+        _HALF
+    )
+    full_id = f.lit(snapshot.xmax) + distance
+    ended = full_id < f.lit(snapshot.xmax)
+    if snapshot.open:
+        ended = ended & ~full_id.isin(*snapshot.open)
+    return (full_id < f.lit(snapshot.xmin)) | ended
 
 
 def is_visible_to_chunk(
-    earlier: Sequence[tuple[Key, VisibleTransactions]],
-    newest: VisibleTransactions | None,
+    earlier_chunks: Sequence[tuple[Key, VisibleTransactions]],
+    newest_snapshot: VisibleTransactions | None,
     transaction: Column,
     key: Mapping[str, DataType],
     row: Column,
 ) -> Column:
-    """Returns whether the chunk that a row's key lies in has seen its transaction.
+    """Returns whether a change was visible in the snapshot of the chunk that contains its key.
 
     Args:
-        earlier: the last keys of the chunks of runs that were broken off, ascending, and the
-            snapshots that these runs read.
-        newest: the snapshot of the chunks above; None if all is later than it.
+        earlier_chunks: the last key and the snapshot of each interrupted run, by ascending key.
+        newest_snapshot: the snapshot for all higher keys; None if no change was visible in it.
+        transaction: the id of the change's transaction.
         key: the key's columns and their types.
-        row: a struct that has them.
+        row: a struct that contains the key's columns.
     """
     values = f.struct(*(row.getField(name) for name in key))
-    found = f.lit(False) if newest is None else is_visible(newest, transaction)
-    for upto, seen in reversed(earlier):
-        texts = zip(upto, key.items(), strict=True)
-        last = f.struct(*(f.lit(text).cast(type_).alias(name) for text, (name, type_) in texts))
-        found = f.when(values <= last, is_visible(seen, transaction)).otherwise(found)
-    return found
+    visible = f.lit(False) if newest_snapshot is None else is_visible(newest_snapshot, transaction)
+    for last_key, snapshot in reversed(earlier_chunks):
+        texts = zip(last_key, key.items(), strict=True)
+        limit = f.struct(
+            *(f.lit(text).cast(data_type).alias(name) for text, (name, data_type) in texts)
+        )
+        visible = f.when(values <= limit, is_visible(snapshot, transaction)).otherwise(visible)
+    return visible

@@ -1,4 +1,4 @@
-"""Checks the requirements for reading a database's log, and writes the SQL that meets them."""
+"""Checks the requirements for reading a database's log, and builds the SQL that meets them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loader.cdc.slot import SourceSlot, build_publication_sql, name_in_log
+from loader.cdc.slot import SourceSlot, build_log_name, build_publication_sql
 from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection
 from loader.spark.error_translation import DatabaseError
 
-_OLDEST = 140000
+_MIN_VERSION = 140000
 
 
 @dataclass(frozen=True)
-class Lack:
-    """Something that is missing.
+class UnmetRequirement:
+    """A requirement that is not met.
 
     Attributes:
         what: a sentence without its full stop.
-        remedy: SQL, or what else to do.
+        remedy: the SQL or another action that meets the requirement.
     """
 
     what: str
@@ -31,12 +31,12 @@ class Lack:
 
 
 @dataclass(frozen=True)
-class UnmetRequirements:
+class RequirementErrors:
     """The requirements that a source does not meet, as errors.
 
     Attributes:
-        server: the error of the server or the role; nothing else was checked then.
-        tables: the errors of tables that cannot be followed, by name.
+        server: the error of the server or the role. If it is set, nothing else was checked.
+        tables: the errors of tables that cannot be read from the log, by name.
         unpublishable: the errors of tables that this role cannot add to the publication, by name.
         publication: the error of the publication.
     """
@@ -47,55 +47,57 @@ class UnmetRequirements:
     publication: TableError | None = None
 
 
-def find_unmet_requirements(
+def check_requirements(
     connection: Connection,
     slot: SourceSlot,
     tables: Sequence[SourceTable],
-    key: Callable[[SourceTable], Sequence[str]],
+    list_key: Callable[[SourceTable], Sequence[str]],
     where: str,
-) -> UnmetRequirements:
+) -> RequirementErrors:
     """Checks all requirements of a source.
 
     Args:
-        key: returns a table's key.
+        list_key: returns a table's key.
         where: the source, for messages.
     """
-    server = build_error(find_server_lacks(connection, slot), where)
+    server = build_error(check_server(connection, slot), where)
     if server is not None:
-        return UnmetRequirements(server)
-    names = Counter(map(name_in_log, tables))
+        return RequirementErrors(server)
+    names = Counter(map(build_log_name, tables))
     refused: dict[str, TableError] = {}
     for table in tables:
-        place = f"table {slot.database.name}.{table.ref.name}, sync_mode: cdc"
+        location = f"table {slot.database.name}.{table.ref.name}, sync_mode: cdc"
         error: TableError | None
         try:
-            error = build_error(find_table_lacks(connection, slot, table, key(table)), place)
-        except DatabaseError as denied:  # such as a schema that the role may not use
+            error = build_error(check_table(connection, slot, table, list_key(table)), location)
+        except DatabaseError as denied:  # the role may not use the table's schema, for example
             error = denied
-        if error is None and names[name_in_log(table)] > 1:
+        if error is None and names[build_log_name(table)] > 1:
             error = TableError(
-                f"another table is called {name_in_log(table)} in the log, too",
-                where=place,
+                f"another table is called {build_log_name(table)} in the log, too",
+                where=location,
                 remedy="Read one of them by a cursor (sync_mode: incremental)",
             )
         if error is not None:
             refused[table.ref.name] = error
-    good = [table for table in tables if table.ref.name not in refused]
-    barred = find_unpublishable(connection, slot, good)
-    # One statement publishes all tables: so the error is one for all of them.
-    errors = {name: build_error([lack], where) for name, lack in barred.items()}
-    return UnmetRequirements(
+    accepted = [table for table in tables if table.ref.name not in refused]
+    unpublishable = find_unpublishable_tables(connection, slot, accepted)
+    # One statement would publish all tables, so all of them have the same error.
+    errors = {
+        name: build_error([requirement], where) for name, requirement in unpublishable.items()
+    }
+    return RequirementErrors(
         None,
         refused,
         {name: error for name, error in errors.items() if error is not None},
-        build_error(find_publication_lacks(connection, slot), where),
+        build_error(check_publication(connection, slot), where),
     )
 
 
-def find_server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
+def check_server(connection: Connection, slot: SourceSlot) -> list[UnmetRequirement]:
     """Returns the unmet requirements of the server and the role."""
     text = slot.database.dialect.text
-    [(version, level, may, role, used, slots, standby)] = connection.rows(
+    [(version, wal_level, may_replicate, role, used_slots, max_slots, standby)] = connection.rows(
         f"""
         select
             current_setting('server_version_num'),
@@ -118,45 +120,53 @@ def find_server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
             pg_catalog.pg_is_in_recovery()::text
         """
     )
-    lacks = []
-    if int(version or 0) < _OLDEST:
-        lacks.append(Lack("its PostgreSQL is older than 14", "Upgrade it"))
+    unmet = []
+    if int(version or 0) < _MIN_VERSION:
+        unmet.append(UnmetRequirement("its PostgreSQL is older than 14", "Upgrade it"))
     if standby == "true":
-        lacks.append(Lack("it is a read replica", "Name the primary in the source's url"))
-    if level != "logical":
-        lacks.append(
-            Lack(
-                f"wal_level is {level}",
+        unmet.append(
+            UnmetRequirement("it is a read replica", "Use the primary in the source's url")
+        )
+    if wal_level != "logical":
+        unmet.append(
+            UnmetRequirement(
+                f"wal_level is {wal_level}",
                 "Run `alter system set wal_level = 'logical'` and restart the server",
             )
         )
-    if may != "true":
+    if may_replicate != "true":
         quoted = slot.database.dialect.quote(role or "")
-        lacks.append(
-            Lack(f"the role {role} may not read the log", f"Run `alter role {quoted} replication`")
-        )
-    if int(used or 0) >= int(slots or 0):
-        lacks.append(
-            Lack(
-                f"all {slots} replication slots are taken",
-                f"Run `alter system set max_replication_slots = {int(slots or 0) + 5}` and restart "
-                "the server, or drop one that nobody reads (pg_replication_slots)",
+        unmet.append(
+            UnmetRequirement(
+                f"the role {role} may not read the log", f"Run `alter role {quoted} replication`"
             )
         )
-    return lacks
+    if int(used_slots or 0) >= int(max_slots or 0):
+        unmet.append(
+            UnmetRequirement(
+                f"all {max_slots} replication slots are in use",
+                f"Run `alter system set max_replication_slots = {int(max_slots or 0) + 5}` and "
+                "restart the server, or drop a slot that is not used (pg_replication_slots)",
+            )
+        )
+    return unmet
 
 
-def find_table_lacks(
+def check_table(
     connection: Connection, slot: SourceSlot, table: SourceTable, key: Sequence[str]
-) -> list[Lack]:
+) -> list[UnmetRequirement]:
     """Returns a table's unmet requirements.
 
-    One without a replica identity must not be published: updates of it would fail.
+    A table without a replica identity must not be published, because its updates would then fail.
     """
     dialect, native = slot.database.dialect, table.ref.native
     name = slot.database.relation(native)
     if not native.stored:
-        return [Lack("it is not a table: the log has only tables", "Read the tables behind it")]
+        return [
+            UnmetRequirement(
+                "it is not a table: the log has only tables", "Read the tables behind it"
+            )
+        ]
     rows = connection.rows(
         f"""
         with leaves as (
@@ -196,7 +206,7 @@ def find_table_lacks(
                 where i.indrelid = c.oid
                     and i.indisunique
                     and not i.indimmediate
-                    and {_within(dialect.text, key)}
+                    and {_build_key_condition(dialect.text, key)}
                     and not exists (
                         select from pg_catalog.pg_index as i
                         where i.indrelid = c.oid
@@ -204,53 +214,57 @@ def find_table_lacks(
                             and i.indimmediate
                             and i.indpred is null
                             and i.indexprs is null
-                            and {_within(dialect.text, key)}
+                            and {_build_key_condition(dialect.text, key)}
                     )
             )
         from leaves
         join pg_catalog.pg_class as c on c.oid = leaves.id
         """
     )
-    lacks = []
+    unmet = []
     for leaf, persistence, identity, inherited, secured, role, identity_columns, deferrable in rows:
         if persistence != "p":
-            lacks.append(Lack(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`"))
-        if inherited == "true":
-            lacks.append(
-                Lack(f"other tables inherit from {leaf}", "Read each of them as a table of its own")
+            unmet.append(
+                UnmetRequirement(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`")
             )
-        if secured == "true" and not any("row-level" in lack.what for lack in lacks):
-            lacks.append(
-                Lack(
-                    f"row-level security hides rows of {name} from the role {role} when it is "
-                    "queried, and not in the log",
+        if inherited == "true":
+            unmet.append(
+                UnmetRequirement(
+                    f"other tables inherit from {leaf}", "Read each of them as a table of its own"
+                )
+            )
+        if secured == "true" and not any("row-level" in requirement.what for requirement in unmet):
+            unmet.append(
+                UnmetRequirement(
+                    f"row-level security hides rows of {name} from the role {role} in queries, "
+                    "but not in the log",
                     f"Run `alter role {dialect.quote(role or '')} bypassrls`",
                 )
             )
-        known = {column.lower() for column in (identity_columns or "").split("\x1f")}
+        identity_names = {column.lower() for column in (identity_columns or "").split("\x1f")}
         if deferrable and key:
-            lacks.append(
-                Lack(
-                    f"the key ({', '.join(key)}) of {leaf} is deferrable ({deferrable}): the log "
-                    "cannot tell its rows apart by it",
+            unmet.append(
+                UnmetRequirement(
+                    f"the key ({', '.join(key)}) of {leaf} is deferrable ({deferrable}), so two "
+                    "rows may have the same key within a transaction",
                     f"Create the constraint again, without `deferrable`, on {name}, or read the "
                     "table by a cursor (sync_mode: incremental)",
                 )
             )
-        elif identity != "f" and not {column.lower() for column in key} <= known:
-            lacks.append(
-                Lack(
-                    f"the log would not tell which row of {leaf} was updated or deleted: its "
-                    f"replica identity does not hold the key ({', '.join(key)})",
+        elif identity != "f" and not {column.lower() for column in key} <= identity_names:
+            unmet.append(
+                UnmetRequirement(
+                    f"the log does not show which row of {leaf} was updated or deleted: the "
+                    f"table's replica identity does not contain the key ({', '.join(key)})",
                     f"Run `alter table {leaf} replica identity full`, or `using index` with a "
                     "unique index on the key",
                 )
             )
-    return lacks
+    return unmet
 
 
-def _within(text: Callable[[str], str], key: Sequence[str]) -> str:
-    """Returns the condition that an index `i` has no columns but the key's."""
+def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
+    """Returns the SQL condition that all columns of an index `i` are columns of the key."""
     names = ", ".join(text(column.lower()) for column in key)
     return f"""not exists (
                         select from pg_catalog.pg_attribute as a
@@ -260,8 +274,8 @@ def _within(text: Callable[[str], str], key: Sequence[str]) -> str:
                     )"""
 
 
-def find_publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
-    """Returns what a publication of another creator leaves out; empty if there is none."""
+def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetRequirement]:
+    """Returns the unmet requirements of an existing publication; empty if there is none."""
     dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
     rows = connection.rows(
         f"""
@@ -272,61 +286,63 @@ def find_publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lac
                 select string_agg(r.prrelid::regclass::text, ', ')
                 from pg_catalog.pg_publication_rel as r
                 where r.prpubid = p.oid
-                    -- PostgreSQL 14 has neither column
+                    -- to_jsonb, because these columns do not exist in PostgreSQL 14
                     and (to_jsonb(r) ->> 'prqual' is not null or to_jsonb(r) ->> 'prattrs' <> '')
             )
         from pg_catalog.pg_publication as p
         where p.pubname = {dialect.text(slot.name)}
         """
     )
-    lacks = []
-    for whole, root, filtered in rows:
-        if whole != "true":
-            lacks.append(
-                Lack(
-                    f"the publication {slot.name} leaves out some kinds of changes",
+    unmet = []
+    for publishes_all, via_root, filtered in rows:
+        if publishes_all != "true":
+            unmet.append(
+                UnmetRequirement(
+                    f"the publication {slot.name} excludes some kinds of changes",
                     f"Run `alter publication {name} set "
                     "(publish = 'insert, update, delete, truncate')`",
                 )
             )
-        if root != "true":
-            lacks.append(
-                Lack(
-                    f"the publication {slot.name} tells partitions apart",
+        if via_root != "true":
+            unmet.append(
+                UnmetRequirement(
+                    f"the publication {slot.name} publishes partitions as separate tables",
                     f"Run `alter publication {name} set (publish_via_partition_root = true)`",
                 )
             )
         if filtered:
-            lacks.append(
-                Lack(
-                    f"the publication {slot.name} leaves out rows or columns of {filtered}",
+            unmet.append(
+                UnmetRequirement(
+                    f"the publication {slot.name} excludes rows or columns of {filtered}",
                     f"Run `alter publication {name} drop table {filtered}`, then "
                     f"`alter publication {name} add table {filtered}`",
                 )
             )
-    return lacks
+    return unmet
 
 
-def find_unpublishable(
+def find_unpublishable_tables(
     connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
-) -> dict[str, Lack]:
-    """Returns why this role cannot add tables to the publication, by their names."""
+) -> dict[str, UnmetRequirement]:
+    """Returns the tables that this role cannot add to the publication, with the requirement."""
     dialect = slot.database.dialect
-    there = slot.read_publication(connection)
-    new = {}
+    published = slot.read_publication(connection)
+    missing = {}
     for table in tables:
-        place = (table.ref.native.schema or "", table.ref.native.table)
-        if there is None or place not in there:
-            new[table.ref.name] = ".".join(map(dialect.quote, place))
-    if not new:
+        relation = (table.ref.native.schema or "", table.ref.native.table)
+        if published is None or relation not in published:
+            missing[table.ref.name] = ".".join(map(dialect.quote, relation))
+    if not missing:
         return {}
-    oids = ", ".join(f"({number}, {dialect.text(n)})" for number, n in enumerate(new.values()))
+    wanted = ", ".join(
+        f"({number}, {dialect.text(relation)})" for number, relation in enumerate(missing.values())
+    )
     rows = connection.rows(
         f"""
         select
             pg_catalog.pg_has_role(c.relowner, 'usage')::text,
             case
-                when {"true" if there is None else "false"}
+                when {"true" if published is None else "false"}
                     then pg_catalog.has_database_privilege(current_database(), 'create')
                 else (
                     select pg_catalog.pg_has_role(pubowner, 'usage')
@@ -334,32 +350,32 @@ def find_unpublishable(
                     where pubname = {dialect.text(slot.name)}
                 )
             end::text
-        from (values {oids}) as wanted (place, name)
+        from (values {wanted}) as wanted (place, name)
         join pg_catalog.pg_class as c on c.oid = wanted.name::regclass
         order by wanted.place
         """
     )
-    barred = [name for name, row in zip(new, rows, strict=True) if set(row) != {"true"}]
-    names = [new[name] for name in barred]
-    # The tables that this role may publish are published first.
+    refused = [name for name, row in zip(missing, rows, strict=True) if set(row) != {"true"}]
+    names = [missing[name] for name in refused]
+    # If this role can publish some of the tables, the loader creates the publication with those.
     sql = build_publication_sql(
-        dialect.quote(slot.name), names, new=there is None and len(names) == len(new)
+        dialect.quote(slot.name), names, new=published is None and len(names) == len(missing)
     )
-    lack = Lack(
+    requirement = UnmetRequirement(
         f"the publication {slot.name} lacks {', '.join(names)}, and this role may not add "
         f"{'it' if len(names) == 1 else 'them'}",
         f"Run `{sql}` as the owner of the tables",
     )
-    return dict.fromkeys(barred, lack)
+    return dict.fromkeys(refused, requirement)
 
 
 def list_setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
-    """Returns all that a source needs, for an administrator who prepares it in advance.
+    """Returns all statements that prepare a database, for an administrator.
 
     Args:
-        name: of slot and publication.
+        name: the name of the slot and the publication.
         role: the source's user.
-        tables: as the spec names them.
+        tables: the tables, as written in the spec.
     """
     return [
         "alter system set wal_level = 'logical';  -- then restart the server",
@@ -370,7 +386,7 @@ def list_setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
 
 
 def _format_table(table: str) -> str:
-    """Returns a table's name from a spec as SQL; a wildcard as a gap for its tables."""
+    """Returns a table of a spec as SQL; for a wildcard, a placeholder to fill in."""
     if is_wildcard(table):
         return f"<the tables that {table} matches>"
     parts = table.split(".")
@@ -380,12 +396,12 @@ def _format_table(table: str) -> str:
     )
 
 
-def build_error(lacks: Sequence[Lack], where: str) -> TableError | None:
-    """Returns the error that names all that is missing; None if nothing is."""
-    if not lacks:
+def build_error(unmet: Sequence[UnmetRequirement], where: str) -> TableError | None:
+    """Returns one error for all unmet requirements; None if there are none."""
+    if not unmet:
         return None
     return TableError(
-        "the log cannot be read: " + "; ".join(lack.what for lack in lacks),
+        "the log cannot be read: " + "; ".join(requirement.what for requirement in unmet),
         where=where,
-        remedy=". ".join(lack.remedy for lack in lacks),
+        remedy=". ".join(requirement.remedy for requirement in unmet),
     )

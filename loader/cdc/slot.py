@@ -1,9 +1,9 @@
-"""PostgreSQL: the replication slot that keeps the log for a source, and its publication.
+"""A source's replication slot and publication in PostgreSQL.
 
-A source has one slot and one publication for all of its tables with `sync_mode: cdc`, so the
-database decodes its log once. The slot keeps the log from the position that was last confirmed;
-nothing but :meth:`SourceSlot.advance` moves it, up to the lowest position that is stored for any of
-the source's tables (:class:`SlotAdvance`).
+All tables of a source with `sync_mode: cdc` share one slot and one publication, so the database
+decodes its log once. The slot retains the log from its confirmed position. Only
+:meth:`SourceSlot.advance` moves this position, up to the lowest position that the state stores for
+any of these tables (:class:`SlotAdvance`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from loader.sources.jdbc.interface import Connection, Database
 from loader.spark.error_translation import DatabaseError
 
 PLUGIN = "pgoutput"
-FLUSH = "strandline-flush"
-"""The prefix of messages that are written only to wait for the disk."""
-_LONGEST = 63
+FLUSH_PREFIX = "strandline-flush"
+"""The prefix of log messages that are written only to flush the log to disk."""
+_MAX_NAME_BYTES = 63
 _PEEK_BYTES = 16 * 1024 * 1024
-"""If the log has grown by no more than this, the server is asked whether it holds any change."""
+"""If the log has grown by more than this, the server is not asked whether it contains changes."""
 
 
-_LISTED = """(
+_TABLES_BY_NAME = """(
                 select p.pubname, n.nspname as schemaname, c.relname as tablename
                 from pg_catalog.pg_publication_rel as r
                 join pg_catalog.pg_publication as p on p.oid = r.prpubid
                 join pg_catalog.pg_class as c on c.oid = r.prrelid
                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
             )"""
-"""The tables that are in publications by name."""
+"""A subquery for the tables that a publication lists by name."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +44,26 @@ class Slot:
     """A replication slot, as the database reports it.
 
     Attributes:
-        confirmed: the position from which it can be read.
-        lost: why it cannot be read any more; empty if it can.
-        reader: the process id of the session that reads it now; empty if none does.
-        held: how many bytes of log it keeps.
-        left: how many more bytes it may keep until the server gives it up; None if unlimited.
+        confirmed: the position from which the slot can be read.
+        lost: why the slot cannot be read any more; empty if it can.
+        reader_pid: the process id of the session that is reading the slot; empty if there is none.
+        retained_bytes: the size of the log that the slot retains.
+        remaining_bytes: how much the log may grow before the server invalidates the slot; None if
+            there is no limit.
     """
 
     confirmed: int
     lost: str = ""
-    reader: str = ""
-    held: int = 0
-    left: int | None = None
+    reader_pid: str = ""
+    retained_bytes: int = 0
+    remaining_bytes: int | None = None
 
 
 class SourceSlot:
     """A source's slot and publication.
 
     Args:
-        name: the name of both.
+        name: the name of the slot and of the publication.
     """
 
     def __init__(self, database: Database, name: str) -> None:
@@ -71,7 +72,7 @@ class SourceSlot:
         self.where = f"source {database.name}"
 
     def read_slot(self, connection: Connection) -> Slot | None:
-        """Reads the slot; None if there is none."""
+        """Reads the slot; returns None if it does not exist."""
         text = self.database.dialect.text
         rows = connection.rows(
             f"""
@@ -90,25 +91,27 @@ class SourceSlot:
         )
         if not rows:
             return None
-        [(confirmed, status, reader, held, left, plugin, database, own)] = rows
-        if plugin != PLUGIN or database != own:
+        [(confirmed, status, reader, retained, remaining, plugin, database, current_database)] = (
+            rows
+        )
+        if plugin != PLUGIN or database != current_database:
             raise TableError(
                 f"the replication slot {self.name} belongs to another consumer: it decodes the "
                 f"database {database or '?'} with {plugin or 'no plugin'}",
                 where=self.where,
-                remedy="Name another one in the source's `slot`",
+                remedy="Set the source's `slot` to another name",
             )
-        lost = "" if status != "lost" and confirmed else "the server has given it up"
+        lost = "" if status != "lost" and confirmed else "the server has invalidated it"
         return Slot(
             parse_position(confirmed) if confirmed else 0,
             lost,
             reader or "",
-            int(held or 0),
-            int(left) if left is not None else None,
+            int(retained or 0),
+            int(remaining) if remaining is not None else None,
         )
 
     def create(self, connection: Connection) -> None:
-        """Creates the slot; waits for transactions that are open, as PostgreSQL requires."""
+        """Creates the slot. PostgreSQL waits for all open transactions first."""
         text = self.database.dialect.text
         try:
             connection.rows(
@@ -117,48 +120,53 @@ class SourceSlot:
             )
         except DatabaseError as error:
             if error.is_locked_out:
-                raise self._waiting_error() from error
+                raise self._build_waiting_error() from error
             raise
 
     def drop(self, connection: Connection) -> None:
-        """Drops the slot: the log that it keeps can be recycled."""
+        """Drops the slot, so that the server can recycle the log."""
         text = self.database.dialect.text
         connection.execute(f"select pg_catalog.pg_drop_replication_slot({text(self.name)})")
 
     def publish(self, connection: Connection, relations: Sequence[tuple[str, str]]) -> None:
-        """Makes the publication hold tables.
+        """Creates the publication, or adds the tables that it lacks.
 
         Args:
-            relations: schema and name of each table.
+            relations: the schema and name of each table.
         """
-        there = self.read_publication(connection)
-        if there is None:
+        existing = self.read_publication(connection)
+        if existing is None:
             added = list(relations)
         else:
-            added = [relation for relation in relations if relation not in there]
+            added = [relation for relation in relations if relation not in existing]
         if added:
-            tables = [self._quote(relation) for relation in added]
+            tables = [self._quote_relation(relation) for relation in added]
             name = self.database.dialect.quote(self.name)
-            connection.execute(build_publication_sql(name, tables, new=there is None))
+            connection.execute(build_publication_sql(name, tables, new=existing is None))
 
     def read_publication(self, connection: Connection) -> dict[tuple[str, str], str] | None:
-        """Returns the publication's tables; None if there is no publication.
+        """Returns a fingerprint of each published table; None if there is no publication.
 
-        Returns schema and name of each, with a text that is another one once the table was taken
-        out and put back, another table got its name, or the publication's options were changed.
+        A fingerprint changes if the table was removed from the publication and added again, if
+        another table has its name, or if the publication's options were changed. It is stored
+        under the table's schema and name.
         """
         text = self.database.dialect.text(self.name)
-        new = connection.major_version >= 15
-        schemas = "select pnpubid from pg_catalog.pg_publication_namespace" if new else "select 0"
-        found = connection.rows(
+        has_schemas = connection.major_version >= 15
+        schemas = (
+            "select pnpubid from pg_catalog.pg_publication_namespace" if has_schemas else "select 0"
+        )
+        all_tables = connection.rows(
             f"""
             select (p.puballtables or p.oid in ({schemas}))::text
             from pg_catalog.pg_publication as p
             where p.pubname = {text}
             """
         )
-        # The view opens each table: one that is being altered would block all others.
-        tables = "pg_catalog.pg_publication_tables" if found == [("true",)] else _LISTED
+        # The view opens each table, so a single table that is being altered would block the query.
+        tables = (
+            "pg_catalog.pg_publication_tables" if all_tables == [("true",)] else _TABLES_BY_NAME
+        )
         rows = connection.rows(
             f"""
             select
@@ -186,30 +194,30 @@ class SourceSlot:
         }
 
     def read_end(self, connection: Connection) -> int:
-        """Returns the end of the log: every transaction that has committed lies below it."""
+        """Returns the end of the log, which is above every committed transaction."""
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_insert_lsn()::text")
         return parse_position(lsn or "")
 
     def read_flushed(self, connection: Connection) -> int:
-        """Returns a position below which all that has committed until now can be decoded.
+        """Returns a position below which all transactions committed so far can be decoded.
 
-        Only what is on disk can, and with `synchronous_commit = off` a transaction commits before
-        it is. A commit that waits for the disk takes all others before it along.
+        The server decodes only flushed log, and with `synchronous_commit = off` a transaction
+        commits before its log is flushed. A synchronous commit flushes all earlier log.
         """
-        [(ahead,)] = connection.rows(
+        [(has_unflushed,)] = connection.rows(
             "select (pg_catalog.pg_current_wal_insert_lsn() "
             "> pg_catalog.pg_current_wal_flush_lsn())::text"
         )
-        if ahead == "true":
-            # A transaction that writes nothing would not wait.
-            self.write_message(connection, FLUSH, "")
+        if has_unflushed == "true":
+            # A transaction that writes nothing would flush nothing.
+            self.write_message(connection, FLUSH_PREFIX, "")
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
         return parse_position(lsn or "")
 
     def has_no_changes(self, connection: Connection, slot: Slot, end: int) -> bool:
-        """Returns whether the log has no change of the publication's tables up to a position.
+        """Returns whether the log has no change of the published tables up to a position.
 
-        Asks the server only if the log has grown little: it decodes what it is asked about.
+        Returns False if the log has grown much, because the server would have to decode all of it.
         """
         if end - slot.confirmed > _PEEK_BYTES:
             return False
@@ -222,9 +230,10 @@ class SourceSlot:
         return changes == "0"
 
     def write_message(self, connection: Connection, prefix: str, content: str) -> int:
-        """Writes a message into the log: a reader that reaches it has read everything before it.
+        """Writes a message into the log and returns its position.
 
-        Returns its position, which is below the end of its transaction.
+        A reader that receives the message has received all earlier transactions. The position is
+        below the end of the message's transaction.
         """
         text = self.database.dialect.text
         connection.execute("set synchronous_commit = on")
@@ -235,7 +244,7 @@ class SourceSlot:
         return parse_position(lsn or "")
 
     def advance(self, connection: Connection, position: int) -> None:
-        """Moves the slot: the log below the position can be recycled."""
+        """Moves the slot, so that the server can recycle the log below the position."""
         text = self.database.dialect.text
         connection.rows(
             "select end_lsn::text from pg_catalog.pg_replication_slot_advance("
@@ -243,34 +252,39 @@ class SourceSlot:
         )
 
     def await_free(self, connection: Connection, seconds: int) -> None:
-        """Waits until no session reads the slot: the server takes a moment to notice a killed run.
+        """Waits until no session reads the slot.
+
+        The server takes a moment to notice that a reading process was killed.
 
         Raises:
-            TableError: if another session keeps reading it.
+            TableError: if another session still reads the slot after the given time.
         """
         deadline = time.monotonic() + seconds
         while True:
             slot = self.read_slot(connection)
-            if slot is None or not slot.reader:
+            if slot is None or not slot.reader_pid:
                 return
             if time.monotonic() > deadline:
                 raise TableError(
-                    f"another session (pid {slot.reader}) reads the replication slot {self.name}",
+                    f"another session (pid {slot.reader_pid}) reads the replication slot "
+                    f"{self.name}",
                     where=self.where,
-                    remedy="Run again when that run is done, or raise the source's lock_timeout",
+                    remedy="Run again when that session has ended, or raise the source's "
+                    "lock_timeout",
                 )
             time.sleep(0.1)
 
     def await_open_transactions(self, connection: Connection) -> None:
-        """Waits until all transactions that have written already have ended.
+        """Waits until all open transactions that have written something have ended.
 
-        If a table has just been put into the publication, the log may lack what they have written
-        to it before. A snapshot that is taken afterwards sees it.
+        The log may lack their changes of a table from before the table was published. A snapshot
+        that is taken afterwards contains these changes.
 
         Raises:
-            TableError: if such a transaction stays open.
+            TableError: if such a transaction is still open after the source's lock_timeout.
         """
-        # A new id is above those of all transactions that have written; a snapshot's xmax is not.
+        # A new id is above the ids of all transactions that have written. A snapshot's xmax may
+        # not be.
         [(limit,)] = connection.rows("select pg_catalog.pg_current_xact_id()::text")
         deadline = time.monotonic() + self.database.lock_timeout
         while True:
@@ -280,99 +294,105 @@ class SourceSlot:
             if int(oldest or 0) >= int(limit or 0):
                 return
             if time.monotonic() > deadline:
-                raise self._waiting_error()
+                raise self._build_waiting_error()
             time.sleep(0.1)
 
-    def _waiting_error(self) -> TableError:
+    def _build_waiting_error(self) -> TableError:
         return TableError(
-            "a transaction that began before has been open too long: a first load has to wait for "
-            "those that may have written already",
+            "a first load waits for older open transactions, and one of them did not end in time",
             where=self.where,
-            remedy="Run again when it is done (pg_stat_activity or pg_prepared_xacts shows it), or "
-            "raise the source's lock_timeout",
+            remedy="Run again when it has ended (pg_stat_activity or pg_prepared_xacts shows it), "
+            "or raise the source's lock_timeout",
         )
 
-    def _quote(self, relation: Iterable[str]) -> str:
+    def _quote_relation(self, relation: Iterable[str]) -> str:
         return ".".join(map(self.database.dialect.quote, relation))
 
 
 def build_publication_sql(name: str, tables: Sequence[str], new: bool) -> str:
-    """Returns the statement that makes a publication, or adds tables to it; names are quoted."""
-    listed = ", ".join(tables)
+    """Returns the statement that creates a publication or adds tables to it.
+
+    Args:
+        name: the quoted name of the publication.
+        tables: the quoted tables.
+        new: whether to create the publication.
+    """
+    table_list = ", ".join(tables)
     if new:
         return (
-            f"create publication {name} for table {listed} with (publish_via_partition_root = true)"
+            f"create publication {name} for table {table_list} "
+            "with (publish_via_partition_root = true)"
         )
-    return f"alter publication {name} add table {listed}"
+    return f"alter publication {name} add table {table_list}"
 
 
-def slot_name(source: str, given: str | None = None) -> str:
-    """Returns the name of a source's slot and publication: allowed for slots, at most 63 bytes."""
-    return given or f"strandline_{re.sub('[^a-z0-9_]', '_', source.lower())}"[:_LONGEST]
+def choose_slot_name(source: str, configured: str | None = None) -> str:
+    """Returns the name of a source's slot and publication, valid for a slot (at most 63 bytes)."""
+    return configured or f"strandline_{re.sub('[^a-z0-9_]', '_', source.lower())}"[:_MAX_NAME_BYTES]
 
 
 class SlotAdvance:
-    """The positions that are stored, by table.
+    """Moves the slot to the lowest stored position of the source's tables.
 
     Attributes:
-        marks_of: looks up the stored marks of a table that is not in this run; None if there is no
-            such lookup.
+        load_marks: returns the stored marks of a table that this run does not select; None if they
+            cannot be loaded.
     """
 
     def __init__(self, slot: SourceSlot) -> None:
-        self.marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
+        self.load_marks: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
         self._slot = slot
-        self._stored: dict[str, int | None] = {}
+        self._positions: dict[str, int | None] = {}
 
     def record_mark(self, table: str, mark: Mark | None) -> None:
-        """Notes a table's stored mark; None if it was not read by the log yet."""
-        self._stored[table] = mark.position if mark is not None else None
+        """Records a table's stored mark; None if the table was not read from the log yet."""
+        self._positions[table] = mark.position if mark is not None else None
 
     def advance(
         self,
         slot: Slot,
         exclude_loads: Callable[[Connection], AbstractContextManager[bool]],
     ) -> None:
-        """Moves the slot to the lowest position, unless first loads need it where it is.
+        """Moves the slot to the lowest position, unless a first load is running.
 
         Args:
-            slot: as it was when the run began.
-            exclude_loads: keeps first loads from beginning; yields whether none goes on.
+            slot: the slot at the start of the run.
+            exclude_loads: prevents new first loads; yields whether no first load is running.
         """
-        if self._find_lowest() <= slot.confirmed:
+        if self._find_lowest_position() <= slot.confirmed:
             return
         database = self._slot.database
         with database.connect() as connection:
             self._slot.await_free(connection, database.lock_timeout)
-            with exclude_loads(connection) as none:
-                # The marks of first loads that other runs have ended are stored now.
-                if not none or not self._look_up_others():
+            with exclude_loads(connection) as no_loads:
+                # No first load is running, so all marks are stored and can be loaded.
+                if not no_loads or not self._look_up_unselected_tables():
                     return
-                found = self._slot.read_slot(connection)
-                if found is not None and found.confirmed < self._find_lowest():
-                    self._slot.advance(connection, self._find_lowest())
+                current = self._slot.read_slot(connection)
+                if current is not None and current.confirmed < self._find_lowest_position():
+                    self._slot.advance(connection, self._find_lowest_position())
 
-    def _find_lowest(self) -> int:
-        return min((p for p in self._stored.values() if p is not None), default=0)
+    def _find_lowest_position(self) -> int:
+        return min((p for p in self._positions.values() if p is not None), default=0)
 
-    def _look_up_others(self) -> bool:
-        """Looks up the tables that are not in this run; returns whether that was possible."""
-        known = {name.lower() for name in self._stored}
+    def _look_up_unselected_tables(self) -> bool:
+        """Loads the positions of all other tables; returns whether this was possible."""
+        selected = {name.lower() for name in self._positions}
         for name in self._slot.database.list_cdc_tables():
-            if name.lower() not in known:
-                if self.marks_of is None:
+            if name.lower() not in selected:
+                if self.load_marks is None:
                     return False
-                marks = map(Mark.from_dict, self.marks_of(name))
-                held = [mark.position for mark in marks if mark is not None]
-                self._stored[name] = min(held, default=None)
+                marks = map(Mark.from_dict, self.load_marks(name))
+                positions = [mark.position for mark in marks if mark is not None]
+                self._positions[name] = min(positions, default=None)
         return True
 
 
-def schema_and_table(table: SourceTable) -> tuple[str, str]:
-    """Returns a table's schema and name."""
+def get_schema_and_table(table: SourceTable) -> tuple[str, str]:
+    """Returns the schema and name of a table."""
     return table.ref.native.schema or "", table.ref.native.table
 
 
-def name_in_log(table: SourceTable) -> str:
-    """Returns a table's name in the log."""
-    return ".".join(schema_and_table(table))
+def build_log_name(table: SourceTable) -> str:
+    """Returns the name that a table has in the log, `schema.table`."""
+    return ".".join(get_schema_and_table(table))

@@ -1,4 +1,7 @@
-"""Reads a table's columns, key and partitions, and checks that the log has the columns' values."""
+"""Reads the columns, key and partitions of a table, and refuses types that the log cannot deliver.
+
+Compares the definition with the one at the last sync, to find changes that the log lacks.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from dataclasses import dataclass
 
 from loader.cdc.catalog_changes import (
     Partition,
-    describe_moves,
+    describe_partition_changes,
     describe_reverted_change,
     read_fingerprints,
     read_partitions,
 )
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.position import Mark
-from loader.cdc.slot import name_in_log
+from loader.cdc.slot import build_log_name
 from loader.errors import TableError
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection, Database
@@ -26,16 +29,23 @@ TEXTS = frozenset(
         *("tsrange", "tstzrange", "daterange"),
     )
 )
-"""Types whose values Debezium passes on as PostgreSQL writes them."""
+"""Types whose values Debezium returns as PostgreSQL formats them."""
 INTEGERS = frozenset(("int2", "int4", "int8", "oid"))
 FLOATS = frozenset(("float4", "float8"))
 TIMES = frozenset(("date", "timestamp", "timestamptz", "time"))
 ENUM = "enum"
-KNOWN = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea", ENUM}
-NOT_IN_ARRAYS = frozenset(("xml", ENUM, "time"))
-"""Types of whose arrays Debezium leaves out all (`xml`), those with a null (enums), or 24:00."""
-FILLED = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
-"""Types of which Debezium shows that the log leaves out an unchanged array; else it has a null."""
+SUPPORTED = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea", ENUM}
+UNSUPPORTED_ARRAYS = frozenset(("xml", ENUM, "time"))
+"""Element types of arrays that Debezium omits or changes.
+
+It omits all arrays of `xml`, and arrays of enums that contain a null. In arrays of `time`, it
+replaces 24:00.
+"""
+DETECTABLE_ARRAYS = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
+"""Element types of arrays for which Debezium writes a placeholder if the log omits the array.
+
+For other element types it writes null.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,37 +53,38 @@ class LoggedColumn:
     """A column of a table that is read from the log.
 
     Attributes:
-        number: its number in the database, which outlives a change of its name.
-        name: as the database has it.
-        kind: PostgreSQL's name for its type; a domain's is its base type's, an array's its
-            elements'. `enum` for all enums.
-        declared: its type as it was declared.
-        array: whether it is an array.
-        generated: whether the database computes it.
-        toastable: whether the log may leave out its value if an update does not change it (values
-            of more than 2 kB).
-        complete: whether it does not, from now on, as the table has REPLICA IDENTITY FULL.
-        default: whether it has a default value.
-        nested: whether it was declared as an array of arrays.
-        of_domain: whether it is an array whose elements are of a domain.
+        number: the column's number in the database, which does not change if it is renamed.
+        name: the column's name in the database.
+        kind: PostgreSQL's name of the type: for a domain, the base type; for an array, the type of
+            its elements; for any enum, `enum`.
+        declared: the type as declared.
+        is_array: whether the column is an array.
+        is_generated: whether the database computes the column.
+        is_toastable: whether the log may omit a large value (more than 2 kB) that an update does
+            not change.
+        has_default: whether the column has a default value.
+        is_nested: whether the column was declared as an array of arrays.
+        has_domain_elements: whether the column is an array whose elements belong to a domain.
+        is_complete: whether the log now contains all values, because the table has REPLICA
+            IDENTITY FULL.
     """
 
     number: int
     name: str
     kind: str
     declared: str = ""
-    array: bool = False
-    generated: bool = False
-    toastable: bool = False
-    default: bool = False
-    nested: bool = False
-    of_domain: bool = False
-    complete: bool = False
+    is_array: bool = False
+    is_generated: bool = False
+    is_toastable: bool = False
+    has_default: bool = False
+    is_nested: bool = False
+    has_domain_elements: bool = False
+    is_complete: bool = False
 
 
 def has_text(column: LoggedColumn) -> bool:
-    """Returns whether the log has what PostgreSQL would write of each of a column's values."""
-    return not column.array and column.kind not in FLOATS
+    """Returns whether the log's values can be converted to the text that PostgreSQL writes."""
+    return not column.is_array and column.kind not in FLOATS
 
 
 def read_logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
@@ -81,9 +92,10 @@ def read_logged_columns(connection: Connection, relation: str, where: str) -> li
 
     Args:
         relation: the quoted table, as a text literal.
+        where: the table, for messages.
 
     Raises:
-        TableError: if the log does not have the values of one, or not as the JDBC reader has them.
+        TableError: if the log lacks the values of a column, or differs from the JDBC reader.
     """
     rows = connection.rows(
         f"""
@@ -165,96 +177,105 @@ def read_logged_columns(connection: Connection, relation: str, where: str) -> li
         order by attnum
         """
     )
-    found = [
+    columns = [
         LoggedColumn(
             int(number or 0), name or "", kind or "", declared or "", *(f == "true" for f in flags)
         )
         for number, name, kind, declared, *flags in rows
     ]
-    for column in found:
+    for column in columns:
         _refuse_column(column, where)
-    return found
+    return columns
 
 
 def _refuse_column(column: LoggedColumn, where: str) -> None:
-    if column.generated:
+    if column.is_generated:
         raise TableError(
-            f"the log does not have the generated column {column.name}",
+            f"the log does not contain the generated column {column.name}",
             where=f"{where}, sync_mode: cdc",
             remedy="Read the table by a cursor (sync_mode: incremental)",
         )
-    left_out = column.array and (column.of_domain or column.kind in NOT_IN_ARRAYS)
-    if column.nested or left_out or column.kind not in KNOWN:
+    unsupported_array = column.is_array and (
+        column.has_domain_elements or column.kind in UNSUPPORTED_ARRAYS
+    )
+    if column.is_nested or unsupported_array or column.kind not in SUPPORTED:
         raise TableError(
-            f"the log does not have the values of {column.name} ({column.declared}) as a query "
-            "has them",
+            f"the values of {column.name} ({column.declared}) in the log differ from those in a "
+            "query",
             where=f"{where}, sync_mode: cdc",
             remedy="Read the table by a cursor (sync_mode: incremental)",
         )
-    if column.array and column.toastable and not column.complete and column.kind not in FILLED:
+    if (
+        column.is_array
+        and column.is_toastable
+        and not column.is_complete
+        and column.kind not in DETECTABLE_ARRAYS
+    ):
         raise TableError(
-            f"an update may leave {column.name} ({column.kind}[]) as it is, and the log would not "
-            "tell that from null",
+            f"if an update does not change {column.name} ({column.kind}[]), its value is "
+            "indistinguishable from null in the log",
             where=f"{where}, sync_mode: cdc",
-            remedy="Run `alter table … replica identity full`: the log then has all of each row",
+            remedy="Run `alter table … replica identity full`: the log then contains whole rows",
         )
 
 
 def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
-    """Returns how rows have changed without changes in the log; empty if they have not.
+    """Returns how an ALTER changed values without changes in the log; empty if it did not.
 
     Args:
         before: the result of :func:`list_by_number` at the last sync.
+        columns: the current columns.
     """
-    gone = set(before) - {str(column.number) for column in columns}
+    dropped = set(before) - {str(column.number) for column in columns}
     for column in columns:
-        was = before.get(str(column.number))
-        if was is None:
-            if before and column.default:
+        stored = before.get(str(column.number))
+        if stored is None:
+            if before and column.has_default:
                 return f"the column {column.name} was added with a default"
-            if any(before[number].startswith(f"{column.name} ") for number in gone):
-                return f"another column is called {column.name} now"
-        elif was != _describe(column):
-            return f"the column {was} was altered"
+            if any(before[number].startswith(f"{column.name} ") for number in dropped):
+                return f"another column now has the name {column.name}"
+        elif stored != _describe_column(column):
+            return f"the column {stored} was altered"
     return ""
 
 
-def describe_misnaming(
+def describe_unknown_names(
     names: Collection[str], before: Mapping[str, str], columns: Sequence[LoggedColumn]
 ) -> str:
-    """Returns why values in the log are not found by the columns' names; empty if they are.
+    """Returns why the log has column names that cannot be assigned; empty if it has none.
 
     Args:
-        names: the columns' names in changes since the last sync.
+        names: the column names in the changes since the last sync.
         before: the result of :func:`list_by_number` at the last sync.
+        columns: the current columns.
     """
-    now = {column.name for column in columns}
-    for name in sorted(set(names) - now):
-        if not any(known.startswith(f"{name} ") for known in before.values()):
-            return f"the column {name} came and was renamed or dropped"
-    # A number that is neither here nor there: a column that came and went, perhaps by a name that
-    # a later one has now.
-    last = max(map(int, before), default=0)
-    here = {column.number for column in columns if column.number > last}
-    if before and here and max(here) - last > len(here):
-        return "a column came and was dropped"
+    current = {column.name for column in columns}
+    for name in sorted(set(names) - current):
+        if not any(stored.startswith(f"{name} ") for stored in before.values()):
+            return f"the column {name} was added and then renamed or dropped"
+    # A skipped number belongs to a column that was added and dropped since the last sync. A later
+    # column may have its name now.
+    highest = max(map(int, before), default=0)
+    added = {column.number for column in columns if column.number > highest}
+    if before and added and max(added) - highest > len(added):
+        return "a column was added and dropped"
     return ""
 
 
 def list_by_number(columns: Sequence[LoggedColumn]) -> dict[str, str]:
-    """Returns names and types of columns by their numbers."""
-    return {str(column.number): _describe(column) for column in columns}
+    """Returns the name and type of each column, by its number."""
+    return {str(column.number): _describe_column(column) for column in columns}
 
 
-def _describe(column: LoggedColumn) -> str:
+def _describe_column(column: LoggedColumn) -> str:
     return f"{column.name} {column.declared}"
 
 
-class Definitions:
+class TableDefinitions:
     """The current definitions of tables.
 
     Attributes:
-        catalogs: the catalog's fingerprint of each table (`read_fingerprints`), by name.
+        catalogs: the fingerprints of each table (`read_fingerprints`), by the table's name.
     """
 
     def __init__(self, database: Database) -> None:
@@ -262,83 +283,93 @@ class Definitions:
         self.catalogs: dict[str, Mapping[str, str]] = {}
 
     def list_key(self, table: SourceTable) -> Sequence[str]:
-        """Returns a table's key, as the spec or the database declares it."""
-        given = self.database.read_options(table.ref).primary_key
+        """Returns a table's key, as declared by the spec or else by the database."""
+        declared = self.database.read_options(table.ref).primary_key
         names = {name.lower(): name for name in table.schema.names}
-        return [names.get(k.lower(), k) for k in given] if given else table.primary_key
+        return (
+            [names.get(name.lower(), name) for name in declared] if declared else table.primary_key
+        )
 
     def list_key_columns(self, table: SourceTable) -> list[LoggedColumn]:
-        """Returns the columns of its key, in the key's order."""
-        found = {column.name: column for column in self.read_columns(table)}
-        places = {name.lower(): i for i, name in enumerate(table.schema.names)}
-        native = (table.ref.native.columns[places[name.lower()]] for name in self.list_key(table))
-        return [found[name] for name in native]
+        """Returns the columns of a table's key, in the order of the key."""
+        columns = {column.name: column for column in self.read_columns(table)}
+        indexes = {name.lower(): i for i, name in enumerate(table.schema.names)}
+        native_names = (
+            table.ref.native.columns[indexes[name.lower()]] for name in self.list_key(table)
+        )
+        return [columns[name] for name in native_names]
 
     def read_columns(self, table: SourceTable) -> list[LoggedColumn]:
-        """Returns its columns, in the order of its schema.
+        """Returns a table's columns, in the order of its schema.
 
         Raises:
-            TableError: if they are not those that the run began with, or the log lacks values.
+            TableError: if the columns have changed during the run, or the log lacks their values.
         """
-        where = self.where(table)
+        where = self.get_location(table)
         with self.database.connect(where) as connection:
-            found = {
-                c.name: c for c in read_logged_columns(connection, self._relation(table), where)
+            by_name = {
+                c.name: c
+                for c in read_logged_columns(connection, self._quote_relation(table), where)
             }
-        if set(found) != set(table.ref.native.columns):
-            raise self.alteration_error(table)
-        columns = [found[name] for name in table.ref.native.columns]
+        if set(by_name) != set(table.ref.native.columns):
+            raise self.build_alteration_error(table)
+        columns = [by_name[name] for name in table.ref.native.columns]
         for index in table.ref.native.as_texts:
             if not has_text(columns[index]):
                 raise TableError(
                     f"the log does not have the text of {columns[index].name} "
                     f"({columns[index].declared}) as the database writes it",
                     where=f"{where}, column_types",
-                    remedy="Remove it there, or read the table by a cursor (sync_mode: "
-                    "incremental)",
+                    remedy="Remove the column from it, or read the table by a cursor "
+                    "(sync_mode: incremental)",
                 )
         return columns
 
-    def alteration_error(self, table: SourceTable) -> TableError:
-        """Returns the error of a table that was altered during the run."""
+    def build_alteration_error(self, table: SourceTable) -> TableError:
+        """Returns the error for a table that was altered during the run."""
         return TableError(
-            "its columns were changed during the run", where=self.where(table), remedy="Run again"
+            "its columns were changed during the run",
+            where=self.get_location(table),
+            remedy="Run again",
         )
 
     def refuse_replaced_values(
         self, table: SourceTable, columns: Sequence[LoggedColumn], spool: ChangeSpool
     ) -> None:
-        """Refuses changes with values that Debezium has replaced by null.
+        """Refuses changes in which Debezium has replaced a value by null.
 
         Raises:
-            TableError: if there are any; names the column.
+            TableError: if there is such a change; names the column.
         """
         for column in columns:
-            if spool.replaced.has_replaced_values(name_in_log(table), column.name):
+            if spool.warnings.has_replaced_values(build_log_name(table), column.name):
                 raise TableError(
-                    f"Debezium has no form for a value of {column.name} ({column.declared}), which "
-                    "the log has",
-                    where=f"{self.where(table)}, sync_mode: cdc",
+                    f"Debezium cannot convert a value of {column.name} ({column.declared}) in the "
+                    "log",
+                    where=f"{self.get_location(table)}, sync_mode: cdc",
                     remedy="Read the table by a cursor (sync_mode: incremental)",
                 )
 
     def read_partitions(
         self, table: SourceTable, mark: Mark | None
     ) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and why the log lacks some of their changes."""
-        with self.database.connect(self.where(table)) as connection:
-            fingerprints = read_fingerprints(connection, self._relation(table))
+        """Returns a table's partitions, and why the log lacks changes since the mark, if it does.
+
+        Also reads the table's fingerprints, into `catalogs`.
+        """
+        with self.database.connect(self.get_location(table)) as connection:
+            fingerprints = read_fingerprints(connection, self._quote_relation(table))
             self.catalogs[table.ref.name] = fingerprints
-            found = read_partitions(connection, self._relation(table))
+            partitions = read_partitions(connection, self._quote_relation(table))
             if mark is None:
-                return found, ""
-            return found, describe_moves(
-                connection, mark.partitions, found
+                return partitions, ""
+            return partitions, describe_partition_changes(
+                connection, mark.partitions, partitions
             ) or describe_reverted_change(mark.catalog, fingerprints)
 
-    def _relation(self, table: SourceTable) -> str:
+    def _quote_relation(self, table: SourceTable) -> str:
         return self.database.dialect.text(self.database.relation(table.ref.native))
 
-    def where(self, table: SourceTable) -> str:
-        """Returns its name in errors."""
+    def get_location(self, table: SourceTable) -> str:
+        """Returns the location of a table for messages."""
         return f"table {self.database.name}.{table.ref.name}"

@@ -1,4 +1,4 @@
-"""Reads the log, with Debezium, up to the position that was its end when the run began."""
+"""Reads the log with Debezium, up to the end that it has when the reading starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from py4j.protocol import Py4JError
 
 from loader.cdc.debezium.engine import read_into_spool
-from loader.cdc.debezium.program import MARKER, TOPICS, Order
+from loader.cdc.debezium.program import MARKER, TOPICS, ReadRequest
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.slot import PLUGIN, Slot, SourceSlot
 from loader.cdc.values import SETTINGS
@@ -28,45 +28,46 @@ class LogRead:
 
     Attributes:
         spool: the changes; None if there were none.
-        position: all before it was read.
-        begun: where the slot stood at the latest: nothing before it was read.
+        position: the position up to which the log was read.
+        oldest_position: changes before this position may be missing.
     """
 
     spool: ChangeSpool | None
     position: int
-    begun: int
+    oldest_position: int
 
 
 @dataclass(frozen=True)
 class LogReader:
-    """Reads the log, into a spool. If there is nothing new, starts nothing.
+    """Reads the log into a spool. Starts Debezium only if there are changes.
 
     Attributes:
-        before: the slot as it is.
-        logged: the tables' names in the log.
-        folder: for the spool.
-        placeholder: the text for values that the log leaves out.
+        slot: the source's slot and publication.
+        initial_slot: the slot at the start of the run.
+        log_names: the tables' names in the log.
+        folder: the folder for the spool.
+        placeholder: the text that Debezium writes for a value that the log omits.
         where: the source, for messages.
     """
 
     slot: SourceSlot
-    before: Slot
-    logged: Sequence[str]
+    initial_slot: Slot
+    log_names: Sequence[str]
     folder: Path
     placeholder: str
     where: str
 
     def read(self) -> LogRead:
-        """Reads the log up to the position that is its end now.
+        """Reads the log up to its current end.
 
         Raises:
-            TableError: if the log cannot be read, or Spark runs elsewhere, where the spool is not.
+            TableError: if the log cannot be read, or if Spark does not run on this machine.
         """
         slot, database = self.slot, self.slot.database
         master = str(database.spark.sparkContext.master)
         if not master.startswith("local"):
             raise TableError(
-                f"the changes are spooled on this machine, and Spark runs on {master}",
+                f"the changes are written to files on this machine, but Spark runs on {master}",
                 where=self.where,
                 remedy="Run tables with sync_mode: cdc on a target whose spark.master is local[*]",
             )
@@ -90,104 +91,115 @@ class LogReader:
         with database.connect() as connection:
             slot.await_free(connection, database.lock_timeout)
             end = slot.read_flushed(connection)
-            if slot.has_no_changes(connection, self.before, end):
+            if slot.has_no_changes(connection, self.initial_slot, end):
                 return LogRead(None, end, self._read_slot_position(connection))
             marker = secrets.token_urlsafe(24)
-            marked = slot.write_message(connection, MARKER, marker)
-            upto = slot.read_end(connection)
-        order = Order(
+            marker_position = slot.write_message(connection, MARKER, marker)
+            marker_end = slot.read_end(connection)
+        request = ReadRequest(
             folder=str(self.folder),
-            tables=self.logged,
+            tables=self.log_names,
             marker=marker,
-            upto=upto,
+            marker_end=marker_end,
             properties=build_debezium_settings(
                 database.options,
                 slot.name,
-                self.logged,
+                self.log_names,
                 self.placeholder,
                 self.where,
                 database.lock_timeout,
             ),
             placeholder=self.placeholder,
             java=_find_java(database.spark._jvm),
-            by_source=needs_source_names(self.logged),
+            has_source=needs_source_names(self.log_names),
         )
-        spool = read_into_spool(order, self.where, lambda: self._has_passed(marked))
+        spool = read_into_spool(request, self.where, lambda: self._is_past_marker(marker_position))
         with database.connect() as connection:
             position = self._read_slot_position(connection)
         if spool is None:
-            # Changes before it are lost for the tables that need them, wherever the slot is now.
-            return LogRead(None, end, max(position, upto))
+            # The slot was moved past the marker during the read, so older changes are missing even
+            # if the slot was created again at a lower position.
+            return LogRead(None, end, max(position, marker_end))
         return LogRead(spool, max(end, spool.end or 0), position)
 
-    def _has_passed(self, marked: int) -> bool:
-        """Returns whether the marker can no longer be read: the slot is gone, or is behind it.
+    def _is_past_marker(self, marker_position: int) -> bool:
+        """Returns whether the marker can no longer be read: the slot is lost or was moved past it.
 
-        If the database cannot be asked now, Debezium's connection ends, too, or the next check
-        decides.
+        Returns False if the database is unreachable. Then Debezium also loses its connection, or
+        the next check succeeds.
         """
         try:
             with self.slot.database.connect() as connection:
-                found = self.slot.read_slot(connection)
-        except (TableError, Py4JError, OSError):  # Java may have ended, too: the reader reports it
+                slot = self.slot.read_slot(connection)
+        except (TableError, Py4JError, OSError):  # Py4JError: the JVM exited
             return False
-        return found is None or bool(found.lost) or found.confirmed >= marked
+        return slot is None or bool(slot.lost) or slot.confirmed >= marker_position
 
     def _read_slot_position(self, connection: Connection) -> int:
-        """Returns where the slot stands: another run may have moved it during the read."""
-        found = self.slot.read_slot(connection)
-        return found.confirmed if found is not None and not found.lost else sys.maxsize
+        """Returns the slot's position, which another run may have moved during the read.
+
+        Returns the highest integer if the slot is lost.
+        """
+        slot = self.slot.read_slot(connection)
+        return slot.confirmed if slot is not None and not slot.lost else sys.maxsize
 
 
 def is_older_than_publication(error: Exception) -> bool:
-    """Returns whether PostgreSQL 14 to 17 read changes from before the publication was made."""
+    """Returns whether the slot contains changes from before the publication was created.
+
+    PostgreSQL 14 to 17 report these with this error.
+    """
     return re.search('publication ".*" does not exist', str(error)) is not None
 
 
 def _find_java(jvm: Any) -> str:
-    """Returns the library of the Java that runs Spark."""
+    """Returns the path of the JVM library that runs Spark."""
     home = Path(str(jvm.java.lang.System.getProperty("java.home")))
-    found = [*home.glob("lib/server/libjvm.*"), *home.glob("bin/server/jvm.dll")]
-    return str(found[0]) if found else ""
+    libraries = [*home.glob("lib/server/libjvm.*"), *home.glob("bin/server/jvm.dll")]
+    return str(libraries[0]) if libraries else ""
 
 
-_PASSED_ON = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"))
-"""Properties of the JDBC driver that Debezium has options for; it hands all others through."""
-_OURS = frozenset(("user", "password"))
-_IN_TOPICS = re.compile(r"[A-Za-z0-9._-]+")
-_FORMS = "-c bytea_output=hex -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=3"
-"""The forms of values that Debezium reads, overruling settings of the role, the database or the
-server."""
+_DEBEZIUM_OPTIONS = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"))
+"""Properties of the JDBC driver for which Debezium has options. It passes all others through."""
+_CREDENTIALS = frozenset(("user", "password"))
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_VALUE_FORMATS = (
+    "-c bytea_output=hex -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=3"
+)
+"""The formats of values that Debezium expects. They override settings of the role, the database and
+the server."""
 
 
-def needs_source_names(logged: Sequence[str]) -> bool:
-    """Returns whether a table has a name that Debezium would replace by another one in topics."""
-    return not all(_IN_TOPICS.fullmatch(name) for name in logged)
+def needs_source_names(log_names: Sequence[str]) -> bool:
+    """Returns whether a table's name has characters that Debezium replaces in topic names."""
+    return not all(_TOPIC_NAME.fullmatch(name) for name in log_names)
 
 
 def build_debezium_settings(
     options: JdbcOptions,
     slot: str,
-    logged: Sequence[str],
+    log_names: Sequence[str],
     placeholder: str,
     where: str,
     lock_timeout: int = 30,
 ) -> dict[str, str]:
-    """Returns Debezium's settings; passwords are among them.
+    """Returns Debezium's settings, which include passwords.
 
     Args:
-        lock_timeout: how many seconds it may wait for a table that another session locks.
+        options: the source's options.
         slot: the name of the slot and of the publication.
-        logged: the tables, `schema.table`.
-        placeholder: its text for values that the log leaves out.
+        log_names: the tables, `schema.table`.
+        placeholder: the text that Debezium writes for a value that the log omits.
+        where: the source, for messages.
+        lock_timeout: how many seconds Debezium may wait for a table that another session locks.
 
     Raises:
-        TableError: if the source's URL has no host and database.
+        TableError: if Debezium cannot connect to the source's URL.
     """
-    at = urlsplit(options.url.removeprefix("jdbc:"))
-    hosts = at.netloc.split(",")
-    database = unquote(at.path.lstrip("/"))
-    if not at.hostname or not database or len(hosts) != 1:
+    address = urlsplit(options.url.removeprefix("jdbc:"))
+    hosts = address.netloc.split(",")
+    database = unquote(address.path.lstrip("/"))
+    if not address.hostname or not database or len(hosts) != 1:
         raise TableError(
             "sync_mode: cdc needs a url with one host and a database",
             where=f"{where}, url",
@@ -199,23 +211,23 @@ def build_debezium_settings(
             where=f"{where}, url",
             remedy="Rename the database, or read its tables by a cursor (sync_mode: incremental)",
         )
-    given = {**dict(parse_qsl(at.query, keep_blank_values=True)), **options.properties}
-    given["options"] = " ".join(filter(None, (given.get("options"), _FORMS)))
-    user = options.user or given.get("user") or ""
-    password = options.password or given.get("password") or ""
-    driver = {
-        f"database.{name}" if name in _PASSED_ON else f"driver.{name}": value
-        for name, value in given.items()
-        if name not in _OURS
+    parameters = {**dict(parse_qsl(address.query, keep_blank_values=True)), **options.properties}
+    parameters["options"] = " ".join(filter(None, (parameters.get("options"), _VALUE_FORMATS)))
+    user = options.user or parameters.get("user") or ""
+    password = options.password or parameters.get("password") or ""
+    driver_settings = {
+        f"database.{name}" if name in _DEBEZIUM_OPTIONS else f"driver.{name}": value
+        for name, value in parameters.items()
+        if name not in _CREDENTIALS
     }
     return {
-        **driver,
+        **driver_settings,
         **SETTINGS,
         "name": "strandline",
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "topic.prefix": TOPICS,
-        "database.hostname": at.hostname,
-        "database.port": str(at.port or 5432),
+        "database.hostname": address.hostname,
+        "database.port": str(address.port or 5432),
         "database.dbname": database,
         "database.user": user,
         "database.password": password,
@@ -225,27 +237,27 @@ def build_debezium_settings(
         "slot.drop.on.stop": "false",
         "publication.name": slot,
         "publication.autocreate.mode": "disabled",
-        # Expressions, separated by commas.
-        "table.include.list": ",".join(re.escape(name).replace(",", r"\x2c") for name in logged),
+        # Regular expressions, separated by commas.
+        "table.include.list": ",".join(re.escape(name).replace(",", r"\x2c") for name in log_names),
         "message.prefix.include.list": MARKER,
-        # No snapshot: the JDBC reader makes it. No stored offset: the slot itself says where to
-        # begin, and only the loader moves it.
+        # Debezium takes no snapshot, because the JDBC reader does first loads. It stores no offset:
+        # it starts at the slot's position, which only the loader moves.
         "snapshot.mode": "no_data",
         "lsn.flush.mode": "manual",
         "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
         "provide.transaction.metadata": "true",
-        "skipped.operations": "none",  # TRUNCATE, too
+        "skipped.operations": "none",  # the default skips TRUNCATE
         "tombstones.on.delete": "false",
         "unavailable.value.placeholder": placeholder,
-        # Only what the spool needs, in little memory.
+        # Drops the fields that the spool does not need, to save memory.
         "transforms": "slim",
         "transforms.slim.type": "org.apache.kafka.connect.transforms.ReplaceField$Value",
-        # A null is a null, also in a column that has a default.
+        # By default, Debezium replaces a null by the column's default value.
         "value.converter.replace.null.with.default": "false",
         "transforms.slim.replace.null.with.default": "false",
         "transforms.slim.exclude": ",".join(
             (
-                *(() if needs_source_names(logged) else ("source",)),
+                *(() if needs_source_names(log_names) else ("source",)),
                 "transaction",
                 "ts_ms",
                 "ts_us",
@@ -258,9 +270,9 @@ def build_debezium_settings(
         "max.queue.size": "16384",
         "max.queue.size.in.bytes": str(64 * 1024 * 1024),
         "poll.interval.ms": "20",
-        # The server ends the connection if it hears nothing for as long as wal_sender_timeout.
+        # The server closes the connection if it receives no status within wal_sender_timeout.
         "status.update.interval.ms": "1000",
-        # An error ends the run; the next one begins where this one did.
+        # An error ends the run. The next run starts from the same position.
         "errors.max.retries": "0",
         "slot.max.retries": "2",
         "slot.retry.delay.ms": "1000",

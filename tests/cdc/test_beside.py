@@ -67,7 +67,7 @@ def test_another_reader_moves_the_slot_during_a_run(
         mover.join()
     assert position(postgres_database) != began
     [error] = ran.errors
-    assert "another run moved the replication slot meanwhile" in error
+    assert "another run moved the replication slot during this run" in error
     assert any("is gone: all rows are read again" in w for w in project.run().warnings)
     assert newest(project, "things", "id", "v") == [(1, 2)]
 
@@ -96,7 +96,7 @@ def test_the_slot_goes_just_before_it_is_read(
         patched.setattr(wal_reader, "read_into_spool", late)
         ran = project.loader("run")
     [error] = ran.errors
-    assert "another run moved the replication slot meanwhile" in error
+    assert "another run moved the replication slot during this run" in error
     assert any("all rows are read again" in w for w in project.run().warnings)
     assert newest(project, "things", "id", "v") == [(1, 2)]
 

@@ -107,7 +107,9 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
         "update things set v = 10 where id = 1",
     )
     ran = project.run()
-    assert any("its replication slot was gone: all rows are read again" in w for w in ran.warnings)
+    assert any(
+        "its replication slot was missing: all rows are read again" in w for w in ran.warnings
+    )
     assert newest(project, "things", "id", "v") == [(1, 10), (3, 3)]
     assert project.rows("select id from raw.things where _cq_deleted") == [(2,)]
     # somebody else has read the slot
@@ -199,7 +201,7 @@ def test_a_rebuilt_state_knows_how_far_the_log_was_read(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sync without changes stores its position without a commit; the slot has moved there."""
-    monkeypatch.setattr(log_snapshot, "SEGMENT", 0)
+    monkeypatch.setattr(log_snapshot, "SEGMENT_BYTES", 0)
     postgres_database.execute(
         *(f"create table {t} (id int primary key, v int)" for t in ("quiet", "busy")),
         *(f"insert into {t} values (1, 1)" for t in ("quiet", "busy")),

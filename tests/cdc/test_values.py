@@ -77,7 +77,7 @@ def test_values_are_those_of_a_query(project: Project, postgres_database: Databa
         "create domain money2 as numeric(10, 2)",
         f"create table of_all (id int primary key, {listed})",
         "create table twin (like of_all including all)",
-        # of most arrays the log would not tell "unchanged" from null
+        # of most arrays the log shows no difference between "unchanged" and null
         "alter table of_all replica identity full",
     )
     names = ", ".join(["id", *COLUMNS])
@@ -165,7 +165,7 @@ def test_what_the_log_does_not_have_is_refused(
     project: Project, postgres_database: Database
 ) -> None:
     """By the column's name, before anything is read; a table that can be followed goes on."""
-    absent = "the log does not have the values of c ({0}) as a query has them"
+    absent = "the values of c ({0}) in the log differ from those in a query"
     kinds = {
         "interval": absent,
         "point": absent,
@@ -180,9 +180,9 @@ def test_what_the_log_does_not_have_is_refused(
         "time without time zone[]": absent,
         "posint[]": absent,
         "numbers": absent,
-        "int generated always as (id + 1) stored": "the log does not have the generated column c",
-        "text[][]": "the log does not have the values of c (text[])",
-        "double precision[]": "the log would not tell that from null",
+        "int generated always as (id + 1) stored": "does not contain the generated column c",
+        "text[][]": "the values of c (text[]) in the log differ",
+        "double precision[]": "its value is indistinguishable from null in the log",
     }
     tables = {f"odd_{number}": kind for number, kind in enumerate(kinds)}
     postgres_database.execute(
@@ -212,7 +212,7 @@ def test_what_the_log_does_not_have_is_refused(
     assert ran.table("shop.flat")["appended"] == 1
     said = " ".join(ran.errors)
     for table in ("nested", "nested_texts"):
-        assert f"table shop.{table}: c holds an array of arrays" in said
+        assert f"table shop.{table}: c contains an array of arrays" in said
     postgres_database.execute(
         "update nested set c = '{5}' where id = 2",
         "update nested_texts set c = '{e}'",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from loader.cdc.slot import slot_name
+from loader.cdc.slot import choose_slot_name
 from loader.cdc.wal_reader import build_debezium_settings, is_older_than_publication
 from loader.errors import SpecError, TableError
 from loader.sources.file.options import FileOptions
@@ -66,10 +66,10 @@ def test_what_cannot_be_followed_is_refused(
 
 
 def test_a_slots_name_is_one_that_databases_allow() -> None:
-    assert slot_name("shop") == "strandline_shop"
-    assert slot_name("Shop-EU.1") == "strandline_shop_eu_1"
-    assert len(slot_name("x" * 100)) == 63
-    assert slot_name("shop", "own") == "own"
+    assert choose_slot_name("shop") == "strandline_shop"
+    assert choose_slot_name("Shop-EU.1") == "strandline_shop_eu_1"
+    assert len(choose_slot_name("x" * 100)) == 63
+    assert choose_slot_name("shop", "own") == "own"
 
 
 def test_debezium_connects_as_the_source_does() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loader.cdc.catalog_changes import describe_reverted_change, has_changed
+from loader.cdc.catalog_changes import describe_reverted_change, has_rewritten_columns
 from loader.cdc.position import (
     Mark,
     VisibleTransactions,
@@ -73,8 +73,8 @@ def test_the_snapshot_is_forgotten_once_the_log_was_read_beyond_it() -> None:
     mark = Mark(
         parse_position("0/10"), "slot", "", VisibleTransactions(1, 5, (3,), parse_position("0/30"))
     )
-    assert mark.move_to(parse_position("0/20"), {}).seen == mark.seen
-    assert mark.move_to(parse_position("0/30"), {}).seen is None
+    assert mark.move_to(parse_position("0/20"), {}).snapshot == mark.snapshot
+    assert mark.move_to(parse_position("0/30"), {}).snapshot is None
     assert mark.move_to(parse_position("0/5"), {}).position == mark.position
 
 
@@ -88,7 +88,7 @@ def test_what_changes_rows_without_the_log_is_noticed() -> None:
         describe_alteration(before, [key, name, LoggedColumn(3, "note", "text", declared="text")])
         == ""
     )
-    added = LoggedColumn(3, "note", "text", declared="text", default=True)
+    added = LoggedColumn(3, "note", "text", declared="text", has_default=True)
     assert (
         describe_alteration(before, [key, name, added])
         == "the column note was added with a default"
@@ -114,8 +114,8 @@ def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
         assert describe_reverted_change(before, {**before, name: "8 aa"}), name
     one = {**before, "column 1": "8 aa"}  # said twice, or renamed and renamed back
     assert describe_reverted_change(before, one) == ""
-    assert has_changed(before, one)
-    assert not has_changed(before, {**before, "column 1": "8 bb"})
+    assert has_rewritten_columns(before, one)
+    assert not has_rewritten_columns(before, {**before, "column 1": "8 bb"})
     assert describe_reverted_change(
         before, {**one, "column 2": "8 aa"}
     )  # two may have had each other's name

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loader.cdc.debezium import spool
-from loader.cdc.debezium.program import Order, Reader
+from loader.cdc.debezium.program import Reader, ReadRequest
 from loader.cdc.debezium.spool import ChangeSpool, ConversionWarnings, Placeholder
 
 TABLES = ["public.orders", "public.lines"]
@@ -27,7 +27,9 @@ def _text(change: dict[str, Any]) -> str:
 
 
 def _reader(folder: Path) -> Reader:
-    return Reader(Order(str(folder), TABLES, "here", 900, {"database.password": "x"}, "missing"))
+    return Reader(
+        ReadRequest(str(folder), TABLES, "here", 900, {"database.password": "x"}, "missing")
+    )
 
 
 def _transaction(reader: Reader, number: int, end: int, *changes: tuple[str, str]) -> None:
@@ -53,12 +55,12 @@ def test_it_reads_up_to_its_own_marker(tmp_path: Path) -> None:
     _transaction(reader, 9, 400, ("public.orders", _change(4)))
     reader.spool.close()
     found = ChangeSpool(tmp_path, TABLES)
-    assert [found.transaction(n).end for n in range(len(found))] == [100, 200, 300]
-    assert [found.transaction(n).id for n in range(len(found))] == [7, 5, 8]
+    assert [found.read_transaction(n).end for n in range(len(found))] == [100, 200, 300]
+    assert [found.read_transaction(n).id for n in range(len(found))] == [7, 5, 8]
     assert found.end == 300
     lines = [
         line.split("\t")
-        for file in found.folder_of("public.orders").iterdir()
+        for file in found.get_folder("public.orders").iterdir()
         for line in file.read_text().splitlines()
     ]
     assert [line[:3] for line in lines] == [["1", "0", "7"], ["3", "2", "8"]]
@@ -72,7 +74,7 @@ def test_it_ends_when_the_log_is_read_from_behind_the_marker(tmp_path: Path) -> 
     assert not reader.finished.is_set()
     _transaction(reader, 8, 901, ("public.orders", _change(2)))
     assert reader.finished.is_set()
-    assert reader.passed
+    assert reader.is_past_marker
 
 
 def test_transactions_that_are_published_are_found_by_their_ends(tmp_path: Path) -> None:
@@ -105,7 +107,7 @@ def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
 
 def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -> None:
     tables = ["public.a b", "public.a_b"]
-    reader = Reader(Order(str(tmp_path), tables, "here", 900, {}, "missing", by_source=True))
+    reader = Reader(ReadRequest(str(tmp_path), tables, "here", 900, {}, "missing", has_source=True))
     changes = [
         _text({"source": {"schema": "public", "table": name}, "after": {}, "op": op})
         for name, op in (("a b", "c"), ("a_b", "c"), ("a b", "t"))
@@ -126,7 +128,7 @@ def test_files_are_cut_and_only_the_user_can_read_them(
         _transaction(reader, number, number * 10, ("public.orders", _change(number, s="\u2028\r")))
     reader.spool.close()
     found = ChangeSpool(tmp_path, TABLES)
-    files = sorted(found.folder_of("public.orders").iterdir())
+    files = sorted(found.get_folder("public.orders").iterdir())
     assert len(files) > 1
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     lines = [line for file in files for line in file.read_bytes().split(b"\n") if line]
@@ -134,9 +136,9 @@ def test_files_are_cut_and_only_the_user_can_read_them(
 
 
 def test_an_order_is_one_line() -> None:
-    order = Order("/tmp/x", TABLES, "here", 900, {"a": "line\nbreak"}, "missing")
+    order = ReadRequest("/tmp/x", TABLES, "here", 900, {"a": "line\nbreak"}, "missing")
     assert order.to_line().count("\n") == 1
-    assert Order.from_line(order.to_line()) == order
+    assert ReadRequest.from_line(order.to_line()) == order
 
 
 def test_values_that_debezium_has_replaced_are_known_by_its_warnings(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Debezium's embedded engine, in a process of its own: its Java libraries collide with Spark's.
+"""Debezium's embedded engine, in a separate process because its Java libraries conflict with Spark.
 
-`engine.py` starts the process, `program.py` is what it runs, `spool.py` is what it writes.
+`engine.py` starts the process, `program.py` runs in it, and `spool.py` defines its output files.
 """

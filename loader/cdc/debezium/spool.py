@@ -1,10 +1,13 @@
 """The spool: files that Debezium's process writes and Spark reads.
 
-A folder that only this user can read. For each table it has a folder of text files, one change a
-line: `number<tab>ordinal<tab>transaction<tab>change as JSON`. `ordinal` counts transactions from
-0, in the order in which they committed; `number` counts changes. `transactions` has an entry for
-each transaction that was read to its end, so a transaction without one is not whole, and its
-changes do not count. `done` records how the process ended.
+Only this user can read the spool's folder. It contains:
+
+- a folder for each table, with text files. Each line is a change:
+  `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` numbers the changes, and
+  `ordinal` numbers the transactions from 0, in the order of their commits.
+- `transactions`, with an entry for each complete transaction. Changes of a transaction without an
+  entry are ignored.
+- `done`, which is written last, with counts of each table's changes.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from typing import IO, Any
 TRANSACTIONS = "transactions"
 DONE = "done"
 FILE_BYTES = 64 * 1024 * 1024
-"""A table's next change goes into a new file once the current one is larger: Spark reads files in
-parallel."""
-_TRUNCATES = '"op":"t"'  # a column may be called so, too
+"""Larger files are not extended: the next change goes into a new file, so that Spark can read a
+table in parallel."""
+_TRUNCATES = '"op":"t"'  # may also match a column named op
 _ENTRY = struct.Struct(">QQ")
 _WARNING = re.compile(
     r"(?:No converter found for column |"
@@ -40,30 +43,31 @@ _ELEMENT = "-element"
 
 @dataclass(frozen=True)
 class ConversionWarnings:
-    """Debezium's warnings about values that it wrote as null, or left out with their column.
+    """Debezium's warnings about values that it replaced by null or omitted.
 
     Attributes:
-        mentions: the rest of the warnings, after their fixed beginnings: a column, perhaps with its
-            table.
+        mentions: the variable part of each warning, which begins with the column, sometimes after
+            the table.
     """
 
     mentions: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, log: Path) -> ConversionWarnings:
-        """Reads the warnings."""
+        """Reads the warnings from Debezium's log."""
         with log.open(errors="replace") as lines:
-            found = (_WARNING.search(line) for line in lines)
-            return cls(frozenset(one[1] for one in found if one))
+            matches = (_WARNING.search(line) for line in lines)
+            return cls(frozenset(match[1] for match in matches if match))
 
     def has_replaced_values(self, table: str, column: str) -> bool:
         """Returns whether values of a column may have been replaced by null.
 
         Args:
-            table: the table's name in the log. Some warnings lack it, and count for all tables.
+            table: the table's name in the log. Warnings without a table apply to all tables.
+            column: the column's name.
         """
-        names = tuple(f"{name}{end}" for name in (f"{table}.{column}", column) for end in " '")
-        return any(mention.startswith(names) for mention in self.mentions)
+        prefixes = tuple(f"{name}{end}" for name in (f"{table}.{column}", column) for end in " '")
+        return any(mention.startswith(prefixes) for mention in self.mentions)
 
     def has_replaced_elements(self, column: str) -> bool:
         """Returns whether elements of arrays in a column may have been replaced by null."""
@@ -71,102 +75,104 @@ class ConversionWarnings:
 
 
 class SpoolWriter:
-    """Writes a spool; used by Debezium's process only.
+    """Writes a spool, in Debezium's process.
 
     Args:
-        tables: the tables' names in the log, `schema.table`; their places name the folders.
-        placeholder: Debezium's text for a value that the log leaves out.
+        folder: the spool's folder.
+        tables: the tables' names in the log, `schema.table`. Their indexes are the folder names.
+        placeholder: Debezium's text for a value that the log omits.
     """
 
     def __init__(self, folder: Path, tables: Sequence[str], placeholder: str) -> None:
         self.folder = folder
-        self._placeholders = Placeholder(placeholder).forms
-        self._places = {name: place for place, name in enumerate(tables)}
+        self._placeholders = Placeholder(placeholder).encodings
+        self._table_ids = {name: number for number, name in enumerate(tables)}
         self._files: dict[int, IO[bytes]] = {}
         self._sizes: dict[int, int] = {}
         self._counts: dict[str, dict[str, int]] = {}
-        self._index = _create_private_file(folder / TRANSACTIONS)
+        self._transactions = _create_private_file(folder / TRANSACTIONS)
         self._ordinal = 0
         self._number = 0
 
     def write_change(self, table: str, transaction: int, text: str) -> None:
-        """Adds a change of the transaction that is being read; skips tables not asked for."""
-        place = self._places.get(table)
-        if place is None:
+        """Adds a change of the current transaction; ignores tables that were not requested."""
+        table_id = self._table_ids.get(table)
+        if table_id is None:
             return
         self._number += 1
         line = f"{self._number}\t{self._ordinal}\t{transaction}\t{text}\n".encode()
-        self._file(place).write(line)
-        self._sizes[place] += len(line)
-        self._count("changes", place)
+        self._open_file(table_id).write(line)
+        self._sizes[table_id] += len(line)
+        self._count("changes", table_id)
         if _TRUNCATES in text and json.loads(text)["op"] == "t":
-            self._count("truncates", place)
-        elif any(form in text for form in self._placeholders):
-            self._count("unavailable", place)
+            self._count("truncates", table_id)
+        elif any(placeholder in text for placeholder in self._placeholders):
+            self._count("unavailable", table_id)
 
     def end_transaction(self, transaction: int, end: int) -> None:
-        """Ends the transaction that is being read.
+        """Ends the current transaction.
 
         Args:
+            transaction: its id in the log.
             end: the position after its commit.
         """
-        self._index.write(_ENTRY.pack(end, transaction))
+        self._transactions.write(_ENTRY.pack(end, transaction))
         self._ordinal += 1
 
     def close(self) -> None:
-        """Makes the spool complete."""
-        for file in (*self._files.values(), self._index):
+        """Completes the spool."""
+        for file in (*self._files.values(), self._transactions):
             file.close()
         part = self.folder / f"{DONE}.part"
         with _create_private_file(part) as file:
             file.write(json.dumps(self._counts).encode())
         part.rename(self.folder / DONE)
 
-    def _count(self, what: str, place: int) -> None:
-        counts = self._counts.setdefault(what, {})
-        counts[str(place)] = counts.get(str(place), 0) + 1
+    def _count(self, kind: str, table_id: int) -> None:
+        counts = self._counts.setdefault(kind, {})
+        counts[str(table_id)] = counts.get(str(table_id), 0) + 1
 
-    def _file(self, place: int) -> IO[bytes]:
-        file = self._files.get(place)
-        if file is None or self._sizes[place] > FILE_BYTES:
+    def _open_file(self, table_id: int) -> IO[bytes]:
+        file = self._files.get(table_id)
+        if file is None or self._sizes[table_id] > FILE_BYTES:
             if file is not None:
                 file.close()
-            folder = self.folder / str(place)
+            folder = self.folder / str(table_id)
             folder.mkdir(exist_ok=True)
-            self._files[place] = file = _create_private_file(folder / f"{self._number:015}.txt")
-            self._sizes[place] = 0
+            self._files[table_id] = file = _create_private_file(folder / f"{self._number:015}.txt")
+            self._sizes[table_id] = 0
         return file
 
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Debezium's placeholder for a value that the log leaves out, in its forms.
+    """Debezium's placeholder for a value that the log omits, in its encodings.
 
     Attributes:
-        text: in texts, numbers and arrays of texts.
+        text: the placeholder in texts, numbers and arrays of texts.
     """
 
     text: str
 
     @property
     def binary(self) -> str:
-        """In a binary value, as JSON has it."""
+        """The placeholder in a binary value, in base64."""
         return base64.b64encode(self.text.encode()).decode()
 
     @property
     def codes(self) -> list[int]:
-        """In an array of integers or dates."""
+        """The placeholder in an array of integers or dates: the codes of its characters."""
         return list(self.text.encode())
 
     @property
     def uuid(self) -> str:
-        """In an array of UUIDs (Java's `nameUUIDFromBytes`)."""
+        """The placeholder in an array of UUIDs (Java's `nameUUIDFromBytes`)."""
         digest = hashlib.md5(self.text.encode(), usedforsecurity=False).digest()
         return str(uuid.UUID(bytes=digest, version=3))
 
     @property
-    def forms(self) -> tuple[str, ...]:
-        """All of them, as they are found in the text of a change."""
+    def encodings(self) -> tuple[str, ...]:
+        """All encodings, as they appear in the JSON of a change."""
         codes = ",".join(map(str, self.codes))
         return self.text, self.binary, self.uuid, f"[{codes}]"
 
@@ -176,8 +182,8 @@ class Transaction:
     """A transaction in the spool.
 
     Attributes:
-        id: its id in the log.
-        end: the position after its commit.
+        id: the transaction's id in the log.
+        end: the position after the transaction's commit.
     """
 
     id: int
@@ -188,28 +194,29 @@ class ChangeSpool:
     """A complete spool.
 
     Args:
-        tables: as the writer had them.
-        replaced: the values that it lacks though the log has them.
+        folder: the spool's folder.
+        tables: the same tables as for the writer, in the same order.
+        warnings: Debezium's warnings about replaced values.
     """
 
     def __init__(
         self,
         folder: Path,
         tables: Sequence[str],
-        replaced: ConversionWarnings = ConversionWarnings(),
+        warnings: ConversionWarnings = ConversionWarnings(),
     ) -> None:
         self.folder = folder
-        self.replaced = replaced
-        self._places = {name: place for place, name in enumerate(tables)}
-        self._said: dict[str, Any] = json.loads((folder / DONE).read_text())
-        self._index = (folder / TRANSACTIONS).read_bytes()
+        self.warnings = warnings
+        self._table_ids = {name: number for number, name in enumerate(tables)}
+        self._counts: dict[str, Any] = json.loads((folder / DONE).read_text())
+        self._transactions = (folder / TRANSACTIONS).read_bytes()
 
     def __len__(self) -> int:
-        return len(self._index) // _ENTRY.size
+        return len(self._transactions) // _ENTRY.size
 
-    def transaction(self, ordinal: int) -> Transaction:
+    def read_transaction(self, ordinal: int) -> Transaction:
         """Returns a transaction by its ordinal."""
-        end, number = _ENTRY.unpack_from(self._index, ordinal * _ENTRY.size)
+        end, number = _ENTRY.unpack_from(self._transactions, ordinal * _ENTRY.size)
         return Transaction(number, end)
 
     def find_first_after(self, position: int) -> int:
@@ -217,7 +224,7 @@ class ChangeSpool:
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
-            if self.transaction(middle).end <= position:
+            if self.read_transaction(middle).end <= position:
                 low = middle + 1
             else:
                 high = middle
@@ -226,28 +233,28 @@ class ChangeSpool:
     @property
     def end(self) -> int | None:
         """The position after the last transaction; None if there is none."""
-        return self.transaction(len(self) - 1).end if len(self) else None
+        return self.read_transaction(len(self) - 1).end if len(self) else None
 
     def count_changes(self, table: str) -> int:
-        """Returns how many changes of a table the spool has."""
+        """Returns the number of a table's changes."""
         return self._count("changes", table)
 
     def count_truncates(self, table: str) -> int:
-        """Returns how many of them empty the table."""
+        """Returns the number of a table's TRUNCATEs."""
         return self._count("truncates", table)
 
     def count_left_out(self, table: str) -> int:
-        """Returns how many of them lack a value, at most."""
+        """Returns the maximum number of a table's changes that lack a value."""
         return self._count("unavailable", table)
 
-    def folder_of(self, table: str) -> Path:
-        """Returns the folder with a table's changes."""
-        return self.folder / str(self._places[table])
+    def get_folder(self, table: str) -> Path:
+        """Returns the folder of a table's changes."""
+        return self.folder / str(self._table_ids[table])
 
-    def _count(self, what: str, table: str) -> int:
-        return int(self._said.get(what, {}).get(str(self._places[table]), 0))
+    def _count(self, kind: str, table: str) -> int:
+        return int(self._counts.get(kind, {}).get(str(self._table_ids[table]), 0))
 
 
 def _create_private_file(path: Path) -> IO[bytes]:
-    """Creates a file that only this user can read: the database's rows are in it."""
+    """Creates a file that only this user can read, because it contains the database's rows."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
