@@ -1,6 +1,6 @@
-"""Extracts one batch: reads its rows, stamps them, compares them with raw, and counts them.
+"""Extracts one batch: reads rows, adds the ``_cq_`` columns, compares with raw, and counts.
 
-Nothing is written here: :mod:`loader.sync.publish` appends the rows.
+Writes nothing: :mod:`loader.sync.publish` appends the rows.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from loader.rows.redelivery import (
 from loader.rows.version_order import GENERATION, quote_name
 from loader.spark.session import hold_rows, plan_simply
 from loader.state import TableState
-from loader.sync.deletions import correct_deleted, find_deleted, tombstones
+from loader.sync.deletions import build_tombstones, correct_deleted, find_deleted
 from loader.sync.ownership import own_rows
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
 
-_FEW = 5_000
-"""Of so many rows Spark's preparations take longer than the work."""
+_FEW_ROWS = 5_000
+"""Up to this number of rows, Spark's query optimization takes longer than the query."""
 
-_LIGHT = 4 << 20
-"""So many bytes of them the driver holds. Spark sends them to a task in one message, which may have
-128 MB, and several tables have one at a time."""
+_DRIVER_BYTES = 4 << 20
+"""Up to this number of bytes, the driver caches the rows. Spark sends them to a task in one message
+of at most 128 MB, and several tables are synced in parallel."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows to append, and what their commit carries.
+    """The rows to append, and the content of their commit's properties.
 
     Attributes:
-        rows: stamped, in the source's columns and ours; None if there are none to append.
-        drift: how raw follows the source's columns.
+        rows: the source's columns and the ``_cq_`` columns; None if there is no row to append.
+        drift: the changes that raw needs to follow the source's columns.
         record: the ledger row.
-        state: the state, once the rows are published.
+        state: the state to store if the rows are published.
         idle_state: the state to store if no row is appended.
-        counted: how many rows the source counted, if the number read must match and has not been
-            checked yet.
+        expected_rows: how many rows the source counted, if the number of rows read must match and
+            has not been checked yet.
         is_followed: returns whether the table has another batch after this one.
     """
 
@@ -64,20 +64,20 @@ class Batch:
     record: SyncRecord
     state: TableState
     idle_state: TableState
-    counted: int | None
+    expected_rows: int | None
     is_followed: Callable[[], bool]
 
 
 @dataclass(frozen=True)
 class _Extracted:
-    """Stamped rows, and what reading them has shown.
+    """The rows of a batch, and how many there are.
 
     Attributes:
-        rows: None if there are none to append: all were redelivered.
-        generation: the newest of the rows; None if it is the planned one.
-        read, redelivered, nulls: how many rows were read, were left out, and have no cursor; None
-            if they were not counted.
-        counted: as in :class:`Batch`.
+        rows: None if there is no row to append, because all were redelivered.
+        generation: the newest generation of the rows; None if it is the planned one.
+        read, redelivered, nulls: how many rows were read, were dropped, and have no cursor; None if
+            they were not counted.
+        expected_rows: see :class:`Batch`.
     """
 
     rows: DataFrame | None
@@ -85,19 +85,20 @@ class _Extracted:
     read: int | None = None
     redelivered: int | None = None
     nulls: int | None = None
-    counted: int | None = None
+    expected_rows: int | None = None
 
-    def overrule(self, planned: TableState, which: Column | None = None) -> _Extracted:
-        """Returns the same with rows in a new generation.
+    def overrule(self, state: TableState, condition: Column | None = None) -> _Extracted:
+        """Returns a copy whose rows are in a new generation.
 
         Args:
-            which: the rows that overrule; the others stay in theirs. All by default.
+            condition: selects the rows that overrule raw; by default all. Other rows keep their
+                generation.
         """
         assert self.rows is not None
-        generation = planned.generation + 1
+        generation = state.generation + 1
         newest = f.lit(generation).cast("bigint")
-        if which is not None:
-            newest = f.when(which, newest).otherwise(f.col(GENERATION))
+        if condition is not None:
+            newest = f.when(condition, newest).otherwise(f.col(GENERATION))
         return replace(self, rows=self.rows.withColumn(GENERATION, newest), generation=generation)
 
 
@@ -112,19 +113,19 @@ def extract(sync: TableSync, planned: PlannedBatch) -> Iterator[Batch]:
     """
     began = now()
     if not _has_rows(sync, planned):
-        redelivered = planned.bounds.rows if planned.unchanged else None
+        redelivered = planned.bounds.rows if planned.is_unchanged else None
         yield _describe(sync, planned, began, _Extracted(None, redelivered=redelivered))
         return
     state = planned.state
     stamp = Stamp(sync.plan.source, began, state.batch, state.generation, sync.plan.deleted)
-    with _read(sync, planned, stamp) as extracted:
+    with _read_rows(sync, planned, stamp) as extracted:
         batch = _describe(sync, planned, began, extracted)
         sync.report_step("extracted")
         yield batch
 
 
 def _has_rows(sync: TableSync, planned: PlannedBatch) -> bool:
-    if planned.unchanged:
+    if planned.is_unchanged:
         return False
     deletes = planned.bounds.deletions > 0 and sync.lake.exists(sync.plan.lake_table)
     return planned.correction is not None or planned.bounds.rows != 0 or deletes
@@ -133,7 +134,7 @@ def _has_rows(sync: TableSync, planned: PlannedBatch) -> bool:
 def _describe(
     sync: TableSync, planned: PlannedBatch, began: dt.datetime, extracted: _Extracted
 ) -> Batch:
-    """Completes a batch: its ledger row and its state are settled here, and nowhere else."""
+    """Completes a batch with its ledger row and its final state; no later step changes them."""
     plan, window, bounds, state = sync.plan, planned.window, planned.bounds, planned.state
     if extracted.generation is not None:
         base = state.base or state.generation
@@ -168,120 +169,123 @@ def _describe(
         record,
         state,
         planned.idle_state,
-        extracted.counted,
+        extracted.expected_rows,
         planned.is_followed,
     )
 
 
 @contextmanager
-def _read(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Extracted]:
-    """Reads a batch's rows; compares them with raw if raw may hold some of them already."""
+def _read_rows(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Extracted]:
+    """Reads a batch's rows; compares them with raw if raw may contain some of them."""
     plan, snapshot, lake, bounds = sync.plan, sync.snapshot, sync.lake, planned.bounds
     if planned.correction is not None:
         yield _Extracted(planned.correction(stamp)).overrule(planned.state)
         return
-    window, fresh = planned.window, planned.append_only
-    if fresh is not None:
-        window, bounds = fresh.window, fresh.bounds
+    window, append_only = planned.window, planned.append_only
+    if append_only is not None:
+        window, bounds = append_only.window, append_only.bounds
     sync.report_phase("reading", bounds.rows)
-    few = bounds.rows is not None and bounds.rows <= _FEW
-    if few:
+    has_few_rows = bounds.rows is not None and bounds.rows <= _FEW_ROWS
+    if has_few_rows:
         plan_simply(lake.spark)
     rows = stamp_rows(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
-    counted = bounds.rows if snapshot.is_steady(plan.table) else None
+    expected_rows = bounds.rows if snapshot.is_steady(plan.table) else None
     if bounds.log is not None and bounds.log.low is not None and not bounds.log.continued:
         with _number_log_versions(rows, plan, planned.state.generation) as extracted:
             yield extracted
         return
-    if fresh is not None:
-        yield _Extracted(rows, redelivered=fresh.redelivered, counted=counted)
+    if append_only is not None:
+        yield _Extracted(rows, redelivered=append_only.redelivered, expected_rows=expected_rows)
         return
     if planned.mode == FULL_REFRESH or bounds.log or not lake.exists(plan.lake_table):
-        yield _Extracted(rows, counted=counted)
+        yield _Extracted(rows, expected_rows=expected_rows)
         return
-    with _compare(sync, planned, stamp, rows, counted, few) as extracted:
+    with _compare_with_raw(sync, planned, stamp, rows, expected_rows, has_few_rows) as extracted:
         yield extracted
 
 
 @contextmanager
-def _compare(
+def _compare_with_raw(
     sync: TableSync,
     planned: PlannedBatch,
     stamp: Stamp,
     rows: DataFrame,
-    counted: int | None,
-    few: bool,
+    expected_rows: int | None,
+    has_few_rows: bool,
 ) -> Iterator[_Extracted]:
-    """Compares stamped rows with raw; yields those that are new, with tombstones."""
-    plan, state, keeps = sync.plan, planned.state, sync.plan.keeps_redeliveries
+    """Compares a batch's rows with raw; yields the new rows, with tombstones."""
+    plan, state, keeps_redeliveries = sync.plan, planned.state, sync.plan.keeps_redeliveries
     window, bounds = planned.window, planned.bounds
     raw = own_rows(plan, sync.lake.frame(plan.lake_table))
     generations = Generations(state.base or state.generation, state.generation)
     if generations.base < generations.current and plan.key and not plan.authoritative:
         rows = assign_generation(rows, raw, plan.key, generations)
-    gone = find_deleted(plan, raw, sync.snapshot.deletions(sync.lake.spark, plan.table))
-    if keeps and not plan.authoritative and gone is None:
-        yield _Extracted(rows, counted=counted)
+    deleted = find_deleted(plan, raw, sync.snapshot.deletions(sync.lake.spark, plan.table))
+    if keeps_redeliveries and not plan.authoritative and deleted is None:
+        yield _Extracted(rows, expected_rows=expected_rows)
         return
-    judged = flag_redelivered(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
-    if gone is not None:
-        judged = correct_deleted(judged, gone, plan)
-    size = sync.snapshot.estimate_bytes(plan.table, window, bounds) if few else None
-    light = size is not None and size <= _LIGHT
-    with _once(judged, light) as judged:
-        again = f.lit(False) if keeps else f.col(REDELIVERED)
-        null = f.col(quote_name(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
+    flagged = flag_redelivered(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
+    if deleted is not None:
+        flagged = correct_deleted(flagged, deleted, plan)
+    size = sync.snapshot.estimate_bytes(plan.table, window, bounds) if has_few_rows else None
+    fits_driver = size is not None and size <= _DRIVER_BYTES
+    with _cache_rows(flagged, fits_driver) as flagged:
+        is_redelivered = f.lit(False) if keeps_redeliveries else f.col(REDELIVERED)
+        is_null = f.col(quote_name(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
         counts = _count_rows(
-            judged,
-            light,
+            flagged,
+            fits_driver,
             read=f.lit(True),
-            redelivered=again,
-            nulls=null,
-            new_nulls=null & ~f.col(REDELIVERED),
+            redelivered=is_redelivered,
+            nulls=is_null,
+            new_nulls=is_null & ~f.col(REDELIVERED),
             overruling=f.col(OVERRULES) & ~f.col(REDELIVERED),
         )
-        check_row_count(plan, counted, counts["read"])
-        new, which = judged.where(~again) if counts["redelivered"] else judged, None
+        check_row_count(plan, expected_rows, counts["read"])
+        new_rows = flagged.where(~is_redelivered) if counts["redelivered"] else flagged
+        condition = None
         is_empty = counts["read"] == counts["redelivered"]
         overrules = counts["overruling"] > 0
-        if gone is not None:
-            stones = tombstones(judged, gone, plan, stamp).withColumn(OVERRULES, f.lit(True))
-            if not stones.isEmpty():
-                new = new.drop(REDELIVERED).unionByName(stones)
+        if deleted is not None:
+            tombstones = build_tombstones(flagged, deleted, plan, stamp)
+            tombstones = tombstones.withColumn(OVERRULES, f.lit(True))
+            if not tombstones.isEmpty():
+                new_rows = new_rows.drop(REDELIVERED).unionByName(tombstones)
                 is_empty, overrules = False, True
-            overrules, which = overrules and plan.cursor is not None, f.col(OVERRULES)
+            overrules, condition = overrules and plan.cursor is not None, f.col(OVERRULES)
         elif plan.authoritative and not overrules:
-            # A row that differs only by an ALTER does not contradict its earlier version.
+            # An ALTER changes rows but not their cursors. In a new generation they are no conflict
+            # # for the dbt test `cursor_conflict`.
             overrules = bool(planned.drift.notes)
             if not overrules and counts["new_nulls"] and plan.cursor:
-                unknown = judged.where(~f.col(REDELIVERED))
-                overrules = hides_a_cursor(unknown, raw, plan.key, plan.cursor.name)
-        found = _Extracted(
-            None if is_empty else new,
+                new_versions = flagged.where(~f.col(REDELIVERED))
+                overrules = hides_a_cursor(new_versions, raw, plan.key, plan.cursor.name)
+        extracted = _Extracted(
+            None if is_empty else new_rows,
             read=counts["read"],
             redelivered=counts["redelivered"],
             nulls=counts["nulls"],
         )
         if overrules and not is_empty:
-            found = found.overrule(state, which)
-        if found.rows is not None:
-            found = replace(found, rows=found.rows.drop(REDELIVERED, OVERRULES))
-        yield found
+            extracted = extracted.overrule(state, condition)
+        if extracted.rows is not None:
+            extracted = replace(extracted, rows=extracted.rows.drop(REDELIVERED, OVERRULES))
+        yield extracted
 
 
-def check_row_count(plan: TablePlan, counted: int | None, read: int) -> None:
-    """Refuses a batch with too few or too many rows.
+def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:
+    """Raises an error if a batch has fewer or more rows than the source counted.
 
     Args:
-        counted: how many rows the source counted; None if the numbers may differ.
+        expected_rows: how many rows the source counted; None if the numbers may differ.
 
     Raises:
-        TableError: if they differ: the table was changed by DDL that is not MVCC-safe.
+        TableError: if they differ, because DDL that is not MVCC-safe changed the table.
     """
-    if counted is None or read == counted:
+    if expected_rows is None or read == expected_rows:
         return
     raise TableError(
-        f"{read} rows were read where {counted} were counted in the same snapshot: the table "
+        f"{read} rows were read where {expected_rows} were counted in the same snapshot: the table "
         "was changed during the run by DDL that is not MVCC-safe (TRUNCATE, ALTER, ATTACH)",
         where=f"table {plan.name}",
         remedy="Nothing was published, and the cursor has not moved; run again",
@@ -289,13 +293,13 @@ def check_row_count(plan: TablePlan, counted: int | None, read: int) -> None:
 
 
 @contextmanager
-def _once(rows: DataFrame, light: bool) -> Iterator[DataFrame]:
-    """Yields the rows so that they are read and compared once: counts then match what is written.
+def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
+    """Caches rows, so that they are read and compared once and the counts match the written rows.
 
     Args:
-        light: the driver may hold them.
+        fits_driver: caches them in the driver's memory.
     """
-    if light:
+    if fits_driver:
         yield hold_rows(rows)
         return
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
@@ -305,18 +309,20 @@ def _once(rows: DataFrame, light: bool) -> Iterator[DataFrame]:
         rows.unpersist()
 
 
-def _count_rows(rows: DataFrame, light: bool, **conditions: Column) -> dict[str, int]:
-    """Returns for how many rows each condition holds; of rows that are held, without a job."""
-    if light:
-        found = rows.select(*(column.alias(name) for name, column in conditions.items())).collect()
-        return {name: sum(bool(row[name]) for row in found) for name in conditions}
+def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dict[str, int]:
+    """Counts the rows that meet each condition; without a Spark job if the driver has them."""
+    if fits_driver:
+        results = rows.select(
+            *(column.alias(name) for name, column in conditions.items())
+        ).collect()
+        return {name: sum(bool(row[name]) for row in results) for name in conditions}
     [row] = rows.agg(*(f.count_if(column).alias(n) for n, column in conditions.items())).collect()
     return dict(row.asDict())
 
 
 @contextmanager
 def _number_log_versions(rows: DataFrame, plan: TablePlan, base: int) -> Iterator[_Extracted]:
-    """Yields versions from the source's log: all of them are new, and each overrules its key's."""
+    """Yields row versions from the source's log, each in a newer generation than the one before."""
     rows = number_versions(rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         [counts] = rows.agg(

@@ -1,11 +1,11 @@
-"""Injects crashes: kills the loader at a named step, as a power cut would.
+"""Injects crashes: kills the loader at a step of the protocol, like a power failure.
 
-``LOADER_CRASH_AT=published loader run`` dies after the first batch is published, before its
-state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for that table, and
-``ledger-recorded:shop.orders#5`` for the fifth time the table gets there (a backfill's fifth
-chunk). Several places, separated by commas, stop each table at its own step; the loader dies when
-all tables have reached theirs: one crash, many positions. The next run must complete as if
-nothing had happened. The tests do this at every step.
+``LOADER_CRASH_AT=published loader run`` kills the loader after the first batch is published, before
+its state is written. ``LOADER_CRASH_AT=published:shop.orders`` does so when this table reaches the
+step, and ``ledger-recorded:shop.orders#5`` when it reaches the step for the fifth time (a
+backfill's fifth chunk). With several crash points, separated by commas, each table waits at its
+step, and the loader is killed when all have arrived. The next run must recover from any such crash;
+the tests try every step.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 
 VARIABLE = "LOADER_CRASH_AT"
 WAIT_SECONDS = 300
-"""How long a table waits at its place for the others."""
+"""How long a table waits at its crash point for the other tables."""
 
 STEPS = {
-    "locked": "the table is ours, nothing was read yet",
-    "recovered-state": "after a crash: the state agrees with the data again, the ledger not yet",
+    "locked": "the table is locked, nothing was read yet",
+    "recovered-state": "the state agrees with the data, the ledger perhaps not yet",
     "recovered": "state and ledger agree with the data",
     "windowed": "the window is fixed",
     "extracted": "the rows are read and compared",
-    "prepared": "the raw table is there, with all columns",
-    "staged": "the batch is written, no reader sees it",
-    "published": "the batch is visible, state and ledger do not have it yet",
+    "prepared": "the raw table exists, with all columns",
+    "staged": "the batch is written, but no reader sees it",
+    "published": "the batch is visible, but state and ledger are not updated yet",
     "state-recorded": "the state is written, the ledger row is not",
     "ledger-recorded": "everything is written, the table is still locked",
-    "unlocked": "the table is done",
+    "unlocked": "the sync of the table has ended",
 }
-"""The steps of the sync protocol, in order, with what is true when each is reached."""
+"""The steps of the sync protocol, in order, each with the situation when it is reached."""
 
 
 @dataclass
 class CrashPoint:
-    """The step that one table must reach for the crash.
+    """A step that a table must reach before the crash.
 
     Attributes:
         step: one of :data:`STEPS`.
-        table: ``source.table``; None is the first table that gets there.
-        times: how many more times it must get there.
+        table: ``source.table``; None for the first table that reaches the step.
+        times: how many more times the table must reach the step.
     """
 
     step: str
@@ -59,71 +59,71 @@ class CrashPoint:
 
 
 class FaultInjection:
-    """Kills this process and its Spark when every place is taken.
+    """Kills this process and its JVM when tables have reached all crash points.
 
     Args:
-        places: where tables must be; with several, each table waits at its own.
-        pids: the processes to kill, this one last.
+        points: the crash points; with several, each table waits at its own.
+        pids: the processes to kill; this process is the last one.
     """
 
-    def __init__(self, places: Sequence[CrashPoint], pids: tuple[int, ...]) -> None:
-        self.places = places
+    def __init__(self, points: Sequence[CrashPoint], pids: tuple[int, ...]) -> None:
+        self.points = points
         self.pids = pids
-        self._arrival = threading.Lock()
+        self._counting = threading.Lock()
 
     @property
-    def apart(self) -> bool:
-        """Whether each table must reach its own step, independently of the others."""
-        return len(self.places) > 1
+    def has_several_points(self) -> bool:
+        """Whether tables must reach their crash points independently of each other."""
+        return len(self.points) > 1
 
     def report_step(self, step: str, table: str) -> None:
-        """Notes that a table has reached a step; kills the loader if that was the last place.
+        """Notes that a table has reached a step; kills the loader if it was the last crash point.
 
         Raises:
-            TableError: if the other tables do not reach their places in time.
+            TableError: if the other tables do not reach their crash points in time.
         """
-        for place in self.places:
-            if place.step == step and place.table in (None, table):
-                with self._arrival:
-                    place.times -= 1
-                    if all(one.times < 1 for one in self.places):
+        for point in self.points:
+            if point.step == step and point.table in (None, table):
+                with self._counting:
+                    point.times -= 1
+                    if all(each.times < 1 for each in self.points):
                         self._kill()
-                if place.times < 1:
-                    self._stand(table)
+                if point.times < 1:
+                    self._wait_for_others(table)
 
     def _kill(self) -> None:
         for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)  # nothing gets to clean up
+            os.kill(pid, signal.SIGKILL)  # no handler or finally block runs
 
-    def _stand(self, table: str) -> None:
+    def _wait_for_others(self, table: str) -> None:
         threading.Event().wait(WAIT_SECONDS)
         raise TableError(
-            f"waited {WAIT_SECONDS} seconds for the other tables of the drill",
+            f"waited {WAIT_SECONDS} seconds for other tables to reach their crash points",
             where=f"table {table}, {VARIABLE}",
-            remedy="Give each place a table of its own, and run with --concurrency at least as "
-            "high as there are places",
+            remedy="Write another table at each crash point, and set --concurrency to at least the "
+            "number of crash points",
         )
 
 
 def load_fault_injection(
     environment: Mapping[str, str], spark: SparkSession
 ) -> FaultInjection | None:
-    """Returns the drill that the environment configures.
+    """Returns the fault injection that ``LOADER_CRASH_AT`` configures; None if it is not set.
 
     Raises:
-        SpecError: if it names an unknown step.
+        SpecError: if the variable has an unknown step.
     """
-    wanted = environment.get(VARIABLE)
-    if not wanted:
+    setting = environment.get(VARIABLE)
+    if not setting:
         return None
-    places = [_place(text.strip()) for text in wanted.split(",")]
+    points = [_parse_crash_point(text.strip()) for text in setting.split(",")]
     jvm: Any = spark._jvm
-    return FaultInjection(places, (jvm.java.lang.ProcessHandle.current().pid(), os.getpid()))
+    return FaultInjection(points, (jvm.java.lang.ProcessHandle.current().pid(), os.getpid()))
 
 
-def _place(text: str) -> CrashPoint:
-    place, _, times = text.partition("#")
-    step, _, table = place.partition(":")
+def _parse_crash_point(text: str) -> CrashPoint:
+    point, _, times = text.partition("#")
+    step, _, table = point.partition(":")
     if times and not times.isdecimal():
         raise SpecError(
             f"{times!r} is not a number of times", where=VARIABLE, remedy="Write `published#2`"

@@ -1,4 +1,4 @@
-"""Plans what a batch reads, before anything is read: inclusive below, with a fixed end above."""
+"""Plans the next batch before any row is read: the rows to read, and the state after it."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from loader.sync.table_sync import TableSync
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """What a batch reads, and where its rows leave the table.
+    """The plan of a batch: the rows to read, and the state after it.
 
     Attributes:
-        window, bounds: the request to the source, and its answer.
-        drift: how raw follows the source's columns.
-        mode: the ledger's name for how the batch is read.
-        state: the state that the batch's commit will carry, unless its rows overrule raw: then they
-            begin a generation.
+        window, bounds: the request to the source, and the answer.
+        drift: the changes that raw needs to follow the source's columns.
+        mode: the mode that the ledger records.
+        state: the state to store in the batch's commit. If rows turn out to overrule raw,
+            :mod:`loader.sync.extract` raises its generation.
         idle_state: the state to store if no row is appended.
-        unchanged: the window holds just what raw has already: nothing has to be read.
-        append_only: the rows of the window that are new, if that is known before they are read.
-        correction: makes rows that overrule raw, in place of those of the window.
+        is_unchanged: raw has all rows of the window, so no row is read.
+        append_only: the new rows of the window, if they can be identified without reading the
+            window.
+        correction: for a repair, returns rows that overrule raw; they replace the window's rows.
         is_followed: returns whether the table has another batch after this one.
     """
 
@@ -54,83 +55,84 @@ class PlannedBatch:
     mode: str
     state: TableState
     idle_state: TableState
-    unchanged: bool = False
+    is_unchanged: bool = False
     append_only: AppendOnlyWindow | None = None
     correction: Callable[[Stamp], DataFrame] | None = None
     is_followed: Callable[[], bool] = lambda: False
 
 
 def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
-    """Plans the next batch of a sync: what has changed since the stored cursor.
+    """Plans the next batch of an ordinary sync: the rows that changed since the stored cursor.
 
     Raises:
         TableError: if raw cannot follow the source's columns; if rows have no cursor and the spec
             makes that an error.
     """
     plan, snapshot, lake = sync.plan, sync.snapshot, sync.lake
-    # Refuses a schema change that raw cannot follow, before anything is read.
+    # Raises an error before any row is read if raw cannot follow a schema change.
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     window, bounds = choose_window(plan, snapshot, prior, lake, sync.watch, drift.added)
-    unchanged = is_unchanged(plan, snapshot, prior, window, bounds)
-    fresh = None
-    if not unchanged:
-        fresh = find_append_only_window(plan, snapshot, prior, lake, window, bounds)
-    full = plan.mode == FULL_REFRESH or prior.starts_over
+    is_window_unchanged = is_unchanged(plan, snapshot, prior, window, bounds)
+    append_only = None
+    if not is_window_unchanged:
+        append_only = find_append_only_window(plan, snapshot, prior, lake, window, bounds)
+    is_full = plan.mode == FULL_REFRESH or prior.starts_over
     if bounds.log is not None:
-        full = bounds.log.low is None
-    state = plan_state(plan, prior, bounds, full)
+        is_full = bounds.log.low is None
+    state = plan_state(plan, prior, bounds, is_full)
     boundary = prior.state.boundary
-    if not unchanged:
+    if not is_window_unchanged:
         boundary = build_boundary(plan, snapshot, state, window)
     state = replace(state, boundary=boundary)
-    goes_on = plan.table.progress is Progress.MARK or bounds.log is not None
+    is_resumed = plan.table.progress is Progress.MARK or bounds.log is not None
     return PlannedBatch(
         window,
         bounds,
         drift,
-        mode=FULL_REFRESH if full and prior.began else plan.mode,
+        mode=FULL_REFRESH if is_full and prior.has_begun else plan.mode,
         state=state,
-        idle_state=advance_state(prior, state, bounds, goes_on),
-        unchanged=unchanged,
-        append_only=fresh,
+        idle_state=advance_state(prior, state, bounds, is_resumed),
+        is_unchanged=is_window_unchanged,
+        append_only=append_only,
         is_followed=lambda: snapshot.has_more(plan.table),
     )
 
 
-def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, full: bool) -> TableState:
-    """Returns the state once the rows of a window are published, without its boundary.
+def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, is_full: bool) -> TableState:
+    """Returns the state after the rows of a window are published, without the boundary digest.
 
     Args:
-        full: everything is read, and replaces what raw has.
+        is_full: the batch reads everything, in a new generation.
     """
     before = prior.state
     return TableState(
         batch=prior.next_batch,
-        generation=before.generation + (1 if full and prior.began else 0),
-        cursor=next_cursor(None if full else before.cursor, bounds),
+        generation=before.generation + (1 if is_full and prior.has_begun else 0),
+        cursor=next_cursor(None if is_full else before.cursor, bounds),
         cursor_field=cursor_name(plan, prior),
         mark=bounds.mark,
-        base=None if full else before.base,
-        backfill=None if full else before.backfill,
+        base=None if is_full else before.base,
+        backfill=None if is_full else before.backfill,
     )
 
 
 def advance_state(
-    prior: PriorState, after: TableState, bounds: Bounds, goes_on: bool = False
+    prior: PriorState, after: TableState, bounds: Bounds, is_resumed: bool = False
 ) -> TableState:
-    """Returns the state after a sync that found nothing new.
+    """Returns the state after a sync that appended no row.
 
-    Raw has all rows up to the bound, so the cursor may move there. Without that, every sync after
-    a reset to an older cursor would read them again.
+    Raw has all rows up to the upper bound, so the cursor may move there. Otherwise, after a reset
+    to an older cursor, every sync would read these rows again.
 
     Args:
-        goes_on: the source goes on from its mark, so that is stored before the first batch, too.
+        is_resumed: the source resumes from its mark, so the mark is stored even before the first
+            batch.
     """
     before = prior.state
     cursor = before.cursor if bounds.future > 0 else after.cursor
     boundary = {**after.boundary, "batch": before.batch} if after.boundary else None
-    still = cursor == before.cursor and not bounds.settled and boundary in (None, before.boundary)
-    if still or not (before.batch or goes_on):
+    is_same = cursor == before.cursor and not bounds.settled and boundary in (None, before.boundary)
+    if is_same or not (before.batch or is_resumed):
         return before
     moved = before.move_cursor(cursor, after.cursor_field)
     return replace(moved, mark=bounds.mark, boundary=boundary)
@@ -145,18 +147,18 @@ def choose_window(
     added: Sequence[str] = (),
     preview: bool = False,
 ) -> tuple[Window, Bounds]:
-    """Fixes the window before anything is read: inclusive below, a fixed end above.
+    """Fixes the window before any row is read: the lower bound is inclusive, the upper bound fixed.
 
-    A read of everything has no upper end if the source may change during it: a row updated
-    between bounds and read would lie above the end, and be missing from a read that claims to be
-    complete. The cursor stays at the bound, so the next window begins there.
+    A full read has no upper bound if the source may change meanwhile: a row that is updated between
+    counting and reading would lie above the bound and be missed. The stored cursor is still the
+    counted maximum, so the next window begins there.
 
-    If a column was added or renamed and rows below the window have values in it (a default, an
-    update that left the cursor), these rows are read again: an ALTER moves no cursor.
+    An ALTER does not change cursors. So if a column was added or renamed and rows below the window
+    have values in it, all rows are read again.
 
     Args:
-        added: columns that the source did not have at the last batch.
-        preview: nothing will be read, so the source prepares nothing.
+        added: columns that the source has gained since the last batch.
+        preview: no row will be read, so the source prepares nothing.
 
     Raises:
         TableError: if rows have no cursor and the spec makes that an error.
@@ -164,47 +166,47 @@ def choose_window(
     window = _build_window(plan, snapshot, prior, lake)
     watch.report_phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
-    again = _reread(plan, snapshot, window, bounds, added)
-    if again is not None:
+    full_window = _find_full_window(plan, snapshot, window, bounds, added)
+    if full_window is not None:
         watch.warn(
             plan.name,
             f"rows that were read before have values in {', '.join(added)}, which "
             f"{'is' if len(added) == 1 else 'are'} new: all rows are read again",
         )
-        window, bounds = again, snapshot.bounds(plan.table, again)
+        window, bounds = full_window, snapshot.bounds(plan.table, full_window)
     _check_bounds(plan, prior, bounds, watch)
     return window, bounds
 
 
 def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: Lake) -> Window:
-    full = plan.mode == FULL_REFRESH or prior.starts_over
-    everything = full or prior.state.cursor is None
+    is_full = plan.mode == FULL_REFRESH or prior.starts_over
+    reads_everything = is_full or prior.state.cursor is None
     by_cursor = plan.table.progress is Progress.CURSOR
-    mark = None if full or (by_cursor and everything) else prior.state.mark
+    mark = None if is_full or (by_cursor and reads_everything) else prior.state.mark
     if plan.follows_log:
         return Window(
-            mark=None if full else prior.state.mark, read_raw=_open_raw_reader(plan, lake, prior)
+            mark=None if is_full else prior.state.mark, read_raw=_open_raw_reader(plan, lake, prior)
         )
     if plan.cursor is None:
         return Window(mark=mark)
     _require_same_cursor(plan, prior)
-    low = lower_bound(None if full else prior.state.cursor, plan.initial, plan.options.lookback)
+    low = lower_bound(None if is_full else prior.state.cursor, plan.initial, plan.options.lookback)
     return Window(
         plan.cursor,
         low,
-        open_ended=everything and not snapshot.is_steady(plan.table),
+        open_ended=reads_everything and not snapshot.is_steady(plan.table),
         nulls=plan.options.null_cursor != "exclude",
         mark=mark,
         bounded=plan.options.lookback is not None,
         whole=not plan.key,
         initial=plan.initial,
-        known=None if full else prior.state.cursor,
-        read_raw=None if full else _open_raw_reader(plan, lake, prior),
+        known=None if is_full else prior.state.cursor,
+        read_raw=None if is_full else _open_raw_reader(plan, lake, prior),
     )
 
 
 def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Watch) -> None:
-    """Refuses or warns about what the source has found in the window."""
+    """Raises an error or warns about rows of the window, as the spec demands."""
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
             f"{bounds.nulls} rows have no cursor (null in {plan.cursor and plan.cursor.name})",
@@ -217,8 +219,8 @@ def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Wat
             f"{bounds.future} rows are dated in the future (up to {bounds.high.text}): "
             f"loaded, but the cursor stays at the source's clock, {bounds.clock.text}",
         )
-    full = plan.mode == FULL_REFRESH or prior.starts_over
-    if full and bounds.rows == 0 and prior.began:
+    is_full = plan.mode == FULL_REFRESH or prior.starts_over
+    if is_full and bounds.rows == 0 and prior.has_begun:
         watch.warn(
             plan.name,
             "the source is empty: nothing is appended, and the rows in raw do not count as deleted",
@@ -227,29 +229,29 @@ def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Wat
         watch.warn(plan.name, note)
 
 
-def _reread(
+def _find_full_window(
     plan: TablePlan, snapshot: Snapshot, window: Window, bounds: Bounds, added: Sequence[str]
 ) -> Window | None:
-    """Returns a window of all rows if rows outside have values in added columns, else None."""
+    """Returns a window of all rows if rows outside the window have values in added columns."""
     if window.known is None or not added or not plan.key:
         return None
     inside = snapshot.count_values(plan.table, added, window, bounds)
     if inside is None:
         return None
-    whole = replace(
+    full_window = replace(
         window,
         low=plan.initial,
         open_ended=not snapshot.is_steady(plan.table),
         mark=None,
         known=None,
     )
-    # counted in this order, rows that arrive in between cannot hide others
-    everywhere = snapshot.count_values(plan.table, added, whole, None) or 0
-    return whole if everywhere > inside else None
+    # In this order, rows that are inserted between the two counts can only raise the second one.
+    everywhere = snapshot.count_values(plan.table, added, full_window, None) or 0
+    return full_window if everywhere > inside else None
 
 
 def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
-    """Returns the window that a sync would read now, and its bounds; writes nothing."""
+    """Returns the window that a sync would read, and its bounds; writes nothing."""
     _, _, state = reconcile_state(plan, stores, Watch())
     drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.policy)
     prior = PriorState(state or TableState(), 1)
@@ -257,7 +259,7 @@ def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[
 
 
 def cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
-    """Returns the cursor column's name; if only its case changed, as raw and the state have it."""
+    """Returns the cursor column's name; if only its case has changed, the name that raw has."""
     before, cursor = prior.state.cursor_field, plan.cursor
     if before and cursor and before.lower() == cursor.name.lower():
         return before
@@ -267,16 +269,17 @@ def cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
 def _open_raw_reader(
     plan: TablePlan, lake: Lake, prior: PriorState
 ) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Returns a reader of raw's rows since the newest complete read; None if there is no raw."""
+    """Returns a reader of raw's rows since the newest full read; None without a raw table."""
     if not lake.exists(plan.lake_table):
         return None
     base = prior.state.base or prior.state.generation
 
     def read_raw(names: Sequence[str]) -> DataFrame:
         raw = own_rows(plan, lake.frame(plan.lake_table))
-        there = {name.lower() for name in raw.columns}
+        raw_columns = {name.lower() for name in raw.columns}
         columns = [
-            f.col(quote_name(n)) if n.lower() in there else f.lit(None).alias(n) for n in names
+            f.col(quote_name(n)) if n.lower() in raw_columns else f.lit(None).alias(n)
+            for n in names
         ]
         return raw.where(f.col(GENERATION) >= base).select(*columns)
 

@@ -1,9 +1,8 @@
-"""Writes state and ledger of a run's tables together: one commit each, however many tables.
+"""Writes the states and the ledger rows of a run's tables together, each in one commit.
 
-A table's rows are safe, and carry its state, once its data commit is published. State and ledger
-are indexes of that commit: a crash before they are written leaves them behind, and the next run
-rolls them forward. A table stays locked until both are written, so no other run can roll them
-forward meanwhile.
+A table's data commit already contains its state and its ledger row. If the loader crashes before
+they are written, the next run recovers them from the commit. A table stays locked until both are
+written, so that no other run recovers them at the same time.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from loader.sync.table_sync import TableSync
 
 _log = logging.getLogger("loader")
 
-QUIET_SECONDS = 60
-"""A process that finds nothing new again within so many seconds does not record it again."""
-_TRIES = 3
-"""After so many states that cannot be stored, one by one, the others are not tried."""
+IDLE_SECONDS = 60
+"""If a process finds nothing new twice within this number of seconds, it records only the first."""
+_MAX_FAILURES = 3
+"""After this number of states that could not be stored one by one, the writer gives up."""
 
 
 @dataclass
 class Entry:
-    """The progress of one table's sync, to be written.
+    """The progress of one table's sync that waits to be written.
 
     Attributes:
-        state: to be stored; None if it has not changed.
-        record: the ledger's row.
-        total: the sum of the run's batches, for the user.
-        error: why it could not be written.
+        state: None if it has not changed.
+        record: the ledger row.
+        total: the sum of the sync's batches, for the user.
+        error: the error of the first step that failed.
     """
 
     sync: TableSync
@@ -50,8 +49,8 @@ class Entry:
     total: SyncRecord
     error: Exception | None = None
 
-    def does(self, step: Callable[[], object]) -> None:
-        """Takes a step, unless one before it failed."""
+    def run_step(self, step: Callable[[], object]) -> None:
+        """Runs a step, unless an earlier step failed; stores its error."""
         if self.error is None:
             try:
                 step()
@@ -59,8 +58,8 @@ class Entry:
                 self.error = error
 
     @property
-    def state_place(self) -> Hashable:
-        """Equal for entries whose states one commit can hold."""
+    def state_location(self) -> Hashable:
+        """A value that is equal for entries whose states can be written in one commit."""
         state = self.sync.stores.state
         if isinstance(state, LakeState):
             return state.lake.schema, state.table
@@ -68,22 +67,22 @@ class Entry:
 
 
 class ProgressWriter:
-    """Collects the entries of a run until they are written.
+    """Collects the progress of a run's tables and writes it.
 
     Args:
-        quiet: by table, when this process last recorded that it found nothing new, if nothing else
-            was recorded since. A loop that looks each second would otherwise spend most of its
-            time, and of the ledger, on that.
+        idle_since: for each table whose last ledger row is "nothing new", when this process wrote
+            that row. It is not repeated at once: a loop with an interval of a second would
+            otherwise fill the ledger with such rows.
     """
 
-    def __init__(self, quiet: dict[tuple[str, str], float] | None = None) -> None:
-        self._quiet = {} if quiet is None else quiet
+    def __init__(self, idle_since: dict[tuple[str, str], float] | None = None) -> None:
+        self._idle_since = {} if idle_since is None else idle_since
         self._entries: list[Entry] = []
         self._adding = threading.Lock()
         self._since = 0.0
 
-    def waiting(self) -> float:
-        """For how many seconds the first entry that is not written yet has waited."""
+    def seconds_waiting(self) -> float:
+        """Returns the seconds that the oldest unwritten entry has waited."""
         with self._adding:
             return time.monotonic() - self._since if self._entries else 0.0
 
@@ -96,54 +95,53 @@ class ProgressWriter:
             self._entries.append(Entry(sync, state, record, total))
 
     def write(self) -> list[Entry]:
-        """Writes what was added, and unlocks the tables.
+        """Writes the waiting entries and unlocks their tables.
 
-        Returns the entries; those that could not be written say why.
+        Returns:
+            The entries, with the errors of those that could not be written.
         """
         with self._adding:
             entries, self._entries = self._entries, []
-        if _beside_each_other(entries):
-            with ThreadPoolExecutor(1) as other:
-                recorded = other.submit(self._record_all, entries)
+        if _can_write_in_parallel(entries):
+            with ThreadPoolExecutor(1) as pool:
+                recording = pool.submit(self._record_all, entries)
                 self._store_all(entries)
-                recorded.result()
+                recording.result()
         else:
             self._store_all(entries)
-            _each(entries, "state-recorded")
+            _report_step(entries, "state-recorded")
             self._record_all(entries)
-        _each(entries, "ledger-recorded")
+        _report_step(entries, "ledger-recorded")
         for entry in entries:
-            entry.does(partial(entry.sync.confirm_stored, entry.state))
+            entry.run_step(partial(entry.sync.confirm_stored, entry.state))
             try:
                 entry.sync.lease.release()
             except Exception as error:
-                # All is written. The next run that locks the table finds its owner's process gone.
+                # The progress is written, and the next run detects that the lock's owner has
+                # exited.
                 _log.warning("%s could not be unlocked: %s", entry.sync.plan.name, error)
-        _each(entries, "unlocked")
+        _report_step(entries, "unlocked")
         return entries
 
     @contextmanager
     def write_remaining(self) -> Iterator[None]:
-        """Writes the remaining entries at the end, also if outcomes are no longer consumed."""
+        """Writes the remaining entries at the end, even if the caller stops iterating early."""
         try:
             yield
         finally:
             self.write()
 
     def _store_all(self, entries: Sequence[Entry]) -> None:
-        for same in _group(entries, lambda entry: entry.state_place):
-            self._store([entry for entry in same if entry.state is not None])
+        for group in _group(entries, lambda entry: entry.state_location):
+            self._store([entry for entry in group if entry.state is not None])
 
     def _record_all(self, entries: Sequence[Entry]) -> None:
-        for same in _group(entries, lambda entry: entry.sync.lake.schema):
-            self._record(same)
+        for group in _group(entries, lambda entry: entry.sync.lake.schema):
+            self._record(group)
 
     def _store(self, entries: Sequence[Entry]) -> None:
-        """Stores states in one commit.
-
-        If that fails, each is stored by itself: one that is refused is no reason for the others.
-        """
-        confirmed = _confirm(entries)
+        """Stores states in one commit; if that fails, one by one, as one state may be the cause."""
+        confirmed = _keep_locked(entries)
         if not confirmed:
             return
         backend = confirmed[0].sync.stores.state
@@ -157,13 +155,12 @@ class ProgressWriter:
                 return
             failed: list[Exception] = []
             for entry in confirmed:
-                if len(failed) < _TRIES:
+                if len(failed) < _MAX_FAILURES:
                     self._store([entry])
                     failed += [entry.error] if entry.error else []
                 else:
-                    entry.error = failed[
-                        -1
-                    ]  # the backend is unreachable: each try may take minutes
+                    # The backend is unreachable, and each attempt may take minutes.
+                    entry.error = failed[-1]
             return
         for entry in confirmed:
             row = rows[entry.sync.plan.name]
@@ -171,7 +168,7 @@ class ProgressWriter:
                 entry.error = row
 
     def _record(self, entries: Sequence[Entry]) -> None:
-        written = [entry for entry in _confirm(entries) if not self._is_known(entry)]
+        written = [e for e in _keep_locked(entries) if not self._is_repeated(e)]
         if not written:
             return
         try:
@@ -181,22 +178,22 @@ class ProgressWriter:
                 entry.error = error
             return
         for entry in written:
-            self._quiet.pop(entry.record.table, None)
+            self._idle_since.pop(entry.record.table, None)
             if entry.record.status == NOTHING_NEW:
-                self._quiet[entry.record.table] = time.monotonic()
+                self._idle_since[entry.record.table] = time.monotonic()
 
-    def _is_known(self, entry: Entry) -> bool:
-        """Returns whether the ledger has recently recorded the same as this entry."""
+    def _is_repeated(self, entry: Entry) -> bool:
+        """Returns whether the ledger recently got a row that is equal to this entry's."""
         if entry.record.status != NOTHING_NEW or entry.state is not None:
             return False
-        before = self._quiet.get(entry.record.table)
-        return before is not None and time.monotonic() - before < QUIET_SECONDS
+        recorded_at = self._idle_since.get(entry.record.table)
+        return recorded_at is not None and time.monotonic() - recorded_at < IDLE_SECONDS
 
 
-def _beside_each_other(entries: Sequence[Entry]) -> bool:
-    """Whether state and ledger are written at the same time: two commits to a lake take as long.
+def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
+    """Returns whether to write state and ledger in parallel, as both are commits to a lake.
 
-    Whichever of them a crash leaves out, the next run adds. A drill wants them in order.
+    The next run recovers whichever of them a crash prevents. Fault injection needs their order.
     """
     return any(entry.state is not None for entry in entries) and all(
         isinstance(entry.sync.stores.state, LakeState) and entry.sync.watch.steps is None
@@ -204,18 +201,18 @@ def _beside_each_other(entries: Sequence[Entry]) -> bool:
     )
 
 
-def _confirm(entries: Iterable[Entry]) -> list[Entry]:
-    """Those whose tables are still ours: nothing is written for one that was taken over."""
+def _keep_locked(entries: Iterable[Entry]) -> list[Entry]:
+    """Returns the entries whose tables this run still has locked; the others get an error."""
     for entry in entries:
-        entry.does(entry.sync.stores.confirm)
+        entry.run_step(entry.sync.stores.confirm)
     return [entry for entry in entries if entry.error is None]
 
 
-def _each(entries: Iterable[Entry], step: str) -> None:
+def _report_step(entries: Iterable[Entry], step: str) -> None:
     for entry in entries:
-        entry.does(partial(entry.sync.report_step, step))
+        entry.run_step(partial(entry.sync.report_step, step))
 
 
 def _group(entries: Iterable[Entry], by: Callable[[Entry], Any]) -> list[list[Entry]]:
     ordered = sorted(entries, key=lambda entry: repr(by(entry)))
-    return [list(same) for _, same in groupby(ordered, by)]
+    return [list(group) for _, group in groupby(ordered, by)]

@@ -1,4 +1,4 @@
-"""Publishes a batch: stages it where no reader sees it, then makes it visible whole."""
+"""Publishes a batch: stages it as an invisible snapshot, then makes all of it visible at once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from loader.sync.table_sync import TableSync
 
 
 def publish(sync: TableSync, batch: Batch) -> Commit | None:
-    """Appends a batch in one commit, with its state and ledger row; None if it has no rows.
+    """Appends a batch in one commit, with its state and ledger row; returns None if it has no rows.
 
-    The raw table is created in any case, as models read it.
+    Creates the raw table even for a batch without rows, because models read it.
 
     Raises:
-        TableError: if the table cannot take the source's columns, if rows were missed, or if the
-            run was stopped: no reader sees anything of the batch.
+        TableError: if the raw table cannot follow the source's columns, if rows are missing, or if
+            the run was stopped. No reader sees any row of the batch.
     """
     plan, lake = sync.plan, sync.lake
     if batch.rows is None:
@@ -32,11 +32,11 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
     sync.report_phase("appending")
     rows = _prepare_table(sync, batch, batch.rows)
     sync.report_step("prepared")
-    facts = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
-    staged = stage_batch(lake, plan.lake_table, rows, batch.state.batch, facts)
+    properties = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
+    staged = stage_batch(lake, plan.lake_table, rows, batch.state.batch, properties)
     rows_staged = count_staged_rows(lake, plan.lake_table, staged)
     try:
-        check_row_count(plan, batch.counted, rows_staged)
+        check_row_count(plan, batch.expected_rows, rows_staged)
         sync.snapshot.check_unaltered(plan.table)
     except LoaderError:
         discard_staged(lake, plan.lake_table, staged)
@@ -55,18 +55,18 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
 
 
 def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
-    """Creates or alters the raw table as planned; returns the rows in its columns."""
+    """Creates or alters the raw table as planned; returns the rows with its columns."""
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     rows = conform(rows, drift.routes, f"table {plan.name}")
-    there = lake.schema_of(plan.lake_table, fresh=True) if lake.exists(plan.lake_table) else None
-    if there != drift.raw:
+    columns = lake.schema_of(plan.lake_table, fresh=True) if lake.exists(plan.lake_table) else None
+    if columns != drift.raw:
         raise TableError(
             f"the raw table {lake.schema}.{plan.lake_table} was altered, dropped or created while "
             "the source was read",
             where=f"table {plan.name}",
             remedy="Nothing was published, and the cursor has not moved; run again",
         )
-    if there is None:
+    if columns is None:
         ensure_raw_table(sync, batch.state.batch)
         return rows
     rows = plan_now(rows) if drift.alterations else rows
@@ -77,10 +77,10 @@ def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
 
 
 def ensure_raw_table(sync: TableSync, batch: int) -> None:
-    """Creates the raw table if there is none, also for a source without rows: models can read it.
+    """Creates the raw table if it does not exist, even for a source without rows: models read it.
 
     Args:
-        batch: the number that its first batch will have.
+        batch: the number of its first batch.
     """
     plan, lake = sync.plan, sync.lake
     if lake.exists(plan.lake_table):

@@ -1,4 +1,4 @@
-"""Records a batch: state, then ledger; :mod:`loader.sync.recover` repairs a crash in between."""
+"""Records a batch: the state, then the ledger row. A crash in between is repaired on recovery."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def record(
         commit: None if nothing was appended.
 
     Returns:
-        What the next batch begins with, and after the last one the sum of all, else None.
+        The prior state of the next batch, and the sum of all batches if this was the last one, else
+        None.
     """
     row = batch.record
     redelivered = row.rows_redelivered or 0
@@ -43,7 +44,7 @@ def record(
         )
     total = row if prior.total is None else prior.total.plus(row)
     changed = state if state != prior.state else None
-    following = prior.follow_with(state, total)
+    following = prior.advance(state, total)
     if not batch.is_followed():
         sync.write_progress(changed, row, total)
         return following, total

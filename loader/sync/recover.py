@@ -1,4 +1,4 @@
-"""Recovers before each sync: reads the newest commit, repairs state and ledger after a crash."""
+"""Recovers a table before each sync: makes state and ledger agree with the newest commit."""
 
 from __future__ import annotations
 
@@ -23,138 +23,143 @@ class PriorState:
     """The state of a table before a sync.
 
     Attributes:
-        next_batch: the next batch's number. Sources that share a table share its numbers.
-        began: whether the source ever had a batch, even if raw has lost it since.
-        total: the sum of the run's batches so far; None before the first.
+        next_batch: the number of the next batch. Sources that share a raw table share its numbers.
+        has_begun: whether the source ever published a batch, even if raw has lost it since.
+        total: the sum of this sync's batches so far; None before the first one.
     """
 
     state: TableState
     next_batch: int
-    began: bool = False
+    has_begun: bool = False
     total: SyncRecord | None = None
 
     @property
     def starts_over(self) -> bool:
-        """Whether raw was there and is gone: everything is read again, in a new generation."""
-        return self.state.batch == 0 and self.began
+        """Whether raw has lost its batches: everything is read again, in a new generation."""
+        return self.state.batch == 0 and self.has_begun
 
-    def follow_with(self, after: TableState, total: SyncRecord) -> PriorState:
-        """Returns the prior state for the batch after one with this state."""
-        began = self.began or after.batch > self.state.batch
-        return PriorState(after, max(self.next_batch, after.batch + 1), began, total)
+    def advance(self, after: TableState, total: SyncRecord) -> PriorState:
+        """Returns the prior state of the next batch.
+
+        Args:
+            after: the state after the batch that was just recorded.
+            total: the sum of the batches so far.
+        """
+        has_begun = self.has_begun or after.batch > self.state.batch
+        return PriorState(after, max(self.next_batch, after.batch + 1), has_begun, total)
 
 
 def recover(sync: TableSync) -> PriorState:
-    """Brings state and ledger in line with the newest data commit, and deletes staged leftovers.
+    """Makes state and ledger agree with the newest data commit; deletes unpublished staged files.
 
     Raises:
-        StateError: if the data is newer than the state and its commit has expired.
+        StateError: if the data is newer than the state and no commit has its cursor.
     """
     plan, stores = sync.plan, sync.stores
     stores.confirm()
     register_sharer(plan, stores.lake)
-    said = sync.progress or load_progress([plan], stores)
-    head, own, state = reconcile_state(plan, stores, sync.watch, said)
+    progress = sync.progress or load_progress([plan], stores)
+    newest, own_commit, state = reconcile_state(plan, stores, sync.watch, progress)
     if not plan.accepts_other_origin:
         record_origin(plan, stores.lake)
     if stores.lake.exists(plan.lake_table):
         discard_staged(stores.lake, plan.lake_table)
-    stored = state.batch if state else 0
-    last = said.last_batch(plan, stores.ledger, since=own.batch)
-    if state is None or stored < own.batch:
-        state = _state_of(own, plan)
-        if own.batch:
-            sync.warn(f"state was behind: rolled forward to batch {own.batch}")
+    state_batch = state.batch if state else 0
+    ledger_batch = progress.last_batch(plan, stores.ledger, since=own_commit.batch)
+    if state is None or state_batch < own_commit.batch:
+        state = _read_committed_state(own_commit, plan)
+        if own_commit.batch:
+            sync.warn(f"state was behind: rolled forward to batch {own_commit.batch}")
             stores.store(plan.name, state)
-    elif stored > own.batch:
-        state = _roll_back(own, state, plan)
+    elif state_batch > own_commit.batch:
+        state = _roll_back(own_commit, state, plan)
         sync.warn(
-            f"state was ahead of the data (batch {stored}, raw has {own.batch}): "
-            + ("rolled back" if own.batch else "raw is gone, reading everything again")
+            f"state was ahead of the data (batch {state_batch}, raw has {own_commit.batch}): "
+            + ("rolled back" if own_commit.batch else "raw is gone, reading everything again")
         )
         stores.store(plan.name, state)
     sync.report_step("recovered-state")
-    if own.batch > last and own.sync is not None:
+    if own_commit.batch > ledger_batch and own_commit.sync is not None:
         recovered = replace(
-            SyncRecord.from_dict(own.sync),
+            SyncRecord.from_dict(own_commit.sync),
             status=RECOVERED,
             run_id=sync.run_id,
-            rows_appended=own.rows,
-            snapshot_id=own.snapshot_id,
+            rows_appended=own_commit.rows,
+            snapshot_id=own_commit.snapshot_id,
         )
         stores.record(recovered.finish())
     sync.report_step("recovered")
-    highest = max(head.batch, stored, last)
+    highest = max(newest.batch, state_batch, ledger_batch)
     if plan.is_shared:
-        highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=head.batch))
-    began = max(own.batch, stored, last) > 0
-    if not began and not plan.is_shared:
+        highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=newest.batch))
+    has_begun = max(own_commit.batch, state_batch, ledger_batch) > 0
+    if not has_begun and not plan.is_shared:
         drop_outdated_table(stores.lake, plan.lake_table, plan.table.schema)
-    return PriorState(state, highest + 1, began)
+    return PriorState(state, highest + 1, has_begun)
 
 
 def build_request(plan: TablePlan, stores: Stores) -> Request | None:
-    """Returns the request for a source that delivers; None if the table cannot be synced.
+    """Returns the request for a source that pushes its rows; None if the table cannot be synced.
 
-    Changes nothing: :func:`recover` brings state and data in line, finds the same state, and fails
-    the table where this returns None.
+    Writes nothing. Later, :func:`recover` finds the same state, writes it, and reports the error if
+    this function returned None.
     """
     try:
-        _, own, state = reconcile_state(plan, stores, Watch())
-        stored = state.batch if state else 0
-        gone = stored > own.batch == 0
-        if state is None or stored < own.batch:
-            state = _state_of(own, plan)
-        elif stored > own.batch:
-            state = _roll_back(own, state, plan)
+        _, own_commit, state = reconcile_state(plan, stores, Watch())
+        state_batch = state.batch if state else 0
+        is_raw_lost = state_batch > own_commit.batch == 0
+        if state is None or state_batch < own_commit.batch:
+            state = _read_committed_state(own_commit, plan)
+        elif state_batch > own_commit.batch:
+            state = _roll_back(own_commit, state, plan)
     except LoaderError:
         return None
-    whole = plan.mode == FULL_REFRESH or gone
+    is_full = plan.mode == FULL_REFRESH or is_raw_lost
     return Request(
         plan.table,
         plan.name,
-        None if whole else state.mark,
-        whole,
+        None if is_full else state.mark,
+        is_full,
         plan.cursor.name if plan.cursor else None,
         plan.key,
     )
 
 
 def reconcile_state(
-    plan: TablePlan, stores: Stores, watch: Watch, said: StoredProgress | None = None
+    plan: TablePlan, stores: Stores, watch: Watch, progress: StoredProgress | None = None
 ) -> tuple[Commit, Commit, TableState | None]:
-    """Returns the newest data commit, the source's newest, and the stored state; changes nothing.
+    """Returns the newest data commit, the source's newest commit, and the state; writes nothing.
 
     Args:
-        said: the recorded progress of the table; None reads it now.
+        progress: the stored progress of the table; None reads it.
 
     Raises:
-        TableError: if the raw table belongs to another source, or to another of its tables.
+        TableError: if the raw table belongs to another source, or to another table of this source.
     """
     lake, table = stores.lake, plan.lake_table
-    head = own = Commit()
+    newest = own_commit = Commit()
     if lake.exists(table):
-        head = newest_commit(lake, table)
-        check_ownership(plan, lake, head)
+        newest = newest_commit(lake, table)
+        check_ownership(plan, lake, newest)
         check_origin(plan, lake)
-        own = newest_commit(lake, table, (plan.source,)) if plan.is_shared else head
-    said = said or load_progress([plan], stores)
-    return head, own, said.state(plan, lambda text: watch.warn(plan.name, text))
+        own_commit = newest_commit(lake, table, (plan.source,)) if plan.is_shared else newest
+    progress = progress or load_progress([plan], stores)
+    return newest, own_commit, progress.state(plan, lambda text: watch.warn(plan.name, text))
 
 
-def _state_of(head: Commit, plan: TablePlan) -> TableState:
-    if not head.batch:
+def _read_committed_state(commit: Commit, plan: TablePlan) -> TableState:
+    if not commit.batch:
         return TableState()
-    if head.state is None:
+    if commit.state is None:
         raise StateError(
-            f"raw holds batch {head.batch}, but neither the state nor a commit has its cursor",
+            f"raw has batch {commit.batch}, but neither the state nor a commit has its cursor",
             where=f"table {plan.name}",
             remedy="Set it with `loader state set`, at or below the newest cursor in raw",
         )
-    return TableState.from_json(head.state, plan.name)
+    return TableState.from_json(commit.state, plan.name)
 
 
-def _roll_back(head: Commit, state: TableState, plan: TablePlan) -> TableState:
-    if not head.batch:
+def _roll_back(commit: Commit, state: TableState, plan: TablePlan) -> TableState:
+    if not commit.batch:
         return TableState(generation=state.generation)
-    return _state_of(head, plan)
+    return _read_committed_state(commit, plan)

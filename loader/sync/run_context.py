@@ -1,4 +1,4 @@
-"""Reports a sync's progress while it runs, and stops it on request."""
+"""Reports a run's progress, and stops the run on request."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ class Listener(Protocol):
     """Shows progress; see :mod:`loader.cli.console`."""
 
     def report_phase(self, table: str, phase: str, rows: int | None) -> None:
-        """Shows that a table entered a phase; `rows` is how many it will read."""
+        """Shows that a table has entered a phase.
+
+        Args:
+            rows: how many rows the phase will process, if that is known.
+        """
 
     def warn(self, table: str, text: str) -> None:
-        """Shows a warning; the sync goes on."""
+        """Shows a warning; the sync continues."""
 
 
 class _Silence:
@@ -29,19 +33,19 @@ class _Silence:
 
 
 class Steps(Protocol):
-    """Is notified when a table reaches a step; see :mod:`loader.sync.fault_injection`."""
+    """Receives the steps that tables reach; see :mod:`loader.sync.fault_injection`."""
 
     def report_step(self, step: str, table: str) -> None:
-        """Called when a table has reached a step."""
+        """Receives the step that a table has reached."""
 
 
 class Watch:
-    """Passes progress on, and holds the flag that stops a run before its next publish.
+    """Forwards progress to a listener; its flag `stopped` ends a run before the next publish.
 
-    The logger ``loader`` gets both, too: phases at level DEBUG, warnings at WARNING.
+    The logger ``loader`` receives it, too: phases at level DEBUG, warnings at WARNING.
 
     Attributes:
-        redact: removes secrets from what is logged; a run sets its spec's.
+        redact: removes secrets from log messages; each run sets it to its spec's redactor.
     """
 
     def __init__(self, listener: Listener | None = None, steps: Steps | None = None) -> None:
@@ -51,9 +55,9 @@ class Watch:
         self.stopped = threading.Event()
 
     @property
-    def apart(self) -> bool:
-        """Whether tables may not wait for each other: a drill wants each at its own step."""
-        return bool(getattr(self.steps, "apart", False))
+    def keeps_tables_apart(self) -> bool:
+        """Whether no table may wait for another: faults are injected at several steps."""
+        return bool(getattr(self.steps, "has_several_points", False))
 
     def report_step(self, step: str, table: str) -> None:
         """Reports that a table has reached a step of the protocol."""
@@ -61,13 +65,13 @@ class Watch:
             self.steps.report_step(step, table)
 
     def report_phase(self, table: str, phase: str, rows: int | None = None) -> None:
-        """Reports that a table entered a phase, unless the run was asked to stop."""
+        """Reports that a table has entered a phase, unless the run was asked to stop."""
         self.check_interruption(table)
         _log.debug("%s: %s", table, phase)
         self.listener.report_phase(table, phase, rows)
 
     def warn(self, table: str, text: str) -> None:
-        """Warns the user, and logs it."""
+        """Shows a warning to the user and logs it."""
         _log.warning("%s: %s", table, self.redact(text))
         self.listener.warn(table, text)
 
@@ -75,7 +79,7 @@ class Watch:
         """Raises an error if the run was asked to stop.
 
         Raises:
-            TableError: if it was; the next run discards what is staged.
+            TableError: if the run was asked to stop. The next run discards its staged files.
         """
         if self.stopped.is_set():
             raise interruption_error(f"table {table}")

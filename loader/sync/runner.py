@@ -1,7 +1,8 @@
-"""One run: syncs the tables of all sources in parallel; one that fails stops no other.
+"""Runs a sync of many tables in parallel; a table that fails does not stop the others.
 
-Sources of a run that share a raw table take turns: only one may write it at a time. The run takes
-its lease once, before it opens any of their snapshots, and releases it after the last turn.
+Sources that share a raw table are synced one after the other, as only one may write it at a time.
+The run acquires that table's lease once, before it opens the first of their snapshots, and releases
+it after the last of them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from loader.sync.table_sync import TableSync
 Work = Callable[[TableSync], SyncRecord | None]
 
 RECORD_SECONDS = 60.0
-"""A table that is done waits so long, still locked, for others whose state is written with its."""
+"""How long the progress of a finished table waits to be written with that of other tables."""
 
 
 _log = logging.getLogger("loader")
@@ -45,7 +46,7 @@ _log = logging.getLogger("loader")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one table's attempt; `error` is None on success."""
+    """The result of one table's sync; `error` is None on success."""
 
     table: str
     record: SyncRecord | None = None
@@ -55,7 +56,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Preview:
-    """A dry run's result: the window that a sync would read, and its bounds."""
+    """The result of a dry run: the window that a sync would read, and its bounds."""
 
     plan: TablePlan
     window: Window
@@ -63,7 +64,7 @@ class Preview:
 
 
 _warmed_up = threading.Event()
-"""Set once a run of this process has warmed the JVM."""
+"""Set when a run of this process has begun to warm up the JVM."""
 
 
 def run_tables(
@@ -74,11 +75,11 @@ def run_tables(
     concurrency: int | None = None,
     work: Work = sync_table,
 ) -> Iterator[Outcome]:
-    """Syncs the selected tables; yields each table's outcome as it ends.
+    """Syncs the selected tables; yields the outcome of each table when it has ended.
 
     Args:
-        concurrency: how many tables at the same time; None leaves it to the spec.
-        work: called for each table, once it is locked and its source is open.
+        concurrency: how many tables to sync in parallel; None for the spec's setting.
+        work: the function to call for each table that is locked and whose source is open.
 
     Raises:
         SpecError: if a selection matches nothing.
@@ -104,15 +105,15 @@ def preview_tables(
         if not part.plans:
             continue
         try:
-            tables = [planned.table for planned in part.plans]
+            tables = [plan.table for plan in part.plans]
             with part.source.snapshot(tables) as snapshot:
                 stores = pipeline.stores(part.spec)
-                for planned in part.plans:
+                for plan in part.plans:
                     try:
-                        yield Preview(planned, *preview_table(planned, snapshot, stores))
+                        yield Preview(plan, *preview_table(plan, snapshot, stores))
                     except Exception as error:
-                        found = pipeline.redact_error(error, f"table {planned.name}")
-                        yield Outcome(planned.name, error=found)
+                        redacted = pipeline.redact_error(error, f"table {plan.name}")
+                        yield Outcome(plan.name, error=redacted)
         except Exception as error:
             where = f"source {part.spec.name}"
             yield Outcome(where, error=pipeline.redact_error(error, where))
@@ -124,36 +125,36 @@ def record_failure(
     table: str,
     error: BaseException,
     run_id: str = "",
-    planned: TablePlan | None = None,
+    plan: TablePlan | None = None,
     started: dt.datetime | None = None,
 ) -> Outcome:
-    """Writes into the ledger why a table was not synced.
+    """Logs why a table was not synced, and records it in the ledger.
 
     Args:
-        table: its name in the lake.
-        run_id: the run's; by default, a new one.
-        planned: None if the table was not planned.
-        started: by default, now.
+        table: the table's name in the lake.
+        run_id: the id of the run; by default a new one.
+        plan: the table's plan; None if it could not be planned.
+        started: when the attempt began; by default now.
     """
     name = f"{source.name}.{table}"
-    found = pipeline.redact_error(error, f"table {name}")
-    _log.error("%s: %s", name, found)
+    redacted = pipeline.redact_error(error, f"table {name}")
+    _log.error("%s: %s", name, redacted)
     record = SyncRecord(
         run_id=run_id or create_run_id(),
         source_name=source.name,
         table_name=table,
-        mode=planned.mode if planned else INCREMENTAL,
-        cursor_field=planned.cursor.name if planned and planned.cursor else None,
+        mode=plan.mode if plan else INCREMENTAL,
+        cursor_field=plan.cursor.name if plan and plan.cursor else None,
         started_at=started or now(),
-        error=str(found)[:2000],
-    ).finish(status=LOCKED if isinstance(found, LockedError) else FAILED)
+        error=str(redacted)[:2000],
+    ).finish(status=LOCKED if isinstance(redacted, LockedError) else FAILED)
     pipeline.idle_since.pop(record.table, None)
     try:
         pipeline.stores(source).ledger.append(record)
-    except Exception as second:
-        # The lake itself may have failed. Then the ledger cannot say so; the first error does.
-        found.__context__ = second
-    return Outcome(name, record, found, source.name)
+    except Exception as ledger_error:
+        # The lake itself may be the cause; the first error reports it.
+        redacted.__context__ = ledger_error
+    return Outcome(name, record, redacted, source.name)
 
 
 def create_run_id() -> str:
@@ -162,25 +163,25 @@ def create_run_id() -> str:
 
 
 def count_workers(pipeline: Pipeline, concurrency: int | None) -> int:
-    """Returns how many tables a run syncs at the same time."""
+    """Returns how many tables a run syncs in parallel."""
     configured = [source.concurrency for source in pipeline.spec.sources if source.concurrency]
     if concurrency or configured:
         return concurrency or max(configured)
-    # A table waits for its database, and for files, about half the time.
+    # A sync waits for its database and for files about half of its time.
     return max(1, min(4, 2 * int(pipeline.spark.sparkContext.defaultParallelism)))
 
 
 def _warm_up(pipeline: Pipeline) -> None:
     """Warms the JVM in the background during discovery."""
-    with suppress(Exception):  # there is no ledger yet, or the error is reported later
+    with suppress(Exception):  # there is no ledger yet, or the sync will report the error
         pipeline.stores(pipeline.sources[0][0]).ledger.rehearse()
 
 
 class _Run:
-    """One run over the tables of all sources.
+    """One run that syncs the tables of all sources.
 
     Args:
-        workers: how many tables to sync at the same time.
+        workers: how many tables to sync in parallel.
     """
 
     def __init__(self, pipeline: Pipeline, watch: Watch, work: Work, workers: int) -> None:
@@ -190,18 +191,18 @@ class _Run:
         self.workers = workers
         self.id = create_run_id()
         self.writer = ProgressWriter(pipeline.idle_since)
-        # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
-        # sources that share a table, as a batch is in the ledger before the next one begins.
-        self.records_together = work is sync_table and not watch.apart
+        # Written one by one: the chunks of a backfill, tables that fault injection keeps apart, and
+        # sources that share a raw table, because each of them reads the ledger of the one before.
+        self.writes_together = work is sync_table and not watch.keeps_tables_apart
         self.slots = threading.Semaphore(workers)
-        self.turns: dict[str, SharedLease] = {}
+        self.shared_leases: dict[str, SharedLease] = {}
         self.leases: list[Lease] = []
         self.jobs: list[Future[Outcome | None]] = []
 
     def run(self, parts: Sequence[PlannedSource]) -> Iterator[Outcome]:
-        """Locks and syncs the tables of all sources; yields the outcomes."""
+        """Locks and syncs the tables of all sources; yields their outcomes."""
         raw = self.pipeline.raw_table
-        sharing = Counter(raw(part.spec, planned) for part in parts for planned in part.plans)
+        sharing = Counter(raw(part.spec, plan) for part in parts for plan in part.plans)
         with (
             ExitStack() as opened,
             Heartbeat(self.leases),
@@ -210,20 +211,20 @@ class _Run:
             ThreadPoolExecutor(self.workers) as pool,
         ):
             for part in parts:
-                unready = self._prepare(part)
+                prepare_error = self._prepare_stores(part)
                 yield from (
                     Outcome(error.where, error=error, source=part.spec.name)
                     for error in part.errors
                 )
                 for table, error in part.refused.items():
                     yield record_failure(self.pipeline, part.spec, table, error, self.id)
-                if unready is not None:
-                    yield from [self._fail(planned, unready) for planned in part.plans]
+                if prepare_error is not None:
+                    yield from [self._fail(plan, prepare_error) for plan in part.plans]
                     continue
                 locks = yield from self._lock_tables(part, sharing, opened)
                 if locks:
-                    yield from self._begin(part, locks, opened, waiting, pool)
-                if self.writer.waiting() > RECORD_SECONDS:
+                    yield from self._start_source(part, locks, opened, waiting, pool)
+                if self.writer.seconds_waiting() > RECORD_SECONDS:
                     yield from self._write_outcomes()
             pending = set(self.jobs)
             while pending:
@@ -231,8 +232,8 @@ class _Run:
                 yield from filter(None, (job.result() for job in done))
                 yield from self._write_outcomes()
 
-    def _prepare(self, part: PlannedSource) -> LoaderError | None:
-        """Prepares a source's stores; returns the error that fails its tables, and no others."""
+    def _prepare_stores(self, part: PlannedSource) -> LoaderError | None:
+        """Prepares a source's stores; returns the error that fails all tables of the source."""
         try:
             self.pipeline.prepare(part.spec)
         except Exception as problem:
@@ -242,39 +243,41 @@ class _Run:
     def _lock_tables(
         self, part: PlannedSource, sharing: Mapping[str, int], opened: ExitStack
     ) -> Generator[Outcome, None, list[tuple[TablePlan, Lease]]]:
-        """Locks a source's tables, all at once; a table that this run already holds, by turns.
+        """Locks a source's tables in one commit; shared tables that this run has locked are reused.
 
-        Yields the outcomes of those that cannot be locked.
+        Yields the outcomes of tables that cannot be locked, and returns the locked ones.
 
         Args:
-            sharing: how many tables are loaded into each raw table.
+            sharing: how many of the run's tables are loaded into each raw table.
         """
-        raws = [self.pipeline.raw_table(part.spec, planned) for planned in part.plans]
-        own = [self.turns.get(raw) for raw in raws]
-        free = [p for p, turns in zip(part.plans, own, strict=True) if turns is None]
+        raws = [self.pipeline.raw_table(part.spec, plan) for plan in part.plans]
+        shared = [self.shared_leases.get(raw) for raw in raws]
+        not_shared = [
+            p for p, shared_lease in zip(part.plans, shared, strict=True) if shared_lease is None
+        ]
         lake = self.pipeline.stores(part.spec).lake
-        taken = iter(lock_all(free, lake, self.watch, self.id))
+        results = iter(lock_all(not_shared, lake, self.watch, self.id))
         locks: list[tuple[TablePlan, Lease]] = []
         refused: list[tuple[TablePlan, Exception]] = []
-        for planned, raw, turns in zip(part.plans, raws, own, strict=True):
-            if turns is not None:
-                locks.append((planned, LeaseTurn(turns)))
+        for plan, raw, shared_lease in zip(part.plans, raws, shared, strict=True):
+            if shared_lease is not None:
+                locks.append((plan, LeaseTurn(shared_lease)))
                 continue
-            held = next(taken)
-            if isinstance(held, Exception):
-                refused.append((planned, held))
+            lease = next(results)
+            if isinstance(lease, Exception):
+                refused.append((plan, lease))
                 continue
-            opened.callback(held.release)
-            self.leases.append(held)
+            opened.callback(lease.release)
+            self.leases.append(lease)
             if sharing[raw] > 1:
-                self.turns[raw] = SharedLease(held, sharing[raw])
-                held = LeaseTurn(self.turns[raw])
-            locks.append((planned, held))
-        for planned, problem in refused:
-            yield self._fail(planned, problem)
+                self.shared_leases[raw] = SharedLease(lease, sharing[raw])
+                lease = LeaseTurn(self.shared_leases[raw])
+            locks.append((plan, lease))
+        for plan, problem in refused:
+            yield self._fail(plan, problem)
         return locks
 
-    def _begin(
+    def _start_source(
         self,
         part: PlannedSource,
         locks: Sequence[tuple[TablePlan, Lease]],
@@ -282,63 +285,63 @@ class _Run:
         waiting: ExitStack,
         pool: ThreadPoolExecutor,
     ) -> Iterator[Outcome]:
-        """Opens a source and hands its locked tables to threads; yields what already failed."""
+        """Opens a source and submits its locked tables to threads; yields failures."""
         stores = self.pipeline.stores(part.spec)
-        alone = [planned for planned, held in locks if not isinstance(held, LeaseTurn)]
+        unshared = [plan for plan, lease in locks if not isinstance(lease, LeaseTurn)]
         progress = None
-        if self.records_together:
-            with suppress(Exception):  # a failed read is each table's own error
-                progress = load_progress(alone, stores)
+        if self.writes_together:
+            with suppress(Exception):  # each table reads it again and reports the error
+                progress = load_progress(unshared, stores)
         try:
             snapshot = opened.enter_context(
-                part.source.snapshot([planned.table for planned, _ in locks])
+                part.source.snapshot([plan.table for plan, _ in locks])
             )
             snapshot.use_marks(partial(self.pipeline.find_marks, part.spec))
             if snapshot.delivers and self.work is sync_table:
-                # Its tables wait for what comes, each in a thread of its own.
+                # Each table waits for the rows that the source pushes, so each gets a thread.
                 pool = waiting.enter_context(ThreadPoolExecutor(len(locks)))
-                requests = (build_request(planned, stores) for planned, _ in locks)
+                requests = (build_request(plan, stores) for plan, _ in locks)
                 snapshot.begin([one for one in requests if one is not None], self.watch)
         except Exception as problem:
-            shared = self.pipeline.redact_error(problem, f"source {part.spec.name}")
-            for planned, held in locks:
-                _unlock(held)
-                yield self._fail(planned, shared)
+            source_error = self.pipeline.redact_error(problem, f"source {part.spec.name}")
+            for plan, lease in locks:
+                _unlock(lease)
+                yield self._fail(plan, source_error)
             return
-        for planned, held in locks:
-            if not planned.key:
-                why = f" ({planned.table.keyless})" if planned.table.keyless else ""
-                self.watch.warn(planned.name, f"no primary key: a snapshot needs one{why}")
-            sync = TableSync(planned, held, snapshot, stores, self.watch, self.id)
+        for plan, lease in locks:
+            if not plan.key:
+                why = f" ({plan.table.keyless})" if plan.table.keyless else ""
+                self.watch.warn(plan.name, f"no primary key: a snapshot needs one{why}")
+            sync = TableSync(plan, lease, snapshot, stores, self.watch, self.id)
             if snapshot.delivers:
                 sync = replace(sync, read_slot=self.slots)
-            if self.records_together and not isinstance(held, LeaseTurn):
+            if self.writes_together and not isinstance(lease, LeaseTurn):
                 sync = replace(sync, defer_progress=self.writer.add, progress=progress)
-            self.jobs.append(pool.submit(self._work_on, sync))
+            self.jobs.append(pool.submit(self._sync_table, sync))
 
-    def _work_on(self, sync: TableSync) -> Outcome | None:
-        """Does the work to one table; its outcome is None if the journal has it."""
-        started, planned, held = now(), sync.plan, sync.lease
-        source = self.pipeline.spec.source(planned.source)
+    def _sync_table(self, sync: TableSync) -> Outcome | None:
+        """Syncs one table; returns None if the progress writer will yield the outcome."""
+        started, plan, lease = now(), sync.plan, sync.lease
+        source = self.pipeline.spec.source(plan.source)
         try:
-            if isinstance(held, LeaseTurn):
-                held.acquire()
-            # A session of its own: the id of a staged batch is a setting.
+            if isinstance(lease, LeaseTurn):
+                lease.acquire()
+            # A separate Spark session, because the id of a staged batch is a session setting.
             stores = self.pipeline.stores(source, own_session=True)
-            stores = replace(stores, confirm=held.confirm)
-            with self.pipeline.track_table(planned.name):
+            stores = replace(stores, confirm=lease.confirm)
+            with self.pipeline.track_table(plan.name):
                 record = self.work(replace(sync, stores=stores))
         except Exception as error:
-            sync.snapshot.abandon(planned.table)
-            _unlock(held)
-            return self._fail(planned, error, started)
+            sync.snapshot.abandon(plan.table)
+            _unlock(lease)
+            return self._fail(plan, error, started)
         if sync.defer_progress is not None:
             return None
-        _unlock(held)
-        return _succeed(planned, record)
+        _unlock(lease)
+        return _succeed(plan, record)
 
     def _write_outcomes(self) -> Iterator[Outcome]:
-        """Writes state and ledger of the tables that are done; yields their outcomes."""
+        """Writes state and ledger of the finished tables; yields their outcomes."""
         for entry in self.writer.write():
             if entry.error is None:
                 yield _succeed(entry.sync.plan, entry.total)
@@ -346,99 +349,99 @@ class _Run:
                 yield self._fail(entry.sync.plan, entry.error, entry.total.started_at)
 
     def _fail(
-        self, planned: TablePlan, error: BaseException, started: dt.datetime | None = None
+        self, plan: TablePlan, error: BaseException, started: dt.datetime | None = None
     ) -> Outcome:
-        source = self.pipeline.spec.source(planned.source)
-        table = planned.lake_table
-        return record_failure(self.pipeline, source, table, error, self.id, planned, started)
+        source = self.pipeline.spec.source(plan.source)
+        table = plan.lake_table
+        return record_failure(self.pipeline, source, table, error, self.id, plan, started)
 
 
 class SharedLease:
-    """The turns of a lease.
+    """A lease that several sources of a run use, one after the other.
 
     Args:
-        lease: of the table, taken.
-        count: how many sources have a turn.
+        lease: the lease of the raw table, already acquired.
+        count: how many sources use it.
     """
 
     def __init__(self, lease: Lease, count: int) -> None:
         self.lease = lease
         self.busy = threading.Lock()
         self._left = count
-        self._counting = threading.Lock()
+        self._count_lock = threading.Lock()
 
-    def done(self) -> None:
-        """Releases the lease after the last turn."""
-        with self._counting:
+    def end_use(self) -> None:
+        """Releases the lease after its last use."""
+        with self._count_lock:
             self._left -= 1
-            last = self._left == 0
-        if last:
+            is_last = self._left == 0
+        if is_last:
             self.lease.release()
 
 
 class LeaseTurn(Lease):
-    """One source's turn, used like a lease: its release ends the turn, the last one the lease."""
+    """One source's use of a shared lease, in the interface of a lease."""
 
-    def __init__(self, turns: SharedLease) -> None:
-        self.table = turns.lease.table
-        self.where = turns.lease.where
-        self.run_id = turns.lease.run_id
-        self._turns = turns
-        self._over = False
-        self._mine = False
+    def __init__(self, shared: SharedLease) -> None:
+        self.table = shared.lease.table
+        self.where = shared.lease.where
+        self.run_id = shared.lease.run_id
+        self._shared = shared
+        self._is_released = False
+        self._is_acquired = False
 
     def acquire(self, tell: Callable[[str], None] | None = None) -> str | None:
-        """Waits for its turn."""
-        self._turns.busy.acquire()
-        self._mine = True
+        """Waits until no other source uses the lease."""
+        self._shared.busy.acquire()
+        self._is_acquired = True
         return None
 
     def confirm(self) -> None:
-        self._turns.lease.confirm()
+        self._shared.lease.confirm()
 
     def release(self) -> None:
-        """Ends the turn; a second time does nothing."""
-        if self._mine:
-            self._mine = False
-            self._turns.busy.release()
-        if not self._over:
-            self._over = True
-            self._turns.done()
+        """Ends this use, and the lease after the last use; a second call does nothing."""
+        if self._is_acquired:
+            self._is_acquired = False
+            self._shared.busy.release()
+        if not self._is_released:
+            self._is_released = True
+            self._shared.end_use()
 
 
 def lock_all(
     plans: Sequence[TablePlan], lake: Lake, watch: Watch, run_id: str
 ) -> list[Lease | Exception]:
-    """Locks tables for this run; returns each table's lock, or the error that kept it.
+    """Locks tables for this run; returns each table's lease, or the error of acquiring it.
 
-    Takes all locks in one commit, before the source's snapshot is taken.
+    Acquires all leases in one commit, before the source's snapshot is opened.
     """
-    ended: dict[int, Lease | Exception] = {}
+    results: dict[int, Lease | Exception] = {}
     leases: dict[int, Lease] = {}
     for number, plan in enumerate(plans):
         try:
             leases[number] = create_lease(lake, plan.lake_table, f"table {plan.name}", run_id)
         except Exception as problem:
-            ended[number] = problem
-    names = ", ".join(plan.name for plan in plans[:3]) + (", …" if len(plans) > 3 else "")
-    taken = acquire_all(list(leases.values()), lambda text: watch.warn(names, text))
-    for (number, lease), outcome in zip(leases.items(), taken, strict=True):
-        ended[number] = outcome if isinstance(outcome, Exception) else lease
+            results[number] = problem
+    label = ", ".join(plan.name for plan in plans[:3]) + (", …" if len(plans) > 3 else "")
+    outcomes = acquire_all(list(leases.values()), lambda text: watch.warn(label, text))
+    for (number, lease), outcome in zip(leases.items(), outcomes, strict=True):
+        results[number] = outcome if isinstance(outcome, Exception) else lease
         if isinstance(outcome, str):
             watch.warn(plans[number].name, outcome)
-    return [ended[number] for number in range(len(plans))]
+    return [results[number] for number in range(len(plans))]
 
 
-def _succeed(planned: TablePlan, record: SyncRecord | None) -> Outcome:
+def _succeed(plan: TablePlan, record: SyncRecord | None) -> Outcome:
     if record is not None:
         rows = record.rows_appended or 0
-        _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-    return Outcome(planned.name, record, source=planned.source)
+        _log.info("%s: %s, %s rows appended", plan.name, record.status, rows)
+    return Outcome(plan.name, record, source=plan.source)
 
 
-def _unlock(held: Lease) -> None:
-    """Unlocks a table, if the catalog that its lock is in can be reached."""
+def _unlock(lease: Lease) -> None:
+    """Unlocks a table; a failure, such as an unreachable catalog, is only logged."""
     try:
-        held.release()
+        lease.release()
     except Exception as error:
-        _log.warning("%s could not be unlocked: %s", held.where, error)
+        _log.warning("%s could not be unlocked: %s", lease.where, error)

@@ -1,6 +1,6 @@
-"""Groups the stores of one sync: data, state, ledger; each write first confirms the lock.
+"""The stores of a sync: lake, state store and ledger. Each write first confirms the table's lock.
 
-State and ledger are read once for all tables that a run has locked.
+A run reads state and ledger once for all tables that it has locked.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from loader.lake.ledger import Ledger, SyncRecord
 from loader.state import StateBackend, StateRow, TableState, choose_effective_state
 from loader.sync.table_plan import TablePlan
 
-_MANY = 8
-"""For so many tables, one query over the whole ledger is faster than one look for each."""
+_MANY_TABLES = 8
+"""From this number of tables on, one query of the whole ledger is faster than one per table."""
 
 
 def _accept_lock() -> None:
-    """The `confirm` of stores that are only read, or whose user holds the lock anyway."""
+    """The default of `confirm`, for stores that are only read or that the caller has locked."""
 
 
 @dataclass(frozen=True)
 class Stores:
-    """The stores that one table's sync writes to: data, state, ledger.
+    """The stores to which a table's sync writes.
 
     Attributes:
-        confirm: makes sure that the lock is still ours; raises a TableError if another run took
-            it over. Called before each write: writes after the loss of the lock would supersede the
-            new owner's.
+        confirm: raises a TableError if another run has taken over the table's lock. Called before
+            each write, so that nothing of the new owner is overwritten.
     """
 
     lake: Lake
@@ -38,49 +37,49 @@ class Stores:
     confirm: Callable[[], None] = _accept_lock
 
     def store(self, name: str, state: TableState) -> None:
-        """Writes a table's state (`source.table`), if the lock is still ours."""
+        """Writes the state of a table (`source.table`), if this run still has the lock."""
         self.confirm()
         self.state.write(name, state)
 
     def record(self, sync: SyncRecord) -> None:
-        """Adds a row to the ledger, if the lock is still ours."""
+        """Adds a row to the ledger, if this run still has the lock."""
         self.confirm()
         self.ledger.append(sync)
 
 
 @dataclass(frozen=True)
 class StoredProgress:
-    """The progress recorded when the tables were locked; only this run can add to it since.
+    """The state and ledger of tables, read after they were locked: only this run can add to them.
 
     Attributes:
-        states: by the state's key, the rows of its newest version, or why they cannot be read.
-        batches: by source and table, the highest batch that the ledger has; None if it is to be
-            asked for each table: for a few, statistics skip most of its files.
+        states: for each key, the rows of its newest version, or the error of reading them.
+        batches: for each source and table, the highest batch in the ledger. None for few tables:
+            then the ledger is queried per table, and file statistics skip most of its files.
     """
 
     states: Mapping[str, list[StateRow] | StateError]
     batches: Mapping[tuple[str, str], int] | None
 
-    def state(self, plan: TablePlan, tell: Callable[[str], None]) -> TableState | None:
-        """Returns a table's state; None if there is none.
+    def state(self, plan: TablePlan, warn: Callable[[str], None]) -> TableState | None:
+        """Returns a table's state; None if it has none.
 
         Raises:
-            StateError: if it cannot be read, or is not ours.
+            StateError: if the state cannot be read, or this loader has not written it.
         """
-        for key in keys(plan):
+        for key in list_state_keys(plan):
             rows = self.states[key]
             if isinstance(rows, StateError):
                 raise rows
-            found = choose_effective_state(key, rows, tell)
-            if found is not None:
-                return found
+            state = choose_effective_state(key, rows, warn)
+            if state is not None:
+                return state
         return None
 
     def last_batch(self, plan: TablePlan, ledger: Ledger, since: int) -> int:
-        """Returns the highest batch of a table that has a row in the ledger; 0 if none has.
+        """Returns the highest batch of a table in the ledger; 0 if the ledger has none.
 
         Args:
-            since: looks only at this batch and later ones, if the ledger must be asked.
+            since: a query reads only this batch and later ones.
         """
         if self.batches is None:
             return ledger.last_batch(plan.lake_table, plan.names, since)
@@ -88,12 +87,12 @@ class StoredProgress:
 
 
 def load_progress(plans: Sequence[TablePlan], stores: Stores) -> StoredProgress:
-    """Reads the recorded progress of one source's tables."""
-    wanted = [key for plan in plans for key in keys(plan)]
-    batches = stores.ledger.last_batches() if len(plans) >= _MANY else None
+    """Reads the stored progress of one source's tables."""
+    wanted = [key for plan in plans for key in list_state_keys(plan)]
+    batches = stores.ledger.last_batches() if len(plans) >= _MANY_TABLES else None
     return StoredProgress(stores.state.latest_by_key(wanted), batches)
 
 
-def keys(plan: TablePlan) -> list[str]:
-    """Returns the keys that a table's state may have: its source may have been renamed."""
+def list_state_keys(plan: TablePlan) -> list[str]:
+    """Returns the possible keys of a table's state: its source may have been renamed."""
     return [f"{name}.{plan.lake_table}" for name in plan.names]
