@@ -1,8 +1,8 @@
-"""Backfills: read a range of a cursor again, without moving the cursor.
+"""Backfills: read a range of the cursor again, without changing the stored cursor.
 
-A long range is read in chunks, each its own batch. The state in each chunk's commit records the
-progress, so an interrupted backfill resumes where it stopped. As in any sync, rows that raw
-already has are redelivered, and dropped.
+A large range is read in chunks, each of which is a batch. The state in each commit records the
+progress, so an interrupted backfill resumes after the last chunk. As in any sync, rows that raw
+already has are dropped.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from loader.sync.table_sync import TableSync
 
 BACKFILL = "backfill"
 ROWS_A_CHUNK = 1_000_000
-"""A range with more rows is cut into chunks by default, if its cursor's type allows it."""
-_MOST_CHUNKS = 10_000
+"""The size of chunks, by default, if the cursor's type can be divided."""
+_MAX_CHUNKS = 10_000
 
 
 @dataclass(frozen=True)
 class Backfill:
-    """A backfill as the user wrote it; each table parses it by its own cursor's type.
+    """The user's range; each table parses it with the type of its cursor.
 
     Attributes:
-        low: where to begin, inclusive.
-        high: where to end, inclusive; None ends at the stored cursor.
-        chunk: the span of the cursor that one batch covers, written like a lookback; None cuts
-            by the number of rows.
+        low: the lower bound, inclusive.
+        high: the upper bound, inclusive; None for the stored cursor.
+        chunk: the size of a chunk in cursor values, written like a lookback; None chooses it by the
+            number of rows.
     """
 
     low: str
@@ -49,11 +49,11 @@ class Backfill:
     chunk: str | None = None
 
     def __call__(self, sync: TableSync) -> SyncRecord:
-        """Backfills one table, whose lock is held; returns the sum of its chunks.
+        """Backfills one locked table; returns the sum of its chunks' ledger rows.
 
         Raises:
-            TableError: if the table has no cursor, or was never synced; if the range does not
-                fit its cursor.
+            TableError: if the table has no cursor or was never synced; if the range does not fit
+                the cursor's type.
         """
         chunks: list[tuple[Cursor, Cursor]] = []
         count = 0
@@ -61,20 +61,20 @@ class Backfill:
         def plan_chunk(sync: TableSync, prior: PriorState) -> PlannedBatch:
             nonlocal count
             low, high = self._range(sync.plan, prior.state)
-            whole = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
+            range_ = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
             if not count:
-                before = find_resume_point(prior.state.backfill, whole, high)
-                if before is not None:
-                    low = _after(before)
+                resume_point = find_resume_point(prior.state.backfill, range_, high)
+                if resume_point is not None:
+                    low = _next_value(resume_point)
                     sync.warn(f"an earlier backfill was interrupted: resuming at {low.text}")
                 with localcontext(EXACT):
                     chunks.extend(self._divide(sync.plan, sync.snapshot, low, high))
                 count = len(chunks)
-            bottom, top = chunks.pop(0)
+            chunk_low, chunk_high = chunks.pop(0)
             number = count - len(chunks)
-            sync.report_phase(f"chunk {number} of {count}, {bottom.text} to {top.text}")
-            progress = {**whole, "done_to": top.text} if chunks else None
-            return _plan_chunk(sync, prior, bottom, top, progress, lambda: bool(chunks))
+            sync.report_phase(f"chunk {number} of {count}, {chunk_low.text} to {chunk_high.text}")
+            progress = {**range_, "done_to": chunk_high.text} if chunks else None
+            return _plan_chunk(sync, prior, chunk_low, chunk_high, progress, lambda: bool(chunks))
 
         return sync_table(sync, plan_chunk)
 
@@ -100,7 +100,7 @@ class Backfill:
             raise TableError(
                 f"the range ends ({high.text}) before it begins ({low.text})",
                 where=f"table {plan.name}, --from",
-                remedy="Give a --to at or above --from"
+                remedy="Set --to to a value at or above --from"
                 + ("" if self.high else "; without one it is the stored cursor"),
             )
         return low, high
@@ -111,72 +111,72 @@ class Backfill:
         where = f"table {plan.name}, --chunk"
         step: Any = None
         if self.chunk is not None:
-            step = _step(self.chunk, low.type, where)
+            step = _parse_chunk_size(self.chunk, low.type, where)
         elif low.type is not CursorType.STRING:
             rows = snapshot.bounds(plan.table, Window(plan.cursor, low, high, nulls=False)).rows
             if rows is not None and rows > ROWS_A_CHUNK:
-                step = _share(high.order - low.order, -(-rows // ROWS_A_CHUNK))
+                step = _divide_span(high.order - low.order, -(-rows // ROWS_A_CHUNK))
         if not step:
             yield low, high
             return
-        if (high.order - low.order) / step > _MOST_CHUNKS:
+        if (high.order - low.order) / step > _MAX_CHUNKS:
             raise TableError(
-                f"{self.chunk} cuts the range into more than {_MOST_CHUNKS} batches"
+                f"{self.chunk} cuts the range into more than {_MAX_CHUNKS} batches"
                 if self.chunk
-                else f"the range has rows for more than {_MOST_CHUNKS} batches",
+                else f"the range has rows for more than {_MAX_CHUNKS} batches",
                 where=where,
-                remedy="Give a larger --chunk",
+                remedy="Set a larger --chunk",
             )
-        bottom = low.order
-        while bottom <= high.order:
-            top = min(bottom + step - _UNITS.get(low.type, 0), high.order)
-            yield _cursor(bottom, low.type), _cursor(top, low.type)
-            before, bottom = bottom, bottom + step
-            if bottom == before:
+        chunk_low = low.order
+        while chunk_low <= high.order:
+            chunk_high = min(chunk_low + step - _UNITS.get(low.type, 0), high.order)
+            yield _to_cursor(chunk_low, low.type), _to_cursor(chunk_high, low.type)
+            previous, chunk_low = chunk_low, chunk_low + step
+            if chunk_low == previous:
                 raise TableError(
-                    f"at {before} the cursor's own values are further apart than {step}",
+                    f"at {previous}, neighbouring values of the type are further apart than {step}",
                     where=where,
-                    remedy="Give a larger --chunk",
+                    remedy="Set a larger --chunk",
                 )
 
 
 def find_resume_point(
-    progress: Mapping[str, Any] | None, whole: Mapping[str, Any], high: Cursor
+    progress: Mapping[str, Any] | None, range_: Mapping[str, Any], high: Cursor
 ) -> Cursor | None:
-    """Returns the point that an interrupted backfill of this range reached; None if there was none.
+    """Returns the end of the last chunk of an interrupted backfill of this range, or None.
 
     Args:
-        progress: the unfinished backfill that the state records.
-        whole: the range: `from`, `to`, and whether that is the stored cursor (`to_cursor`). If it
-            is, the cursor may have been moved since, forwards or back.
-        high: where the range ends.
+        progress: the unfinished backfill in the state.
+        range_: `from`, `to`, and `to_cursor`: whether `to` is the stored cursor. In that case the
+            cursor may have changed since.
+        high: the upper bound of the range.
     """
-    if progress is None or progress.get("from") != whole["from"]:
+    if progress is None or progress.get("from") != range_["from"]:
         return None
     done = Cursor.parse(str(progress["done_to"]), high.type)
-    if progress.get("to") == whole["to"]:
+    if progress.get("to") == range_["to"]:
         return done
-    both_open = progress.get("to_cursor") and whole["to_cursor"]
-    return done if both_open and done.order < high.order else None
+    both_end_at_cursor = progress.get("to_cursor") and range_["to_cursor"]
+    return done if both_end_at_cursor and done.order < high.order else None
 
 
 def _plan_chunk(
     sync: TableSync,
     prior: PriorState,
-    bottom: Cursor,
-    top: Cursor,
+    low: Cursor,
+    high: Cursor,
     progress: Mapping[str, Any] | None,
     is_followed: Callable[[], bool],
 ) -> PlannedBatch:
-    """Plans one chunk; the cursor stays, so the state keeps only the backfill's progress."""
+    """Plans one chunk; the state changes only in its batch number and the backfill's progress."""
     plan, lake = sync.plan, sync.lake
-    # Chunks end and begin at whole microseconds; some sources have finer times.
+    # Chunks are divided at whole microseconds, but some sources have finer times.
     window = Window(
         plan.cursor,
-        bottom,
-        top,
+        low,
+        high,
         nulls=False,
-        whole_microsecond=top.type in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ),
+        whole_microsecond=high.type in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ),
     )
     return PlannedBatch(
         window,
@@ -195,11 +195,11 @@ _UNITS: dict[CursorType, Any] = {
     CursorType.TIMESTAMP: dt.timedelta(microseconds=1),
     CursorType.TIMESTAMPTZ: dt.timedelta(microseconds=1),
 }
-"""The distance between neighbouring values; chunks of other types share their bounds."""
+"""The smallest step of each type. With other types, neighbouring chunks have a common bound."""
 
 
-def _step(text: str, type_: CursorType, where: str) -> Any:
-    """Returns a chunk's span, as a difference between two cursors of this type."""
+def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
+    """Parses the size of a chunk as a difference of two cursors of this type."""
     try:
         chunk = Lookback.parse(text)
     except ValueError as problem:
@@ -218,21 +218,21 @@ def _step(text: str, type_: CursorType, where: str) -> Any:
     )
 
 
-def _share(span: Any, pieces: int) -> Any:
-    """Divides a span into pieces; rounds up to a whole unit of the cursor."""
+def _divide_span(span: Any, pieces: int) -> Any:
+    """Divides a span into equal chunks; rounds up to a unit of the cursor's type."""
     if isinstance(span, dt.timedelta):
         return max(span / pieces, dt.timedelta(microseconds=1))
     if isinstance(span, Decimal):
-        return Context().divide(span, pieces)  # 28 digits are enough for where a chunk ends
+        return Context().divide(span, pieces)  # 28 digits are precise enough for a chunk's end
     return -(-span // pieces) if isinstance(span, int) else span / pieces
 
 
-def _after(cursor: Cursor) -> Cursor:
-    """Returns the next value, or the same one if the type has no next value."""
+def _next_value(cursor: Cursor) -> Cursor:
+    """Returns the next value, or the same value if the type has no smallest step."""
     unit = _UNITS.get(cursor.type)
-    return cursor if unit is None else _cursor(cursor.order + unit, cursor.type)
+    return cursor if unit is None else _to_cursor(cursor.order + unit, cursor.type)
 
 
-def _cursor(value: Any, type_: CursorType) -> Cursor:
+def _to_cursor(value: Any, type_: CursorType) -> Cursor:
     text = value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)
     return Cursor.parse(text, type_)

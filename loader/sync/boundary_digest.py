@@ -1,15 +1,15 @@
-"""Digests the rows at the window's lower bound, so that a sync detects that nothing is new.
+"""Detects windows without new rows by a digest of the rows at their lower bound.
 
-A window begins at the last cursor, so it holds at least the row that was read last. To read that
-row and compare it with raw takes Spark a second. If the source can, a sync therefore stores a
-digest of the rows that the next window begins with, as of its own snapshot. If the next window
-holds just these rows, raw has them all, and nothing is read.
+A window begins at the stored cursor, so it contains at least the last row of the sync before. To
+read this row and compare it with raw takes Spark a second. So, if the source supports it, a sync
+stores a digest of the rows at the lower bound of the next window, computed in its own snapshot. If
+the next window contains exactly these rows, raw has them all, and no row is read.
 
-The digest counts only as long as no other batch has been appended, by a backfill or a repair: raw's
-rows for these keys may then be newer.
+The digest is valid until a backfill or a repair appends a batch, because raw may then have newer
+rows for these keys.
 
-If there are new rows, too, the digest still says that those at the cursor are not among them. If no
-file of raw can have a row above the cursor, all the others are new: none has to be compared.
+If the window also contains rows above the stored cursor, and by the statistics of raw's files raw
+has none above it, then exactly these rows are new, and need no comparison.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 def is_unchanged(
     plan: TablePlan, snapshot: Snapshot, prior: PriorState, window: Window, bounds: Bounds
 ) -> bool:
-    """Returns whether a window holds just what the last sync read at its cursor."""
+    """Returns whether a window contains exactly the rows that the last sync read at its cursor."""
     stored = prior.state.boundary
     if stored is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
     if plan.mode == FULL_REFRESH or prior.starts_over:
-        return False  # it begins a generation in any case
+        return False  # the batch begins a generation in any case
     if stored.get("batch") != prior.state.batch or stored.get("rows") != bounds.rows:
         return False
-    now = snapshot.digest(plan.table, window, bounds.rows)
-    return _build_boundary(plan, prior.state.batch, now) == stored
+    digest = snapshot.digest(plan.table, window, bounds.rows)
+    return _build_boundary(plan, prior.state.batch, digest) == stored
 
 
 @dataclass(frozen=True)
 class AppendOnlyWindow:
-    """The rows of a window above its cursor, if raw has none there, and all it has below.
+    """The part of a window above the stored cursor, if raw has no rows there and all rows below.
 
     Attributes:
-        window, bounds: these rows only.
-        redelivered: how many rows of the whole window are left out.
+        window, bounds: the request and the answer for this part.
+        redelivered: how many rows of the window are not in this part.
     """
 
     window: Window
@@ -67,54 +67,54 @@ def find_append_only_window(
     window: Window,
     bounds: Bounds,
 ) -> AppendOnlyWindow | None:
-    """Returns the only rows of a window that are new; None if it takes a comparison to find them.
+    """Returns the part of a window that is new; None if only a comparison with raw can find it.
 
-    A row above every cursor in raw is no version that raw has, and none that raw's overrule. That
-    the cursor is the highest in raw is asked of raw's files, not of the state: rows dated in the
-    future, rows of another source or a cursor set by hand may lie above it.
+    A row above every cursor in raw is a new version, and the newest one of its key. Raw's highest
+    cursor is read from file statistics, not from the state: rows dated in the future and rows of
+    another source may lie above the stored cursor, and users can set it.
     """
-    last = prior.state.cursor
+    last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:
         return None
-    if window.cursor is None or window.low is None or last is None or window.cursor.collated:
+    if window.cursor is None or window.low is None or last_cursor is None or window.cursor.collated:
         return None
     if bounds.log or bounds.deletions or bounds.nulls or bounds.finer or not bounds.rows:
         return None
-    overruled = prior.state.base not in (None, prior.state.generation)
-    if (overruled and not plan.authoritative) or not lake.exists(plan.lake_table):
+    has_overruled = prior.state.base not in (None, prior.state.generation)
+    if (has_overruled and not plan.authoritative) or not lake.exists(plan.lake_table):
         return None
-    left = snapshot.digest(plan.table, window, bounds.before, until=last)
-    if left is None or may_exceed(lake, plan.lake_table, window.cursor.name, last):
+    rest = snapshot.digest(plan.table, window, bounds.before, until=last_cursor)
+    if rest is None or may_exceed(lake, plan.lake_table, window.cursor.name, last_cursor):
         return None
     stored = prior.state.boundary
-    if left.rows and (stored is None or stored.get("batch") != prior.state.batch):
+    if rest.rows and (stored is None or stored.get("batch") != prior.state.batch):
         return None
-    if left.rows and _build_boundary(plan, prior.state.batch, left) != stored:
+    if rest.rows and _build_boundary(plan, prior.state.batch, rest) != stored:
         return None
-    fresh = replace(bounds, rows=bounds.rows - left.rows)
-    return AppendOnlyWindow(replace(window, above=last), fresh, left.rows)
+    new_bounds = replace(bounds, rows=bounds.rows - rest.rows)
+    return AppendOnlyWindow(replace(window, above=last_cursor), new_bounds, rest.rows)
 
 
 def build_boundary(
     plan: TablePlan, snapshot: Snapshot, after: TableState, window: Window
 ) -> Mapping[str, Any] | None:
-    """Returns the digest that the state stores for the next window; None if the source has none.
+    """Returns the digest to store for the next window; None if the source supports none.
 
     Args:
-        after: the state as it will be stored: its cursor, and the batch that covers it.
-        window: the range that this sync reads.
+        after: the state to store, with the new cursor and batch.
+        window: the window that this sync reads.
     """
     if plan.cursor is None or after.cursor is None:
         return None
     low = lower_bound(after.cursor, plan.initial, plan.options.lookback)
-    if low is None or _below(low, window.low):
-        return None  # rows that this sync does not read would count as read
-    following = Window(plan.cursor, low, nulls=window.nulls, whole=window.whole)
-    return _build_boundary(plan, after.batch, snapshot.digest(plan.table, following))
+    if low is None or _may_begin_below(low, window.low):
+        return None  # the digest would include rows that this sync does not read
+    next_window = Window(plan.cursor, low, nulls=window.nulls, whole=window.whole)
+    return _build_boundary(plan, after.batch, snapshot.digest(plan.table, next_window))
 
 
-def _below(low: Cursor, read_from: Cursor | None) -> bool:
-    """Returns whether a window may begin below what was read; of texts only the source knows."""
+def _may_begin_below(low: Cursor, read_from: Cursor | None) -> bool:
+    """Returns whether a window may begin below this one; only the source can order strings."""
     if read_from is None or low == read_from:
         return False
     return low.type is CursorType.STRING or low.order < read_from.order
@@ -123,7 +123,7 @@ def _below(low: Cursor, read_from: Cursor | None) -> bool:
 def _build_boundary(plan: TablePlan, batch: int, digest: Digest | None) -> Mapping[str, Any] | None:
     if digest is None:
         return None
-    # The same rows count as changed if the spec now reads them as something else.
+    # If columns, types or key change, equal rows have another meaning, so the digest must differ.
     read_as = json.dumps([plan.table.schema.jsonValue(), plan.key, plan.deleted], sort_keys=True)
     text = hashlib.sha256(f"{read_as}{digest.text}".encode()).hexdigest()
     return {"batch": batch, "rows": digest.rows, "digest": text}

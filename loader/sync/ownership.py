@@ -1,19 +1,18 @@
-"""Checks what may load a raw table: one source, or several that share it, and one table of each.
+"""Checks which sources may load a raw table, and from which of their tables.
 
-A raw table's batch numbers, state and comparisons belong to its source. So a second source is
-refused before anything is read, unless the spec declares in both that they share the table
-(``shared: true``: shards, regions). Then everything but the batch numbers is kept per source, and
+Batch numbers, state and comparisons of a raw table belong to one source. A second source is
+rejected before any row is read, unless both declare ``shared: true`` for the table (shards,
+regions). Then state and comparisons are separate for each source, batch numbers are shared, and
 source and key together identify a row.
 
-Sources of one spec are checked against each other. Sources of other spec files only the raw table
-knows: its newest commit names its source, and a property (:data:`loader.lake.commits.SOURCES`)
-lists the sources that share it, with the key and the cursor of each.
+The sources of a spec are compared with each other. Sources of other specs are found through the raw
+table: its newest commit has the name of its source, and a property
+(:data:`loader.lake.commits.SOURCES`) lists the sources that share it, with their keys and cursors.
 
-Names in the lake are not unique in a source: the schema `a` with a table `b_c` would have the raw
-table of `a_b.c`; a table `"Orders"` fits a spec that means `orders`; a schema that comes first in
-the search path has the table of each bare name. So each raw table records the table that it is
-loaded from (:data:`loader.lake.commits.ORIGINS`), and no other table of the same name takes it
-over.
+Several tables of a source can have the same name in the lake: `a.b_c` and `a_b.c`; `"Orders"` and
+`orders`; tables of different schemas, if the search path changes. So each raw table records the
+table from which it is loaded (:data:`loader.lake.commits.ORIGINS`), and another table with the same
+name in the lake is rejected.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ from loader.sync.table_plan import TablePlan
 
 @dataclass(frozen=True)
 class Claim:
-    """A table of the spec, and the source that loads it.
+    """A table that a source of the spec loads into a raw table.
 
     Attributes:
-        table: its name in the source.
+        table: the table's name in the source.
         raw: the raw table, ``schema.table``.
-        shared: whether the spec lets other sources load it too.
+        shared: whether the spec allows other sources to load the same raw table.
     """
 
     source: str
@@ -60,73 +59,74 @@ class Claim:
 
 
 def list_granted(claims: Sequence[Claim]) -> list[Claim]:
-    """Returns the granted claims on one raw table: the first in the spec, or all that share it."""
-    return [one for one in claims if one.shared] if claims[0].shared else list(claims[:1])
+    """Returns the allowed claims on a raw table: the first one in the spec, or all shared ones."""
+    return [claim for claim in claims if claim.shared] if claims[0].shared else list(claims[:1])
 
 
-def list_sharers(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
+def list_sharers(claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
     """Returns the sources that load the same raw table, in the spec's order.
 
     Args:
-        claims: all on the same raw table, in the spec's order.
+        claims: all claims on the same raw table, in the spec's order.
 
     Raises:
-        TableError: if another source already loads it, and they do not share it.
+        TableError: if another source loads the raw table and they do not share it.
     """
-    claims = [one for one in claims if one.source != mine.source or one == mine]
+    # Another table of the same source is checked by `find_takeovers`.
+    claims = [each for each in claims if each.source != claim.source or each == claim]
     allowed = list_granted(claims)
-    if mine not in allowed:
-        other = allowed[0]
-        lacking = [one for one in (other, mine) if not one.shared]
-        options = [f"table_options.{one.table}.shared: true in {one.source}" for one in lacking]
+    if claim not in allowed:
+        first = allowed[0]
+        unshared = [each for each in (first, claim) if not each.shared]
+        options = [f"table_options.{each.table}.shared: true in {each.source}" for each in unshared]
         raise TableError(
-            f"source {other.source} loads the raw table {mine.raw} already",
-            where=f"table {mine.source}.{mine.table}",
-            remedy="Set another `schema` in one of the two sources. If they hold "
+            f"source {first.source} loads the raw table {claim.raw} already",
+            where=f"table {claim.source}.{claim.table}",
+            remedy="Set another `schema` in one of the two sources. If they are "
             f"parts of one table (shards, regions), set {' and '.join(options)}",
         )
-    if mine.raw != allowed[0].raw:
+    if claim.raw != allowed[0].raw:
         raise TableError(
             f"it shares a raw table with source {allowed[0].source}, where the table is spelled "
             f"{allowed[0].table}",
-            where=f"table {mine.source}.{mine.table}",
+            where=f"table {claim.source}.{claim.table}",
             remedy="Read it through a view with the same spelling",
         )
-    return tuple(dict.fromkeys(one.source for one in allowed))
+    return tuple(dict.fromkeys(each.source for each in allowed))
 
 
-def check_same_shape(mine: TablePlan, other: TablePlan) -> None:
-    """Refuses a source whose key or cursor differs from the other sharers'.
+def check_same_shape(plan: TablePlan, other: TablePlan) -> None:
+    """Raises an error if two sources that share a raw table differ in key or cursor.
 
     Raises:
-        TableError: if it differs; names both sources.
+        TableError: if they differ; the message names both sources.
     """
-    _compare(mine, other.source, _shape(other))
+    _compare_shapes(plan, other.source, _shape(other))
 
 
-def check_ownership(plan: TablePlan, lake: Lake, head: Commit) -> None:
-    """Refuses a source that the raw table does not belong to, according to its own commits.
+def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
+    """Raises an error if the raw table belongs to another source, according to its commits.
 
     Args:
-        head: the newest batch of all sources.
+        newest: the newest commit of all sources.
 
     Raises:
-        TableError: if it is refused; names the other source, and the ways out.
+        TableError: if it does; the message names the other source, the remedy lists the options.
     """
-    there = _sources(lake, plan, head)
+    sources = _read_sources(lake, plan, newest)
     raw = f"{lake.schema}.{plan.lake_table}"
     if not plan.is_shared:
-        others = [name for name in there if name not in plan.names]
-        # A source that registered as a sharer but has loaded nothing does not block this one.
+        others = [name for name in sources if name not in plan.names]
+        # A source that is registered as a sharer but has no rows does not exclude this source.
         others = [name for name in others if _has_rows(lake, plan, name)]
         if others:
             raise TableError(
                 f"the raw table {raw} was loaded by source {', '.join(others)}",
                 where=f"table {plan.name}",
-                remedy=_ways_out(plan, others),
+                remedy=_describe_options(plan, others),
             )
         return
-    renamed = [name for name in plan.formerly if name in there]
+    renamed = [name for name in plan.formerly if name in sources]
     if renamed:
         raise TableError(
             f"{renamed[0]} shares the raw table {raw}, and cannot be renamed: its name is part of "
@@ -134,63 +134,63 @@ def check_ownership(plan: TablePlan, lake: Lake, head: Commit) -> None:
             where=f"table {plan.name}",
             remedy=f"Call the source {renamed[0]} again",
         )
-    for name in there:
+    for name in sources:
         if name == plan.source:
             continue
-        shape = there[name]
+        shape = sources[name]
         if name in plan.sharers:
-            continue  # `list_sharers` has checked it
+            continue  # checked by `list_sharers`
         if shape is None:
             raise TableError(
                 f"the raw table {raw} was loaded by source {name}, which does not share it",
                 where=f"table {plan.name}",
                 remedy=f"Set shared: true in {name}, too, and sync it once; or "
-                + _ways_out(plan, [name]),
+                + _describe_options(plan, [name]),
             )
-        _compare(plan, name, shape)
+        _compare_shapes(plan, name, shape)
 
 
 def own_rows(plan: TablePlan, raw: DataFrame) -> DataFrame:
-    """Returns the source's rows of a raw table: all of them, unless it is shared."""
+    """Returns the plan's source's rows of a raw table: all rows, unless the table is shared."""
     return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.is_shared else raw
 
 
 def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
-    """Whether a source loads a raw table, according to the table itself.
+    """Returns whether a source loads a raw table, according to the table's properties and commits.
 
     Args:
-        names: the source's names, now and before.
+        names: the current and former names of the source.
     """
-    there = list(sharers(lake.handle(table)))
-    if not there:
-        source = newest_commit(lake, table).source  # most tables have it: no rows are read
+    loaded_by = list(sharers(lake.handle(table)))
+    if not loaded_by:
+        source = newest_commit(lake, table).source  # mostly known, so that no row is read
         rows = [] if source else lake.frame(table).select(SOURCE_NAME).take(1)
-        there = [source] if source else [str(row[0]) for row in rows]
-    return any(name in there for name in names)
+        loaded_by = [source] if source else [str(row[0]) for row in rows]
+    return any(name in loaded_by for name in names)
 
 
 def register_sharer(plan: TablePlan, lake: Lake) -> None:
-    """Records in the raw table that a source shares it; the caller holds the lock."""
+    """Records in the raw table that a source shares it; the caller has locked the table."""
     if not plan.is_shared or not lake.exists(plan.lake_table):
         return
     before = sharers(lake.handle(plan.lake_table))
-    there = _sources(lake, plan, newest_commit(lake, plan.lake_table))
-    strange = [name for name, shape in there.items() if shape is None and name != plan.source]
-    if any(name not in plan.sharers for name in strange):
-        return  # `check_ownership` refuses it
-    after = {**there, plan.source: _shape(plan)}
+    sources = _read_sources(lake, plan, newest_commit(lake, plan.lake_table))
+    unshared = [name for name, shape in sources.items() if shape is None and name != plan.source]
+    if any(name not in plan.sharers for name in unshared):
+        return  # `check_ownership` raises the error
+    after = {**sources, plan.source: _shape(plan)}
     if after != before:
         lake.set_properties(
             plan.lake_table, {SOURCES: encode_property(json.dumps(after, sort_keys=True))}
         )
 
 
-def _sources(lake: Lake, plan: TablePlan, head: Commit) -> Mapping[str, Any]:
-    """Returns the raw table's sources, each with its shape; None for one that does not share it."""
-    found = sharers(lake.handle(plan.lake_table))
-    if found or not head.batch:
-        return found
-    source = head.source or source_of(lake, plan.lake_table, head.batch)
+def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
+    """Returns a raw table's sources and their shapes; a source that does not share has None."""
+    sources = sharers(lake.handle(plan.lake_table))
+    if sources or not newest.batch:
+        return sources
+    source = newest.source or source_of(lake, plan.lake_table, newest.batch)
     return {source: None} if source is not None else {}
 
 
@@ -198,12 +198,12 @@ def _has_rows(lake: Lake, plan: TablePlan, source: str) -> bool:
     return bool(lake.frame(plan.lake_table).where(f.col(SOURCE_NAME) == source).take(1))
 
 
-def _ways_out(plan: TablePlan, others: Sequence[str]) -> str:
-    listed = ", ".join(others)
+def _describe_options(plan: TablePlan, others: Sequence[str]) -> str:
+    names = ", ".join(others)
     return (
         f"Set another `schema` in source {plan.source}. If {plan.source} is the new name "
-        f"of {others[0]}, write `formerly: [{others[0]}]` in its document. If {listed} and "
-        f"{plan.source} hold parts of one table (shards, regions), set "
+        f"of {others[0]}, write `formerly: [{others[0]}]` in its document. If {names} and "
+        f"{plan.source} are parts of one table (shards, regions), set "
         f"table_options.{plan.table.ref.name}.shared: true in each"
     )
 
@@ -215,17 +215,17 @@ def _shape(plan: TablePlan) -> dict[str, Any]:
     }
 
 
-def _compare(mine: TablePlan, other: str, shape: Mapping[str, Any]) -> None:
-    own = _shape(mine)
+def _compare_shapes(plan: TablePlan, other: str, shape: Mapping[str, Any]) -> None:
+    own_shape = _shape(plan)
     for option in ("primary_key", "cursor_field"):
-        if own[option] != shape.get(option):
+        if own_shape[option] != shape.get(option):
             raise TableError(
-                f"it shares the raw table {mine.lake_table} with source {other}, but its "
-                f"{option} is {_format_value(own[option])}, there it is "
+                f"it shares the raw table {plan.lake_table} with source {other}, but its "
+                f"{option} is {_format_value(own_shape[option])}, and there it is "
                 f"{_format_value(shape.get(option))}",
-                where=f"table {mine.name}, {option}",
-                remedy=f"Give table_options.{mine.table.ref.name} the same {option} in all of the "
-                "table's sources",
+                where=f"table {plan.name}, {option}",
+                remedy=f"Set the same {option} in table_options.{plan.table.ref.name} of all "
+                "sources of the raw table",
             )
 
 
@@ -236,79 +236,80 @@ def _format_value(value: Any) -> str:
 def find_takeovers(
     lake: Lake,
     names: Sequence[str],
-    wanted: Sequence[TableRef],
+    selected: Sequence[TableRef],
     listed: Sequence[TableRef],
     full_refresh: bool = False,
 ) -> dict[tuple[str, str], TableError]:
-    """Finds the tables that would be loaded into another one's raw table.
+    """Finds tables that would be loaded into the raw table of another table of their source.
 
-    Of several that the spec chooses, only that goes on which raw has rows of; none, if raw does not
-    record it.
+    If the spec selects several tables with the same name in the lake, only the one that raw was
+    loaded from is accepted; if raw does not record it, none is.
 
     Args:
-        names: the source's names, now and before.
-        wanted: the tables that the spec chooses.
+        names: the current and former names of the source.
+        selected: the tables that the spec selects.
         listed: all tables of the source.
-        full_refresh: the user asked to read these tables again, and may mean others by them.
+        full_refresh: whether the user requested a full refresh of these tables, which may replace
+            their rows by those of another table.
 
     Returns:
-        An error for each, by :attr:`TableRef.key`.
+        An error for each such table, by :attr:`TableRef.key`.
     """
-    chosen = {ref.key for ref in wanted}
+    selected_keys = {ref.key for ref in selected}
     by_raw: dict[str, list[TableRef]] = {}
     for ref in listed:
         by_raw.setdefault(ref.lake_name.lower(), []).append(ref)
     errors: dict[tuple[str, str], TableError] = {}
-    for same in by_raw.values():
-        rivals = [ref for ref in same if ref.key in chosen]
-        if len(same) == 1 or not rivals:
+    for group in by_raw.values():
+        rivals = [ref for ref in group if ref.key in selected_keys]
+        if len(group) == 1 or not rivals:
             continue
-        spelled = dict.fromkeys(ref.lake_name for ref in (*rivals, *same))
-        recorded = (_read_recorded(lake, table, names) for table in spelled if lake.exists(table))
-        owner = next(filter(None, recorded), "")
+        spellings = dict.fromkeys(ref.lake_name for ref in (*rivals, *group))
+        origins_ = (_read_origin(lake, table, names) for table in spellings if lake.exists(table))
+        owner = next(filter(None, origins_), "")
         if len(rivals) > 1:
-            error = _sharing(rivals, owner, names[0])
+            error = _build_shared_name_error(rivals, owner, names[0])
             errors |= {ref.key: error for ref in rivals if ref.place != owner}
         elif owner not in ("", rivals[0].place) and not full_refresh:
-            error = _other(lake, rivals[0], owner, names[0])
+            error = _build_takeover_error(lake, rivals[0], owner, names[0])
             errors[rivals[0].key] = error
     return errors
 
 
 def check_origin(plan: TablePlan, lake: Lake) -> None:
-    """Refuses a table if its raw table was loaded from another one of its source.
+    """Raises an error if the raw table was loaded from another table of the source.
 
     Raises:
-        TableError: if it was, unless the user asked for a full refresh.
+        TableError: if it was, unless the user requested a full refresh of this table.
     """
-    before = _read_recorded(lake, plan.lake_table, plan.names)
-    if before not in ("", plan.table.ref.place) and not plan.accepts_other_origin:
-        raise _other(lake, plan.table.ref, before, plan.source)
+    origin = _read_origin(lake, plan.lake_table, plan.names)
+    if origin not in ("", plan.table.ref.place) and not plan.accepts_other_origin:
+        raise _build_takeover_error(lake, plan.table.ref, origin, plan.source)
 
 
 def record_origin(plan: TablePlan, lake: Lake) -> None:
-    """Records in the raw table which table a source loads; the caller holds the lock."""
+    """Records in the raw table from which table it is loaded; the caller has locked it."""
     table = plan.lake_table
-    if lake.exists(table) and _read_recorded(lake, table, plan.names) != plan.table.ref.place:
+    if lake.exists(table) and _read_origin(lake, table, plan.names) != plan.table.ref.place:
         lake.set_properties(table, origin_property(plan, origins(lake.handle(table))))
 
 
 def origin_property(plan: TablePlan, before: Mapping[str, str]) -> dict[str, str]:
-    """Returns the property of a raw table that records which table a source loads into it.
+    """Returns the property of a raw table that records from which tables it is loaded.
 
     Args:
-        before: what is recorded of its other sources.
+        before: the recorded tables of its sources.
     """
     after = {**before, plan.source: plan.table.ref.place}
     return {ORIGINS: encode_property(json.dumps(after, sort_keys=True))}
 
 
-def _read_recorded(lake: Lake, table: str, names: Sequence[str]) -> str:
-    there = origins(lake.handle(table))
-    return next((there[name] for name in names if name in there), "")
+def _read_origin(lake: Lake, table: str, names: Sequence[str]) -> str:
+    recorded = origins(lake.handle(table))
+    return next((recorded[name] for name in names if name in recorded), "")
 
 
-def _sharing(rivals: Sequence[TableRef], owner: str, source: str) -> TableError:
+def _build_shared_name_error(rivals: Sequence[TableRef], owner: str, source: str) -> TableError:
     names = sorted(ref.name for ref in rivals)
     if len(set(names)) < len(names):
         names = sorted(ref.place for ref in rivals)
@@ -322,7 +323,7 @@ def _sharing(rivals: Sequence[TableRef], owner: str, source: str) -> TableError:
     )
 
 
-def _other(lake: Lake, ref: TableRef, owner: str, source: str) -> TableError:
+def _build_takeover_error(lake: Lake, ref: TableRef, owner: str, source: str) -> TableError:
     name = f"{source}.{ref.lake_name}"
     return TableError(
         f"the raw table {lake.schema}.{ref.lake_name} was loaded from {owner}, and would now be "

@@ -1,4 +1,4 @@
-"""Selects and plans the tables that a run syncs, by the spec and ``--select``; collects errors."""
+"""Binds a spec to a Spark session; selects and plans the tables that a run syncs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from loader.state.opening import open_state
 from loader.sync.ownership import Claim, check_same_shape, find_takeovers, list_sharers
 from loader.sync.stores import Stores
 from loader.sync.table_plan import NoCursorError, TablePlan, plan_table
-from loader.sync.table_selection import describe_tables, match_tables, options_for_nothing
+from loader.sync.table_selection import describe_tables, find_unused_options, match_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """One source's part of a run.
+    """A source with the plans of its tables for one run.
 
     Attributes:
-        errors: the errors of the source itself.
-        refused: why tables cannot be synced, by their names in the lake.
+        errors: errors that concern the source as a whole.
+        refused: the errors of tables that cannot be synced, by the tables' names in the lake.
     """
 
     source: Source
@@ -50,12 +50,12 @@ class PlannedSource:
 
     @property
     def problems(self) -> list[LoaderError]:
-        """All errors, each once: the tables of a source that is down share one."""
+        """All errors, each once, as the tables of an unreachable source have the same error."""
         return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
 
 
 class Pipeline:
-    """A spec bound to a Spark session: its sources, their destinations and tables.
+    """A spec bound to a Spark session: its sources, their stores and their tables.
 
     Attributes:
         accepts_key_change: key and cursor columns may change their type if raw can follow.
@@ -82,7 +82,7 @@ class Pipeline:
         self.planned_names: set[str] = set()
         self.tables_in_progress: set[str] = set()
         self.fatal_source = ""
-        self._lakes: dict[str, Lake] = {}  # by schema: what those of the threads are made from
+        self._lakes: dict[str, Lake] = {}  # by schema; each thread gets a copy
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = find_connector(source.path, f"{source.where}.path")
@@ -90,10 +90,13 @@ class Pipeline:
             bound = kind(source.name, options, spark, spec.folder)
             bound.hide = spec.redactor.add
             self.sources.append((source, bound))
-            self.stores(source)  # reports a missing package or a wrong option before anything else
+            self.stores(source)  # raises now if a package is missing or an option is wrong
 
     def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
-        """Opens a source's stores; a worker thread needs its own session.
+        """Opens a source's stores.
+
+        Args:
+            own_session: with a new Spark session, for a worker thread.
 
         Raises:
             SpecError: if the state backend's package is missing, or its options are wrong.
@@ -106,24 +109,24 @@ class Pipeline:
     def _state(self, source: SourceSpec, lake: Lake) -> StateBackend:
         tables = self.spec.destination(source.destinations[0]).lake
 
-        def kept_in(destination: DestinationSpec) -> Lake:
+        def open_lake(destination: DestinationSpec) -> Lake:
             state = destination.lake
             if (state.profile, state.target) != (tables.profile, tables.target):
                 raise SpecError(
                     f"{destination.name} has another profile or target than the tables",
                     where=f"{source.where}.backend_options.connection",
-                    remedy="One process has one Spark: name a destination with the same target",
+                    remedy="A run has one Spark session: choose a destination with the same target",
                 )
             schema = self.spec.state_schema_of(source) or lake.schema
             return lake if schema == lake.schema else Lake(lake.spark, schema)
 
-        return open_state(self.spec, source, kept_in)
+        return open_state(self.spec, source, open_lake)
 
     def prepare(self, source: SourceSpec) -> None:
-        """Creates a source's namespace, ledger and state if they do not exist yet.
+        """Creates a source's schema, ledger and state store if they do not exist.
 
         Raises:
-            StateError: if the state backend is down, or cannot be written to.
+            StateError: if the state backend is unreachable or cannot be written.
         """
         stores = self.stores(source)
         stores.ledger.prepare()
@@ -132,10 +135,10 @@ class Pipeline:
     def plan_tables(
         self, select: Sequence[str] = (), full_refresh: bool = False, keep: int = 1
     ) -> list[PlannedSource]:
-        """Plans every source's tables that its patterns and `select` choose; collects errors.
+        """Plans the tables of each source that the spec and `select` choose; collects errors.
 
         Args:
-            keep: how many connections to each source stay open, if the run needs them again.
+            keep: how many connections to each source stay open for reuse.
 
         Raises:
             SpecError: if a selection matches nothing.
@@ -145,118 +148,130 @@ class Pipeline:
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        """Reuses the sources' connections for all queries within the block.
+        """Reuses the sources' connections within the block.
 
         Args:
-            keep: how many of each stay open within such a block.
+            keep: how many connections to each source stay open.
         """
-        with ExitStack() as asked:
+        with ExitStack() as stack:
             for source, bound in self.sources:
-                asked.enter_context(bound.reuse_connections(min(keep, source.concurrency or keep)))
+                stack.enter_context(bound.reuse_connections(min(keep, source.concurrency or keep)))
             yield
 
     def _plan_sources(self, select: Sequence[str], full_refresh: bool) -> list[PlannedSource]:
         parts: list[PlannedSource] = []
-        seen: list[str] = []
+        table_names: list[str] = []
         matched: set[str] = set()
-        listed = [self._list_tables(source, bound) for source, bound in self.sources]
-        claims = self._claims(listed)
-        listing = (claim for same in claims.values() for claim, _, _ in same)
+        listings = [self._list_tables(source, bound) for source, bound in self.sources]
+        claims = self._group_claims(listings)
+        listing = (claim for group in claims.values() for claim, _, _ in group)
         select = qualify(select, (f"{claim.source}.{claim.table}" for claim in listing))
-        for (source, bound), refs in zip(self.sources, listed, strict=True):
+        for (source, bound), refs in zip(self.sources, listings, strict=True):
             if source.name in self.paused_sources:
                 matched.update(select)
                 continue
             if isinstance(refs, LoaderError):
-                down = refs
+                source_error = refs
                 named = [n for n in source.tables if not is_wildcard(n)]
                 named = [
                     n for n in named if not select or match_selection(f"{source.name}.{n}", select)
                 ]
-                refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
-                errors = [] if refused else [down]
+                refused: dict[str, LoaderError] = {
+                    TableRef(n).lake_name: source_error for n in named
+                }
+                errors = [] if refused else [source_error]
                 parts.append(PlannedSource(bound, source, errors=errors, refused=refused))
-                matched.update(select)  # they might have matched its tables
+                matched.update(select)  # each pattern might have matched one of the source's tables
                 continue
-            wanted, missing = match_tables(source, refs)
-            names_of, other = (source.name, *source.formerly), full_refresh and bool(select)
+            chosen, missing = match_tables(source, refs)
+            source_names = (source.name, *source.formerly)
+            is_explicit_refresh = full_refresh and bool(select)
             try:
                 lake = self.stores(source).lake
-                taken = find_takeovers(lake, names_of, wanted, refs, other)
+                takeovers = find_takeovers(lake, source_names, chosen, refs, is_explicit_refresh)
             except Exception as error:
-                down = self.redact_error(error, f"source {source.name}")
-                parts.append(PlannedSource(bound, source, errors=[down]))
+                source_error = self.redact_error(error, f"source {source.name}")
+                parts.append(PlannedSource(bound, source, errors=[source_error]))
                 matched.update(select)
                 continue
             if select:
-                names = {n: f"{source.name}.{n}" for n in (*(r.name for r in wanted), *missing)}
-                seen += names.values()
-                picked = {n: match_selection(full, select) for n, full in names.items()}
-                matched.update(*picked.values())
-                wanted = [ref for ref in wanted if picked[ref.name]]
-                missing = {n: error for n, error in missing.items() if picked[n]}
+                names = {n: f"{source.name}.{n}" for n in (*(r.name for r in chosen), *missing)}
+                table_names += names.values()
+                matches = {n: match_selection(full_name, select) for n, full_name in names.items()}
+                matched.update(*matches.values())
+                chosen = [ref for ref in chosen if matches[ref.name]]
+                missing = {n: error for n, error in missing.items() if matches[n]}
             else:
-                missing |= options_for_nothing(source, bound.table_options, refs)
+                missing |= find_unused_options(source, bound.table_options, refs)
             parts.append(
-                self._plan_table(source, bound, wanted, missing, full_refresh, other, claims, taken)
+                self._plan_source(
+                    source,
+                    bound,
+                    chosen,
+                    missing,
+                    full_refresh,
+                    is_explicit_refresh,
+                    claims,
+                    takeovers,
+                )
             )
         for pattern in select:
             if pattern not in matched:
                 raise SpecError(
                     f"no table of the spec is called {pattern!r}",
                     where="--select",
-                    remedy=f"{did_you_mean(pattern, seen)} Choose from: "
-                    f"{', '.join(sorted(seen)[:20])}".strip(),
+                    remedy=f"{did_you_mean(pattern, table_names)} Choose from: "
+                    f"{', '.join(sorted(table_names)[:20])}".strip(),
                 )
         return parts
 
     def _list_tables(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
         if source.name in self.paused_sources:
-            return TableError("this run leaves it out", where=f"source {source.name}")
+            return TableError("this run skips it", where=f"source {source.name}")
         java_ran = not has_java_ended()
         try:
             with step(f"source {source.name}: listing its tables"):
                 return bound.tables()
         except Exception as error:
-            found = self.redact_error(error, f"source {source.name}")
-            if java_ran and isinstance(found, JavaEndedError):
+            redacted = self.redact_error(error, f"source {source.name}")
+            if java_ran and isinstance(redacted, JavaEndedError):
                 self.fatal_source = source.name
-            return found
+            return redacted
 
-    def _claims(
-        self, listed: Sequence[list[TableRef] | LoaderError]
+    def _group_claims(
+        self, listings: Sequence[list[TableRef] | LoaderError]
     ) -> dict[str, list[tuple[Claim, Source, TableRef]]]:
-        """Groups the spec's tables by the raw table that they are loaded into, in lower case.
+        """Groups the spec's tables by the name of their raw table, in lower case.
 
-        For a source that is down, only the tables that the spec names.
+        An unreachable source has only the tables that the spec lists by name.
         """
-        found: dict[str, list[tuple[Claim, Source, TableRef]]] = {}
-        for (source, bound), refs in zip(self.sources, listed, strict=True):
+        claims: dict[str, list[tuple[Claim, Source, TableRef]]] = {}
+        for (source, bound), refs in zip(self.sources, listings, strict=True):
             if isinstance(refs, LoaderError):
-                wanted = [TableRef(name) for name in source.tables if not is_wildcard(name)]
+                chosen = [TableRef(name) for name in source.tables if not is_wildcard(name)]
             else:
-                wanted, _ = match_tables(source, refs)
-            for ref in wanted:
-                claim = self._claim(source, bound, ref)
-                found.setdefault(claim.raw.lower(), []).append((claim, bound, ref))
-        return found
+                chosen, _ = match_tables(source, refs)
+            for ref in chosen:
+                claim = self._build_claim(source, bound, ref)
+                claims.setdefault(claim.raw.lower(), []).append((claim, bound, ref))
+        return claims
 
-    def _claim(self, source: SourceSpec, bound: Source, ref: TableRef) -> Claim:
+    def _build_claim(self, source: SourceSpec, bound: Source, ref: TableRef) -> Claim:
         shared = options_of(bound, ref).shared
         return Claim(
             source.name, ref.name, f"{self.spec.schema_of(source)}.{ref.lake_name}", shared
         )
 
-    def _plan_table(
+    def _plan_source(
         self,
         source: SourceSpec,
         bound: Source,
-        wanted: Sequence[TableRef],
+        chosen: Sequence[TableRef],
         missing: Mapping[str, TableError],
         full_refresh: bool,
         accepts_other_origin: bool,
         claims: Mapping[str, Sequence[tuple[Claim, Source, TableRef]]],
-        taken: Mapping[tuple[str, str], TableError],
+        takeovers: Mapping[tuple[str, str], TableError],
     ) -> PlannedSource:
         plans: list[TablePlan] = []
         errors: list[LoaderError] = []
@@ -266,70 +281,74 @@ class Pipeline:
                 refused[TableRef(name).lake_name] = error
             else:
                 errors.append(error)
-        self.planned_names.update(f"{source.name}.{ref.lake_name}" for ref in wanted)
-        free = [ref for ref in wanted if ref.key not in taken]
-        synced = {ref.lake_name.lower() for ref in free}
-        for ref in wanted:
-            if ref.key in taken and ref.lake_name.lower() in synced:
-                errors.append(taken[ref.key])  # the other one is synced
-            elif ref.key in taken:
-                refused[ref.lake_name] = taken[ref.key]
-        wanted = free
-        lacking: dict[str, NoCursorError] = {}
-        tables = describe_tables(bound, wanted, source.concurrency, self.track_table)
-        for ref, table in zip(wanted, tables, strict=True):
+        self.planned_names.update(f"{source.name}.{ref.lake_name}" for ref in chosen)
+        allowed = [ref for ref in chosen if ref.key not in takeovers]
+        synced_names = {ref.lake_name.lower() for ref in allowed}
+        for ref in chosen:
+            if ref.key in takeovers and ref.lake_name.lower() in synced_names:
+                errors.append(takeovers[ref.key])  # the other table of this name is synced
+            elif ref.key in takeovers:
+                refused[ref.lake_name] = takeovers[ref.key]
+        chosen = allowed
+        no_cursor_errors: dict[str, NoCursorError] = {}
+        tables = describe_tables(bound, chosen, source.concurrency, self.track_table)
+        for ref, table in zip(chosen, tables, strict=True):
             where = f"table {source.name}.{ref.name}"
             try:
                 if isinstance(table, Exception):
                     raise table
                 planned = plan_table(source.name, table, options_of(bound, ref), full_refresh)
-                self._beside_state(planned, self.spec.schema_of(source))
-                mine = self._claim(source, bound, ref)
-                same = claims[mine.raw.lower()]
+                self._check_state_table_name(planned, self.spec.schema_of(source))
+                claim = self._build_claim(source, bound, ref)
+                group = claims[claim.raw.lower()]
                 planned = replace(
                     planned,
                     accepts_key_change=self.accepts_key_change,
                     accepts_other_origin=accepts_other_origin,
                     formerly=source.formerly,
-                    sharers=list_sharers(mine, [claim for claim, _, _ in same]),
+                    sharers=list_sharers(claim, [claim for claim, _, _ in group]),
                 )
-                first, other, its_ref = same[0]
+                first, other_source, other_ref = group[0]
                 if first.source != source.name and first.source not in self.paused_sources:
-                    check_same_shape(planned, _shape_of(first, other, its_ref) or planned)
+                    check_same_shape(planned, _shape_of(first, other_source, other_ref) or planned)
                 names = (planned.name, planned.lake_table, *planned.name.split("."))
                 self.spec.redactor.keep_readable(*names)
                 plans.append(planned)
             except NoCursorError as problem:
-                lacking[ref.name] = problem
+                no_cursor_errors[ref.name] = problem
             except Exception as problem:
                 refused[ref.lake_name] = self.redact_error(problem, where)
-        if len(lacking) > 1:
-            together = NoCursorError.of_all(lacking, source.name, bound.any_cursor)
-            lacking = dict.fromkeys(lacking, together)
-        cleared = {id(error): self.redact_error(error, error.where) for error in lacking.values()}
-        refused |= {TableRef(name).lake_name: cleared[id(e)] for name, e in lacking.items()}
+        if len(no_cursor_errors) > 1:
+            combined = NoCursorError.of_all(no_cursor_errors, source.name, bound.any_cursor)
+            no_cursor_errors = dict.fromkeys(no_cursor_errors, combined)
+        redacted = {
+            id(error): self.redact_error(error, error.where) for error in no_cursor_errors.values()
+        }
+        refused |= {
+            TableRef(name).lake_name: redacted[id(e)] for name, e in no_cursor_errors.items()
+        }
         return PlannedSource(bound, source, plans, errors, refused)
 
     def find_marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
-        """Returns the stored marks of a source's table, whose name may have other capitals.
+        """Returns the stored marks of a source's table, ignoring the case of its name.
 
-        If the source has none under its current name, returns those by its earlier names.
+        If the source has no state under its current name, looks under its former names.
         """
         state = self.stores(source).state
-        own = f"{source.name}.{in_the_lake(table)}"
-        found = [state.read(own)]
-        if found == [None]:
-            held = sorted({row.key for row in state.rows()})
+        key = f"{source.name}.{in_the_lake(table)}"
+        states = [state.read(key)]
+        if states == [None]:
+            stored_keys = sorted({row.key for row in state.rows()})
             for name in (source.name, *source.formerly):
-                wanted = f"{name}.{in_the_lake(table)}".lower()
-                found = [state.read(key) for key in held if key.lower() == wanted]
-                if found:
+                lower_key = f"{name}.{in_the_lake(table)}".lower()
+                states = [state.read(key) for key in stored_keys if key.lower() == lower_key]
+                if states:
                     break
-        return [one.mark for one in found if one is not None and one.mark is not None]
+        return [each.mark for each in states if each is not None and each.mark is not None]
 
     @contextmanager
     def track_table(self, name: str) -> Iterator[None]:
-        """Notes that a table is being worked on; after an error, it stays noted."""
+        """Adds a table to `tables_in_progress` for the block; after an error, it stays there."""
         if not has_java_ended():
             self.tables_in_progress.add(name)
         yield
@@ -337,39 +356,41 @@ class Pipeline:
 
     @cached_property
     def _state_tables(self) -> dict[tuple[str, str], str]:
-        """The lake's state tables: schema and name in lower case, each with a source."""
-        found: dict[tuple[str, str], str] = {}
+        """The sources that have a state table in the lake, by its schema and name in lower case."""
+        tables: dict[tuple[str, str], str] = {}
         for source, _ in self.sources:
             state = self.stores(source).state
             if isinstance(state, LakeState):
-                found.setdefault((state.lake.schema.lower(), state.table.lower()), source.name)
-        return found
+                tables.setdefault((state.lake.schema.lower(), state.table.lower()), source.name)
+        return tables
 
-    def _beside_state(self, planned: TablePlan, schema: str) -> None:
-        """Refuses a raw table that has the name of some source's state table.
+    def _check_state_table_name(self, planned: TablePlan, schema: str) -> None:
+        """Raises an error if a raw table would have the name of a state table.
 
         Raises:
-            TableError: if it has; names the source.
+            TableError: if it would; the message identifies the source of the state table.
         """
-        keeper = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
-        if keeper is not None:
+        owner = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
+        if owner is not None:
             raise TableError(
                 f"the raw table would be called {planned.lake_table}, like the state table of "
-                f"source {keeper}",
+                f"source {owner}",
                 where=f"table {planned.name}",
-                remedy=f"Give backend_options.table_name of {keeper} another name",
+                remedy=f"Set backend_options.table_name of {owner} to another name",
             )
 
     def redact_error(self, error: BaseException, where: str) -> LoaderError:
-        """Returns an error as a user should read it, without secrets."""
-        found = clear(error, where)
+        """Returns an error that the user can read, without secrets."""
+        readable = clear(error, where)
         hide = self.spec.redactor.redact
-        clean = type(found)(hide(found.what), where=hide(found.where), remedy=hide(found.remedy))
-        clean.__cause__ = error if found is not error else error.__cause__
-        return clean.with_traceback(error.__traceback__)
+        redacted = type(readable)(
+            hide(readable.what), where=hide(readable.where), remedy=hide(readable.remedy)
+        )
+        redacted.__cause__ = error if readable is not error else error.__cause__
+        return redacted.with_traceback(error.__traceback__)
 
     def raw_table(self, source: SourceSpec, planned: TablePlan) -> str:
-        """Returns the raw table that a plan loads, in lower case."""
+        """Returns the raw table of a plan, as ``schema.table`` in lower case."""
         return f"{self.spec.schema_of(source)}.{planned.lake_table}".lower()
 
 
@@ -379,7 +400,7 @@ def options_of(source: Source, ref: TableRef) -> TableOptions:
 
 
 def _shape_of(claim: Claim, source: Source, ref: TableRef) -> TablePlan | None:
-    """Plans another source's table; None if that fails: that source reports its own error."""
+    """Plans another source's table; None if that fails, because that source reports the error."""
     try:
         return plan_table(claim.source, source.describe(ref), options_of(source, ref))
     except Exception:

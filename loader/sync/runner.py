@@ -293,9 +293,7 @@ class _Run:
             with suppress(Exception):  # each table reads it again and reports the error
                 progress = load_progress(unshared, stores)
         try:
-            snapshot = opened.enter_context(
-                part.source.snapshot([plan.table for plan, _ in locks])
-            )
+            snapshot = opened.enter_context(part.source.snapshot([plan.table for plan, _ in locks]))
             snapshot.use_marks(partial(self.pipeline.find_marks, part.spec))
             if snapshot.delivers and self.work is sync_table:
                 # Each table waits for the rows that the source pushes, so each gets a thread.

@@ -1,4 +1,4 @@
-"""A plan for one table: the spec's options checked against the source, before anything is read."""
+"""Plans one table: checks the spec's options against the columns of the source."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ INCREMENTAL = "incremental"
 FULL_REFRESH = "full_refresh"
 CDC = "cdc"
 RESERVED = "_cq_"
-"""Prefix of the loader's own tables and columns."""
+"""The prefix of the loader's tables and columns."""
 # Columns that CloudQuery adds to its tables; a source may have them.
 FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
 
 
 class NoCursorError(TableError):
-    """An incremental sync needs a cursor, and a table's options name none that it has."""
+    """An incremental sync has no cursor: the options list no column of the table."""
 
     candidates: Sequence[str] = ()
 
     @classmethod
     def of(cls, table: SourceTable, where: str) -> NoCursorError:
         """Returns the error for one table."""
-        found = candidates(table)
+        names = candidates(table)
         error = cls(
             "an incremental sync needs a cursor, and the table's options name none",
             where=where,
             remedy=f"Set table_options.{table.ref.name}.cursor_field"
-            + (f" (candidates: {', '.join(found)})" if found else "")
+            + (f" (candidates: {', '.join(names)})" if names else "")
             + ", or sync_mode: full_refresh",
         )
-        error.candidates = found
+        error.candidates = names
         return error
 
     @classmethod
@@ -50,39 +50,39 @@ class NoCursorError(TableError):
         """Returns one error for many tables of a source.
 
         Args:
-            errors: each table's own.
-            others: other cursors to suggest in the remedy; may be empty.
+            errors: the error of each table.
+            others: further cursors to suggest in the remedy; may be empty.
         """
-        found = Counter(name for error in errors.values() for name in error.candidates[:1])
-        listed = [*(name for name, _ in found.most_common(5)), *filter(None, [others])]
-        named = list(errors)
-        more = f" and {len(named) - 20} more" if len(named) > 20 else ""
+        counts = Counter(name for error in errors.values() for name in error.candidates[:1])
+        suggestions = [*(name for name, _ in counts.most_common(5)), *filter(None, [others])]
+        tables = list(errors)
+        more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
         return cls(
-            f"{len(named)} tables have no cursor that the options name: "
-            f"{', '.join(named[:20])}{more}",
+            f"{len(tables)} tables have none of the cursors in their options: "
+            f"{', '.join(tables[:20])}{more}",
             where=f"source {source}, table_options",
-            remedy=f'Name cursors for all of them, `"*": {{cursor_field: [{", ".join(listed)}]}}`, '
-            "of which each table takes the first that it has; or set sync_mode: full_refresh for "
-            "small tables; or leave them out by skip_tables",
+            remedy="Set cursors for all of them, "
+            f'`"*": {{cursor_field: [{", ".join(suggestions)}]}}`: each table uses the first '
+            "column of the list that it has; or set sync_mode: full_refresh for small tables; or "
+            "exclude them by skip_tables",
         )
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """One table of one source, ready to be synced.
+    """The plan for one table of one source.
 
     Attributes:
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
         mode: ``incremental``, ``full_refresh`` or ``cdc``.
-        initial: where the first sync begins; None reads everything.
+        initial: the cursor at which the first sync begins; None reads everything.
         deleted: the column that marks deleted rows; None if there is none.
-        accepts_key_change: key and cursor columns may change their type if raw can follow.
-        accepts_other_origin: raw may hold rows of another table of the source until now, as all
-            rows are read in a new generation.
-        formerly: earlier names of the source.
-        sharers: the spec's sources that load the same raw table, in the spec's order, including
-            this one.
+        accepts_key_change: whether key and cursor columns may change their type if raw can follow.
+        accepts_other_origin: whether raw may contain rows of another table of the source, because
+            all rows are read in a new generation.
+        formerly: former names of the source.
+        sharers: all sources of the spec that load the same raw table, in the spec's order.
     """
 
     source: str
@@ -105,12 +105,12 @@ class TablePlan:
 
     @property
     def follows_log(self) -> bool:
-        """Whether its changes are read from the source's log, though perhaps not in this run."""
+        """Whether the spec has `sync_mode: cdc`, even if this run is a full refresh."""
         return self.options.sync_mode == CDC
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The source's names in raw's rows and commits and in the ledger: now and before."""
+        """The current and former names of the source, in raw, its commits and the ledger."""
         return (self.source, *self.formerly)
 
     @property
@@ -120,10 +120,10 @@ class TablePlan:
 
     @property
     def authoritative(self) -> bool:
-        """Whether the source has each key once, in its current version: it declares the key itself.
+        """Whether the source declares the key, so that it returns each key's current version once.
 
-        Files, connectors with a mark of their own, and tables whose key only the spec declares,
-        may deliver several versions of a key at once; only the cursor tells which is the newest.
+        Files, connectors with a mark, and tables whose key only the spec declares, may return
+        several versions of a key; then only the cursor determines the newest one.
         """
         declared = self.table.primary_key
         if self.table.progress is not Progress.CURSOR:
@@ -132,22 +132,22 @@ class TablePlan:
 
     @property
     def keeps_redeliveries(self) -> bool:
-        """Whether rows are appended though raw has them already.
+        """Whether redelivered rows are appended again.
 
-        Without a key, a connector that goes on from its mark cannot be asked for the same rows
-        twice, so equal rows may be different ones.
+        A connector with a mark does not return the same rows twice, so without a key, equal rows
+        may be different records.
         """
         keyless = self.table.progress is Progress.MARK and not self.key
         return self.options.redelivered_rows == "append" or keyless
 
     @property
     def name(self) -> str:
-        """``<source>.<table>``, as messages show it; also the key of its state."""
+        """``<source>.<table>``, used in messages and as the key of the state."""
         return f"{self.source}.{self.lake_table}"
 
     @property
     def policy(self) -> EvolutionPolicy:
-        """The policy for changes of its columns."""
+        """The policy for changes of the table's columns."""
         return EvolutionPolicy(
             where=f"table {self.name}",
             select=self.name,
@@ -163,35 +163,35 @@ class TablePlan:
 def plan_table(
     source: str, table: SourceTable, options: TableOptions, full_refresh: bool = False
 ) -> TablePlan:
-    """Plans one table: checks its options against its columns.
+    """Plans one table.
 
     Raises:
-        TableError: if the cursor or key column is missing, or its type has no order; if a
-            column has a reserved name; if deleted_field names a column that cannot mark deleted
+        TableError: if the cursor or key column is missing, or its type cannot be ordered; if a
+            column has a reserved name; if `deleted_field` is a column that cannot mark deleted
             rows.
     """
     where = f"table {source}.{table.ref.name}"
-    _free_names(table, where)
+    _check_names(table, where)
     mode = FULL_REFRESH if full_refresh else options.sync_mode
     follows_log = options.sync_mode == CDC
-    # The log has an order of its own: a cursor that the spec names is for models only.
+    # The log orders the changes; here, a cursor in the spec is only used by dbt models.
     name = None if follows_log else options.cursor_among(table.schema.names) or table.cursor_field
     if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
         raise NoCursorError.of(table, where)
     cursor, initial = None, None
     if name is not None:
-        column = _column(table, name, where, "cursor_field", system=table.system_cursors)
+        column = _find_column(table, name, where, "cursor_field", system=table.system_cursors)
         type_ = CursorType.of(table.schema[column].dataType)
         if type_ is None:
-            shown = table.schema[column].dataType.simpleString()
+            type_name = table.schema[column].dataType.simpleString()
             raise TableError(
-                f"the column {column!r} of type {shown} cannot be a cursor",
+                f"the column {column!r} of type {type_name} cannot be a cursor",
                 where=f"{where}, cursor_field",
                 remedy="Choose a timestamp, date, number or string that grows with every change"
                 + (f": {', '.join(candidates(table))}" if candidates(table) else ""),
             )
         cursor = CursorField(column, type_, column in table.collated)
-        _fits(options, type_, where)
+        _check_lookback(options, type_, where)
         if options.initial_cursor is not None:
             initial = parse_cursor(options.initial_cursor, type_, f"{where}, initial_cursor")
     key = options.primary_key if options.primary_key is not None else table.primary_key
@@ -199,7 +199,7 @@ def plan_table(
         source=source,
         table=table,
         options=options,
-        key=tuple(_column(table, part, where, "primary_key") for part in key),
+        key=tuple(_find_column(table, part, where, "primary_key") for part in key),
         cursor=cursor,
         mode=mode,
         initial=initial,
@@ -213,8 +213,8 @@ def plan_table(
             remedy=f"Declare one in the source, or set table_options.{table.ref.name}.primary_key "
             "and the table's REPLICA IDENTITY to an index on it, or to FULL",
         )
-    ambiguous = bool(planned.key) and not planned.authoritative
-    if ambiguous and cursor is not None and cursor.collated and cursor.name not in planned.key:
+    has_versions = bool(planned.key) and not planned.authoritative
+    if has_versions and cursor is not None and cursor.collated and cursor.name not in planned.key:
         raise TableError(
             f"the source orders the column {cursor.name} by a collation or as an enum, and only "
             "the spec declares the key: the loader cannot tell which of a key's versions is the "
@@ -229,25 +229,25 @@ def plan_table(
 def _find_deleted_column(table: SourceTable, options: TableOptions, where: str) -> str | None:
     if options.deleted_field is None:
         return None
-    found = marks_of_deletion(table)
-    named = f" (candidates: {', '.join(found)})" if found else ""
-    name = _column(table, options.deleted_field, where, "deleted_field", named)
+    candidates_ = marks_of_deletion(table)
+    listed = f" (candidates: {', '.join(candidates_)})" if candidates_ else ""
+    name = _find_column(table, options.deleted_field, where, "deleted_field", listed)
     data_type = table.schema[name].dataType
     if not isinstance(data_type, MARKS):
         raise TableError(
             f"the column {name!r} of type {data_type.simpleString()} cannot mark deleted rows",
             where=f"{where}, deleted_field",
             remedy="Choose a boolean (true: deleted), a date or time (not null), or a number "
-            f"(not 0){named}",
+            f"(not 0){listed}",
         )
     return name
 
 
-def _free_names(table: SourceTable, where: str) -> None:
-    wrong = explain_refusal(table.ref.lake_name)
-    if wrong is not None:
+def _check_names(table: SourceTable, where: str) -> None:
+    refusal = explain_refusal(table.ref.lake_name)
+    if refusal is not None:
         raise TableError(
-            f"the raw table cannot have this name: {wrong}",
+            f"the raw table cannot have this name: {refusal}",
             where=where,
             remedy="Read it through a view of another name in the source",
         )
@@ -261,18 +261,18 @@ def _free_names(table: SourceTable, where: str) -> None:
     for name in table.schema.names:
         reserved = name.lower().startswith(RESERVED)
         if reserved and name.lower() not in FOREIGN_COLUMNS:
-            says = "which the loader writes itself"
+            reason = "which the loader writes itself"
             if name.lower() not in COLUMNS:
-                says = f"and names that begin with {RESERVED} are the loader's own"
+                reason = f"and names that begin with {RESERVED} are the loader's own"
             raise TableError(
-                f"the source has a column {name!r}, {says}",
+                f"the source has a column {name!r}, {reason}",
                 where=where,
-                remedy="Rename it, or read the others through a view in the source",
+                remedy="Rename it, or read the other columns through a view in the source",
             )
 
 
-def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
-    """Refuses a lookback that does not fit the cursor's type."""
+def _check_lookback(options: TableOptions, type_: CursorType, where: str) -> None:
+    """Raises an error if a lookback does not fit the cursor's type."""
     lookback = options.lookback
     if lookback is None:
         return
@@ -292,7 +292,7 @@ def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
     )
 
 
-def _column(
+def _find_column(
     table: SourceTable,
     name: str,
     where: str,
@@ -303,9 +303,9 @@ def _column(
     names = list(table.schema.names)
     if name in names:
         return name
-    loose = [column for column in names if column.lower() == name.lower()]
-    if len(loose) == 1:
-        return loose[0]
+    matches = [column for column in names if column.lower() == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
     raise TableError(
         f"there is no column {name!r}",
         where=f"{where}, {option}",
@@ -315,7 +315,7 @@ def _column(
 
 
 def parse_cursor(text: str, type_: CursorType, where: str) -> Cursor:
-    """Parses a cursor that the user wrote.
+    """Parses a cursor from the spec or the command line.
 
     Raises:
         TableError: if the text is not a value of the cursor's type.

@@ -127,7 +127,8 @@ def test_names_that_begin_as_the_loaders_own(project: Project, postgres_database
     ran = project.loader("run")
     assert ran.errors == [
         "table shop.ours: the source has a column '_cq_redelivered', and names that begin with "
-        "_cq_ are the loader's own. Rename it, or read the others through a view in the source"
+        "_cq_ are the loader's own. Rename it, or read the other columns through a view in "
+        "the source"
     ]
     assert ran.table("shop.theirs")["appended"] == 1
     assert project.run("--select", "shop.theirs").table("shop.theirs")["redelivered"] == 1

@@ -49,10 +49,10 @@ def test_each_table_takes_the_first_cursor_that_it_has(
     assert ran.errors == [
         "source shop, table_options: there are options for 'd*', and the source has no such table. "
         "`loader discover` lists its tables",
-        "source shop, table_options: 2 tables have no cursor that the options name: c, v. Name "
-        'cursors for all of them, `"*": {cursor_field: [xmin]}`, of which each table takes the '
-        "first that it has; or set sync_mode: full_refresh for small tables; or leave them out by "
-        "skip_tables",
+        "source shop, table_options: 2 tables have none of the cursors in their options: c, v. "
+        'Set cursors for all of them, `"*": {cursor_field: [xmin]}`: each table uses the first '
+        "column of the list that it has; or set sync_mode: full_refresh for small tables; or "
+        "exclude them by skip_tables",
     ]
     assert project.loader("status").code == 0
     for asked in ("--fail-if-failing", "--fail-if-stale=1d"):  # v was never synced

@@ -177,9 +177,9 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
             for name in ("_cq_locks", "_cq_syncs")
         ),
         "table shop.kept: the raw table would be called kept, like the state table of source shop. "
-        "Give backend_options.table_name of shop another name",
+        "Set backend_options.table_name of shop to another name",
         "table shop.taken: the source has a column '_cq_batch', which the loader writes itself. "
-        "Rename it, or read the others through a view in the source",
+        "Rename it, or read the other columns through a view in the source",
         "table shop.twins: Spark cannot read its columns: The column `c` already exists. Choose "
         "another name or rename the existing column. Read it through a view in the database, with "
         "other names or fewer columns",

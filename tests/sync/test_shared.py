@@ -52,7 +52,7 @@ def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
         _source(project, name, database)
     refusal = (
         f"table us.orders: source eu loads the raw table {project.schema}.orders already. Set "
-        "another `schema` in one of the two sources. If they hold parts of one table (shards, "
+        "another `schema` in one of the two sources. If they are parts of one table (shards, "
         "regions), set table_options.orders.shared: true in eu and "
         "table_options.orders.shared: true in us"
     )
@@ -105,7 +105,7 @@ def test_a_second_source_in_another_spec_file_is_refused(
         [
             f"table us.orders: the raw table {project.schema}.orders was loaded by source eu. Set "
             "another `schema` in source us. If us is the new name of eu, write `formerly: "
-            "[eu]` in its document. If eu and us hold parts of one table (shards, regions), set "
+            "[eu]` in its document. If eu and us are parts of one table (shards, regions), set "
             "table_options.orders.shared: true in each"
         ],
     )
@@ -302,8 +302,8 @@ def test_shards_whose_columns_and_keys_differ(
     _source(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
     refusal = (
         "table us.orders, primary_key: it shares the raw table orders with source eu, but its "
-        "primary_key is id, note, there it is id. Give table_options.orders the same primary_key "
-        "in all of the table's sources"
+        "primary_key is id, note, and there it is id. Set the same primary_key in "
+        "table_options.orders of all sources of the raw table"
     )
     assert project.loader("check").errors == [refusal]
     assert project.loader("run", "--select", "us.orders").errors == [refusal]

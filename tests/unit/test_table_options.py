@@ -48,7 +48,7 @@ def test_tables_without_a_cursor_are_named_once_with_the_ways_out() -> None:
             plan_table("shop", table, TableOptions(cursor_field=["y", "z"]))
         errors[name] = found.value
     together = NoCursorError.of_all(errors, "shop", "xmin")
-    assert together.what == "4 tables have no cursor that the options name: a, b, c, d"
+    assert together.what == "4 tables have none of the cursors in their options: a, b, c, d"
     assert '"*": {cursor_field: [updated_at, changed, xmin]}' in together.remedy
     many = NoCursorError.of_all({f"t{n}": errors["d"] for n in range(30)}, "shop", "")
     assert many.what.endswith("t19 and 10 more")
