@@ -1,7 +1,8 @@
-"""Stores cursors: one narrow interface, and the base of every backend.
+"""The interface of state backends, which store the cursors.
 
-A backend stores rows ``key, value, version``; a change is a new row. The newest version of a key
-wins; a null version counts as 0 (CloudQuery's first state tables have none).
+A backend stores rows ``key, value, version``. A change adds a row with the next version, and the
+row with the highest version is in effect. A null version is treated as 0, because CloudQuery's
+first state tables have no versions.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ __all__ = ["StateBackend", "StateRow", "StoreLocation", "TableState"]
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """A spec's settings for a backend beyond its own options.
+    """The location of a backend's rows, from the spec.
 
     Attributes:
         table: ``backend_options.table_name``.
-        folder: the spec's folder; relative paths are relative to it.
-        where: the document and its key, for errors.
+        folder: the folder of the spec, to which relative paths refer.
+        where: the document and key in the spec, for error messages.
     """
 
     table: str
@@ -37,16 +38,16 @@ class StoreLocation:
     where: str
 
 
-def _unheard(text: str) -> None:
+def _ignore_warning(text: str) -> None:
     """Ignores a warning."""
 
 
 class StateBackend(ABC):
-    """Stores state rows; a new backend is one class with these four methods.
+    """Stores state rows; a new backend is one class with the four abstract methods.
 
-    A backend that a package provides in the entry-point group ``strandline.state`` has an
-    `options_model`, which validates the destination's inner ``spec``, and a constructor that takes
-    the options and a :class:`StoreLocation`. The constructor connects to nothing.
+    A package provides a backend in the entry-point group ``strandline.state``. The class has an
+    `options_model`, which validates the destination's ``spec``, and a constructor that takes the
+    options and a :class:`StoreLocation` and opens no connection.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -57,69 +58,69 @@ class StateBackend(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Creates what the backend needs, if it does not exist yet.
+        """Creates the backend's tables or files if they do not exist.
 
         Raises:
-            StateError: if the backend cannot be reached, or is not ours to write to.
+            StateError: if the backend is unreachable, or contains data of another tool.
         """
 
     @abstractmethod
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """Returns all rows, or one key's, by key, newest version first; none if never prepared.
+        """Returns all rows, or the rows of a key, ordered by key, newest version first.
 
         Raises:
-            StateError: if the backend cannot be read.
+            StateError: if the backend cannot be read. If it was never prepared, it has no rows.
         """
 
     @abstractmethod
     def append(self, rows: Sequence[StateRow]) -> None:
-        """Adds rows durably before it returns; all or none of them if the store can do that.
+        """Adds rows durably before it returns; atomically, if the store has transactions.
 
         Raises:
-            StateError: if a key's version exists already, or another writer adds it at the same
-                moment; if the backend cannot be written.
+            StateError: if a version of a key exists already, or another writer adds it
+                concurrently; if the backend cannot be written.
         """
 
     @abstractmethod
     def prune(self, floors: Mapping[str, int]) -> None:
-        """Deletes the versions below a key's floor (a null version counts as 0), and no others.
+        """Deletes the versions of each key that are lower than its floor; a null version is 0.
 
         Raises:
             StateError: if the backend cannot be written.
         """
 
     def latest(self, key: str) -> list[StateRow]:
-        """Returns the rows of a key's highest version: one, unless something went wrong.
+        """Returns the rows of a key's highest version: one row, unless two writers wrote it.
 
-        Override it if the store can find them without reading all of a key's versions.
+        Override it if the store can find them without reading all versions of the key.
         """
         rows = self.rows(key)
         return [row for row in rows if row.version == rows[0].version]
 
-    def newest(self, key: str, tell: Callable[[str], None] = _unheard) -> StateRow | None:
-        """Returns the row in effect; None if the key has none.
+    def newest(self, key: str, warn: Callable[[str], None] = _ignore_warning) -> StateRow | None:
+        """Returns the row that is in effect; None if the key has no row.
 
         Args:
-            tell: gets a warning if the newest version has several values; it says which counts.
+            warn: called with a warning if the highest version has several values.
 
         Raises:
-            StateError: if several values differ and none of them is safe.
+            StateError: if the values differ and none of them is safe.
         """
-        return choose_effective_row(self.latest(key), tell)
+        return choose_effective_row(self.latest(key), warn)
 
-    def read(self, key: str, tell: Callable[[str], None] = _unheard) -> TableState | None:
-        """Returns the state of a table; None if there is none.
+    def read(self, key: str, warn: Callable[[str], None] = _ignore_warning) -> TableState | None:
+        """Returns the state of a table; None if it has no state.
 
         Raises:
-            StateError: if the backend cannot be read, or the value is not ours.
+            StateError: if the backend cannot be read, or this loader has not written the value.
         """
-        return choose_effective_state(key, self.latest(key), tell)
+        return choose_effective_state(key, self.latest(key), warn)
 
     def write(self, key: str, state: TableState) -> StateRow | None:
-        """Adds the next version, unless the newest has the same content.
+        """Adds the next version, unless the state is unchanged; returns the new row.
 
         Raises:
-            NewerStateError: if a newer loader has written the newest.
+            NewerStateError: if a newer loader has written the highest version.
         """
         row = self.build_next_rows({key: state})[key]
         if isinstance(row, Exception):
@@ -131,11 +132,11 @@ class StateBackend(ABC):
     def build_next_rows(
         self, states: Mapping[str, TableState]
     ) -> dict[str, StateRow | StateError | None]:
-        """The next version of each key: None if the newest is the same, or why there is none."""
-        known = self.latest_by_key(list(states))
-        found: dict[str, StateRow | StateError | None] = {}
+        """Returns the next row of each key, None if its state is unchanged, or an error."""
+        stored = self.latest_by_key(list(states))
+        results: dict[str, StateRow | StateError | None] = {}
         for key, state in states.items():
-            latest = known[key]
+            latest = stored[key]
             try:
                 if isinstance(latest, StateError):
                     raise latest
@@ -149,29 +150,29 @@ class StateBackend(ABC):
                             remedy="This loader did not write it: delete it from the state store",
                         )
             except StateError as error:
-                found[key] = error
+                results[key] = error
                 continue
             value = state.to_json()
             version = (latest[0].version if latest else 0) + 1
-            said = {row.value for row in latest} == {value}
-            found[key] = None if said else StateRow(key, value, version)
-        return found
+            is_unchanged = {row.value for row in latest} == {value}
+            results[key] = None if is_unchanged else StateRow(key, value, version)
+        return results
 
     def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """The result of :meth:`latest` for each key, or its error.
+        """Returns the result of :meth:`latest` for each key, or its error.
 
-        Worth overriding where the keys of a run can be read at once.
+        Override it if the store can read many keys at once.
         """
-        found: dict[str, list[StateRow] | StateError] = {}
+        results: dict[str, list[StateRow] | StateError] = {}
         for key in keys:
             try:
-                found[key] = self.latest(key)
+                results[key] = self.latest(key)
             except StateError as error:
-                found[key] = error
-        return found
+                results[key] = error
+        return results
 
     def floors(self, keep: int) -> dict[str, int]:
-        """Returns the lowest version to keep, for :meth:`prune`, of keys with more than `keep`."""
+        """Returns the floors with which :meth:`prune` keeps `keep` versions of each key."""
         floors = {}
         for key, rows in groupby(self.rows(), key=lambda row: row.key):
             versions = sorted({row.version for row in rows}, reverse=True)
@@ -181,21 +182,21 @@ class StateBackend(ABC):
 
 
 def choose_effective_state(
-    key: str, rows: Sequence[StateRow], tell: Callable[[str], None] = _unheard
+    key: str, rows: Sequence[StateRow], warn: Callable[[str], None] = _ignore_warning
 ) -> TableState | None:
-    """Returns the state that counts among the rows of a key's highest version; None if none is.
+    """Returns the state that is in effect, from the rows of a key's highest version.
 
     Raises:
-        StateError: as :meth:`StateBackend.read` does.
+        StateError: see :meth:`StateBackend.read`.
     """
-    row = choose_effective_row(rows, tell)
+    row = choose_effective_row(rows, warn)
     return TableState.from_json(row.value, key) if row is not None else None
 
 
 def second_writer_error(row: StateRow, where: str) -> StateError:
-    """Returns the error for a writer that came second."""
+    """Returns the error for the second writer of a version."""
     return StateError(
-        f"version {row.version} of {row.key} is there already: another run has written it",
+        f"version {row.version} of {row.key} exists already: another run has written it",
         where=where,
-        remedy="Nothing was lost; run again when the other is done",
+        remedy="Nothing was lost; run again when the other run has ended",
     )

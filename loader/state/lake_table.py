@@ -1,4 +1,4 @@
-"""State in the destination itself: an append-only Iceberg table, CloudQuery's columns first."""
+"""State in an append-only Iceberg table of the destination."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from loader.state.value import format_time, parse_time
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
-# With more files, a Spark job is faster: state that is never compacted gets one file per sync.
+# Each sync adds a file until the table is compacted. With more files, a Spark job is faster.
 _FEW = 500
-# So many keys are read at once, with all others, rather than one by one.
+# From this number of keys on, the table is read once, not once per key.
 _MANY = 4
 
 
 class LakeState(StateBackend):
-    """Rows of ``<schema>._cq_state``.
+    """Stores state in the table ``<schema>._cq_state``.
 
-    A file lock keeps two writers of one version apart if they share a folder. Iceberg itself
-    accepts both: then the safe one counts, see :func:`loader.state.value.choose_effective_row`.
+    Two writers of the same version are excluded by a file lock if they share a folder. Iceberg
+    accepts both: then the safe value is used (:func:`loader.state.value.choose_effective_row`).
 
     Args:
-        lake: the destination.
-        table: the table's name, ``backend_options.table_name``.
+        lake: the lake with the table.
+        table: the table's name (``backend_options.table_name``).
     """
 
     def __init__(self, lake: Lake, table: str) -> None:
@@ -69,12 +69,14 @@ class LakeState(StateBackend):
             records = self.lake.find_records(self.table)
             if records is None:
                 return []
-            known = get_cache(records.handle)
-            if key not in known:
-                few = records.files() <= _FEW  # Spark reads many side by side
-                found = map(_row, records.select(_COLUMNS, {"key": key}, {})) if few else None
-                known[key] = _newest(found) if found is not None else super().latest(key)
-            return list(known[key])
+            cache = get_cache(records.handle)
+            if key not in cache:
+                has_few_files = records.files() <= _FEW  # Spark reads files in parallel
+                rows = (
+                    map(_row, records.select(_COLUMNS, {"key": key}, {})) if has_few_files else None
+                )
+                cache[key] = _newest(rows) if rows is not None else super().latest(key)
+            return list(cache[key])
 
     def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
         if len(keys) < _MANY:
@@ -83,33 +85,35 @@ class LakeState(StateBackend):
             records = self.lake.find_records(self.table)
             if records is None:
                 return {key: [] for key in keys}
-            known = get_cache(records.handle)
-            missing = [key for key in keys if key not in known]
+            cache = get_cache(records.handle)
+            missing = [key for key in keys if key not in cache]
             if missing and (records.rows() > _FEW or records.files() > _FEW):
-                known |= self._top(missing)
+                cache |= self._query_latest(missing)
             elif missing:
                 by_key: dict[str, list[StateRow]] = {key: [] for key in missing}
                 for row in map(_row, records.select(_COLUMNS, {}, {})):
                     if row.key in by_key:
                         by_key[row.key].append(row)
-                known |= {key: _newest(rows) for key, rows in by_key.items()}
-            return {key: list(known[key]) for key in keys}
+                cache |= {key: _newest(rows) for key, rows in by_key.items()}
+            return {key: list(cache[key]) for key in keys}
 
     def append(self, rows: Sequence[StateRow]) -> None:
         if not rows:
             return
-        stamped = [replace(row, updated_at=format_time(parse_time(row.updated_at))) for row in rows]
-        values = [{**asdict(row), "updated_at": parse_time(row.updated_at)} for row in stamped]
+        timed_rows = [
+            replace(row, updated_at=format_time(parse_time(row.updated_at))) for row in rows
+        ]
+        values = [{**asdict(row), "updated_at": parse_time(row.updated_at)} for row in timed_rows]
 
-        def noted(known: dict[Any, Any]) -> None:
-            for row in stamped:
-                if row.key in known:
-                    known[row.key] = _newest([*known[row.key], row])
+        def update_cache(cache: dict[Any, Any]) -> None:
+            for row in timed_rows:
+                if row.key in cache:
+                    cache[row.key] = _newest([*cache[row.key], row])
 
         with self._translate_errors(), lock_table(self.lake, self.table):
             records = self.lake.records(self.table)
             self._check_free(records, rows)
-            append_and_note(records.handle, lambda: records.append(values), noted)
+            append_and_note(records.handle, lambda: records.append(values), update_cache)
 
     def prune(self, floors: Mapping[str, int]) -> None:
         if not floors:
@@ -119,43 +123,43 @@ class LakeState(StateBackend):
             for key, floor in floors.items()
         )
         with self._translate_errors(), lock_table(self.lake, self.table):
-            self.lake.fresh(self.table)  # a copy would write into the original's folder
+            self.lake.fresh(self.table)  # raises an error if the warehouse was copied
             self.lake.spark.sql(f"delete from {self.lake.name(self.table)} where {below}")
 
     def _check_free(self, records: Records, rows: Sequence[StateRow]) -> None:
-        """Refuses versions that are there already; a null one counts as 0."""
-        known = get_cache(records.handle)
-        if all(row.key in known and _version(known[row.key]) < row.version for row in rows):
+        """Raises an error if a version exists already; a null version is 0."""
+        cache = get_cache(records.handle)
+        if all(row.key in cache and _highest_version(cache[row.key]) < row.version for row in rows):
             return
         if len(rows) < _MANY or records.rows() > _FEW:
-            found = [
+            stored = [
                 values
                 for row in rows
                 for version in ((row.version, None) if row.version == 0 else (row.version,))
                 for values in records.select(_COLUMNS, {"key": row.key, "version": version}, {})
             ]
         else:
-            found = list(records.select(_COLUMNS, {}, {}))
-        there = {(values["key"], values["version"] or 0) for values in found}
+            stored = list(records.select(_COLUMNS, {}, {}))
+        existing = {(values["key"], values["version"] or 0) for values in stored}
         for row in rows:
-            if (row.key, row.version) in there:
+            if (row.key, row.version) in existing:
                 raise second_writer_error(row, self.where)
 
-    def _top(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """The rows of each key's highest version, by one query."""
+    def _query_latest(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
+        """Returns the rows of each key's highest version, by one query."""
         rows = self._query(
             f"""
             with ranked as (
                 select
                     *,
-                    rank() over (partition by key order by coalesce(version, 0) desc) as place
+                    rank() over (partition by key order by coalesce(version, 0) desc) as newness
                 from {self.lake.name(self.table)}
                 where key in ({", ".join(map(text_literal, keys))})
             )
 
             select key, value, coalesce(version, 0) as version, cast(updated_at as string) as at
             from ranked
-            where place = 1
+            where newness = 1
             order by updated_at desc
             """
         )
@@ -165,9 +169,9 @@ class LakeState(StateBackend):
         with self._translate_errors():
             if not self.lake.exists(self.table):
                 return []
-            self.lake.fresh(self.table)  # says so if the warehouse was copied or moved
-            found = self.lake.spark.sql(sql).collect()
-            return [StateRow(row["key"], row["value"], row["version"], row["at"]) for row in found]
+            self.lake.fresh(self.table)  # raises an error if the warehouse was copied or moved
+            rows = self.lake.spark.sql(sql).collect()
+            return [StateRow(row["key"], row["value"], row["version"], row["at"]) for row in rows]
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -175,32 +179,32 @@ class LakeState(StateBackend):
             yield
         except Timeout:
             raise StateError(
-                "another process has been writing to it for a minute",
+                "another process has had it locked for a minute",
                 where=self.where,
                 remedy="Run again: the next run records what this one published",
             ) from None
         except (Py4JError, PySparkException, OSError) as problem:
-            found = clear(problem, self.where)
-            if isinstance(found, JavaEndedError):
-                raise found from problem
-            remedy = self.remedy if isinstance(found, DamagedError) else found.remedy
+            readable = clear(problem, self.where)
+            if isinstance(readable, JavaEndedError):
+                raise readable from problem
+            remedy = self.remedy if isinstance(readable, DamagedError) else readable.remedy
             raise StateError(
-                found.what,
+                readable.what,
                 where=self.where,
                 remedy=remedy
-                or "If another program has made or changed it, name another table for the state",
+                or "If another program has created or changed it, use another table for the state",
             ) from problem
 
 
 def _newest(rows: Iterable[StateRow]) -> list[StateRow]:
-    """The rows of the highest version, youngest first."""
-    known = list(rows)
-    newest = max((row.version for row in known), default=0)
-    top = [row for row in known if row.version == newest]
-    return sorted(top, key=lambda row: row.updated_at or "", reverse=True)
+    """Returns the rows of the highest version, the latest first."""
+    all_rows = list(rows)
+    newest = max((row.version for row in all_rows), default=0)
+    highest = [row for row in all_rows if row.version == newest]
+    return sorted(highest, key=lambda row: row.updated_at or "", reverse=True)
 
 
-def _version(newest: Sequence[StateRow]) -> int:
+def _highest_version(newest: Sequence[StateRow]) -> int:
     return newest[0].version if newest else -1
 
 

@@ -1,4 +1,4 @@
-"""State in local JSON files, CloudQuery's older backend: ``backend: local``."""
+"""State in local JSON files: ``backend: local``, as in older versions of CloudQuery."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from loader.spark.safe_files import read_regular, replace_atomically
 from loader.state import StateBackend, StateRow, second_writer_error
 from loader.state.value import format_time, parse_time
 
-_LARGEST = 1 << 30
-"""The most bytes of a file: a key's versions are pruned long before."""
-_OURS = re.compile(r"[a-z0-9._-]*-[0-9a-f]{32}\.json")
+_MAX_BYTES = 1 << 30
+"""The maximum size of a file in bytes; versions are pruned long before."""
+_FILE_NAME = re.compile(r"[a-z0-9._-]*-[0-9a-f]{32}\.json")
 
 
 class LocalState(StateBackend):
-    """A file for each key, with all its versions: ``{"key": …, "versions": [{…}, …]}``.
+    """Stores a file for each key, with all versions: ``{"key": …, "versions": [{…}, …]}``.
 
-    A file is replaced as a whole: the new one is written beside it, flushed to disk and renamed,
-    so a crash leaves the old or the new one. Its name is readable and ends in a hash of the exact
-    key, so keys that differ only in case, in slashes or past a file name's length never share a
-    file.
+    A file is replaced atomically: the new file is written, flushed to disk and renamed, so a crash
+    leaves the old or the new file. Its name ends in a hash of the key, so keys that differ only in
+    case, in slashes or after the maximum length of a file name have different files.
 
-    The folder must outlive the process: in a container, mount it.
+    The folder must be persistent: in a container, mount it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,30 +42,30 @@ class LocalState(StateBackend):
         with self._translate_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in self.folder.glob("*.json"):
-                if not _OURS.fullmatch(path.name):
+                if not _FILE_NAME.fullmatch(path.name):
                     raise self._foreign(path)
             with tempfile.TemporaryFile(dir=self.folder):
-                pass  # fails now if nothing can be written, not after the data was
+                pass  # fails now if the folder is not writable, not after the data commit
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._translate_errors():
             if key is not None:
                 return self._read(self._path(key), key)
-            found: list[StateRow] = []
+            rows: list[StateRow] = []
             for path in self.folder.glob("*.json"):
-                found += self._read(path)
-        return sorted(found, key=lambda row: (row.key, -row.version))
+                rows += self._read(path)
+        return sorted(rows, key=lambda row: (row.key, -row.version))
 
     def append(self, rows: Sequence[StateRow]) -> None:
         with self._translate_errors(), self._lock():
-            fresh: dict[str, list[StateRow]] = {}
+            new_rows: dict[str, list[StateRow]] = {}
             for row in rows:
-                held = fresh.setdefault(row.key, self.rows(row.key))
-                if any(each.version == row.version for each in held):
+                versions = new_rows.setdefault(row.key, self.rows(row.key))
+                if any(existing.version == row.version for existing in versions):
                     raise second_writer_error(row, self.where)
-                held.append(row)
-            for key, held in fresh.items():
-                self._replace(key, held)
+                versions.append(row)
+            for key, versions in new_rows.items():
+                self._replace(key, versions)
 
     def prune(self, floors: Mapping[str, int]) -> None:
         with self._translate_errors(), self._lock():
@@ -83,24 +82,27 @@ class LocalState(StateBackend):
 
     def _read(self, path: Path, key: str | None = None) -> list[StateRow]:
         try:
-            text = read_regular(path, _LARGEST).decode("utf-8")
+            text = read_regular(path, _MAX_BYTES).decode("utf-8")
         except FileNotFoundError:
             return []
         except UnicodeDecodeError:
             raise self._foreign(path) from None
         try:
-            held: Any = json.loads(text)
-            found = [
+            content: Any = json.loads(text)
+            rows = [
                 StateRow(
-                    str(held["key"]), str(row["value"]), int(row["version"] or 0), row["updated_at"]
+                    str(content["key"]),
+                    str(row["value"]),
+                    int(row["version"] or 0),
+                    row["updated_at"],
                 )
-                for row in held["versions"]
+                for row in content["versions"]
             ]
         except (ValueError, KeyError, TypeError):
             raise self._foreign(path) from None
-        if path.name != self._path(held["key"]).name or key not in (None, held["key"]):
+        if path.name != self._path(content["key"]).name or key not in (None, content["key"]):
             raise self._foreign(path)
-        return sorted(found, key=lambda row: -row.version)
+        return sorted(rows, key=lambda row: -row.version)
 
     def _replace(self, key: str, rows: Sequence[StateRow]) -> None:
         versions = [
@@ -119,7 +121,7 @@ class LocalState(StateBackend):
             try:
                 file.write(text + "\n")
                 file.flush()
-                # The version counts as written only once its file is on disk.
+                # The file must be on disk before the method returns.
                 replace_atomically(Path(file.name), path)
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
@@ -129,8 +131,8 @@ class LocalState(StateBackend):
         return StateError(
             f"{path.name} is damaged, or was not written by this loader",
             where=self.where,
-            remedy="Move it away, or name a folder of the loader's own in `backend_spec.path`; "
-            "`loader state rebuild` rebuilds the cursors",
+            remedy="Move it away, or set `backend_spec.path` to a folder that only the loader "
+            "uses; `loader state rebuild` rebuilds the cursors",
         )
 
     @contextmanager
@@ -139,7 +141,7 @@ class LocalState(StateBackend):
             yield
         except Timeout:
             raise StateError(
-                "another process has been writing there for a minute",
+                "another process has had it locked for a minute",
                 where=self.where,
                 remedy="Run again: the next run records what this one published",
             ) from None
@@ -147,5 +149,5 @@ class LocalState(StateBackend):
             raise StateError(
                 f"{problem.strerror or problem}",
                 where=self.where,
-                remedy="Let the user that runs the loader write there, and see that there is space",
+                remedy="Check that the loader's user may write there, and that the disk has space",
             ) from problem

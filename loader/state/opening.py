@@ -1,4 +1,4 @@
-"""Opens the backend that a source's cursors live in."""
+"""Opens the state backend of a source."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from loader.spec.plugins import DestinationSpec, SourceSpec
     from loader.spec.spec import Spec
 
-OWN = ("sqlite", "postgresql", "redis")
+INCLUDED = ("sqlite", "postgresql", "redis")
 
 
 def open_state(
-    spec: Spec, source: SourceSpec, lake: Callable[[DestinationSpec], Lake]
+    spec: Spec, source: SourceSpec, open_lake: Callable[[DestinationSpec], Lake]
 ) -> StateBackend:
-    """Returns the backend of a source; connects to nothing yet.
+    """Returns the state backend of a source; opens no connection.
 
     Args:
-        lake: makes the lake of a destination with ``path: spark``.
+        open_lake: returns the lake of a destination with ``path: spark``.
 
     Raises:
         SpecError: if a package is missing, or the backend's options are wrong.
@@ -33,27 +33,28 @@ def open_state(
         from loader.state.local import LocalState
 
         return LocalState(spec.folder / Path(source.local_state))
-    kept_in = spec.destination(source.state_destination)
-    if kept_in.path == "spark":
-        opened = lake(kept_in)
+    destination = spec.destination(source.state_destination)
+    if destination.path == "spark":
+        state_lake = open_lake(destination)
         from loader.state.lake_table import LakeState
 
-        return LakeState(opened, source.state_table)
-    location = StoreLocation(source.state_table, spec.folder, f"{kept_in.where}.spec")
-    return _open_plugin(kept_in, location)
+        return LakeState(state_lake, source.state_table)
+    location = StoreLocation(source.state_table, spec.folder, f"{destination.where}.spec")
+    return _open_plugin(destination, location)
 
 
-def _open_plugin(kept_in: DestinationSpec, location: StoreLocation) -> StateBackend:
+def _open_plugin(destination: DestinationSpec, location: StoreLocation) -> StateBackend:
     try:
-        kind: type[StateBackend] = state_backends()[kept_in.path].load()
-        if isinstance(kept_in, PluggedDestination):
-            return kind(kept_in.options(kind.options_model), location)
-        assert isinstance(kept_in, StateDestination)
-        return kind(kept_in.spec, location)
+        kind: type[StateBackend] = state_backends()[destination.path].load()
+        if isinstance(destination, PluggedDestination):
+            return kind(destination.options(kind.options_model), location)
+        assert isinstance(destination, StateDestination)
+        return kind(destination.spec, location)
     except ModuleNotFoundError as missing:
-        package = f"strandline[{kept_in.path}]" if kept_in.path in OWN else missing.name
+        is_included = destination.path in INCLUDED
+        package = f"strandline[{destination.path}]" if is_included else missing.name
         raise SpecError(
-            f"state in {kept_in.path} needs the package {missing.name}",
-            where=f"{kept_in.where}.path",
+            f"state in {destination.path} needs the package {missing.name}",
+            where=f"{destination.where}.path",
             remedy=f"pip install '{package}'",
         ) from None

@@ -1,4 +1,4 @@
-"""State in Redis: a sorted set for each key, the version as its score."""
+"""State in Redis: a sorted set for each key, with the versions as scores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from loader.spec.redaction import excerpt
 from loader.state import StateBackend, StateRow, StoreLocation, second_writer_error
 from loader.state.value import format_time, parse_time
 
-# Redis runs a script as a whole: nothing comes between the check and the write. It returns the
-# index of a row whose version is taken, or 0.
+# Redis runs a script atomically. This one returns the number of a row whose version exists, or 0.
 _APPEND = """
 for i = 2, #KEYS do
     local version = ARGV[(i - 2) * 3 + 2]
@@ -33,18 +32,19 @@ return 0
 
 
 class RedisState(StateBackend):
-    """Sorted sets ``<table_name>:<key>``, and the set ``<table_name>`` of all keys.
+    """Stores sorted sets ``<table_name>:<key>``, and a set ``<table_name>`` of all keys.
 
     A member is JSON text ``{"updated_at": …, "value": …, "version": …}``.
 
-    The promises "no gap" and "no silent double" do not depend on Redis's persistence: the data
-    commit carries the state, so the next run rolls forward what Redis loses in a crash or a
-    failover. ``appendonly yes`` with ``appendfsync always`` makes each write
-    durable before it is acknowledged; with ``everysec`` a cursor moved by hand
-    (``loader state set``) can be lost in its first second. State has no expiry: use
-    ``maxmemory-policy noeviction``, or one of the ``volatile-`` ones.
+    The guarantees "no gap" and "no silent double" do not depend on the persistence of Redis: the
+    data commit contains the state, so the next run restores states that Redis loses in a crash or a
+    failover. With ``appendonly yes`` and ``appendfsync always``, each write is durable before it is
+    acknowledged; with ``everysec``, a cursor that a user sets (``loader state set``) can be lost
+    within a second. State does not expire: set ``maxmemory-policy`` to ``noeviction`` or a
+    ``volatile-`` policy.
 
-    One server or a failover pair; not Redis Cluster, whose scripts cannot span slots.
+    Supports one server or a failover pair, but not Redis Cluster, where a script cannot use several
+    slots.
     """
 
     options_model = StateStoreOptions
@@ -53,18 +53,18 @@ class RedisState(StateBackend):
         super().__init__(options, location)
         url = options.connection_string
         try:
-            # Its types do not say that answers are decoded.
+            # The client's types do not reflect `decode_responses`.
             self.client: Any = redis.Redis.from_url(
                 url if "://" in url else f"redis://{url}",
                 decode_responses=True,
                 encoding="utf-8",
-                encoding_errors="backslashreplace",  # others' bytes are refused as others' texts
+                encoding_errors="backslashreplace",  # `_read` rejects the result
                 socket_connect_timeout=10,
                 socket_timeout=30,
             )
-        except ValueError:  # its text may repeat a part of the password
+        except ValueError:  # its message may contain a part of the password
             raise SpecError(
-                "it is not a URL that Redis's client can read",
+                "it is not a URL that the Redis client can read",
                 where=f"{location.where}.connection_string",
                 remedy="Write it as redis://user:password@host:6379/0, rediss:// with TLS; "
                 "in the password, write `/` as %2F, `?` as %3F, `#` as %23, `@` as %40",
@@ -81,31 +81,31 @@ class RedisState(StateBackend):
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._translate_errors():
             keys = [key] if key is not None else self.client.smembers(self.location.table)
-            found: list[StateRow] = []
+            rows: list[StateRow] = []
             for each in sorted(keys):
                 members = self.client.zrevrange(self._name(each), 0, -1)
-                found += self._read(each, members)
-        return found
+                rows += self._read(each, members)
+        return rows
 
     def latest(self, key: str) -> list[StateRow]:
         with self._translate_errors():
-            top: Any = self.client.zrevrange(self._name(key), 0, 0, withscores=True)
-            if not top:
+            highest: Any = self.client.zrevrange(self._name(key), 0, 0, withscores=True)
+            if not highest:
                 return []
-            score = top[0][1]
+            score = highest[0][1]
             return self._read(key, self.client.zrangebyscore(self._name(key), score, score))
 
     def append(self, rows: Sequence[StateRow]) -> None:
         if not rows:
             return
         names = [self.location.table, *(self._name(row.key) for row in rows)]
-        given: list[Any] = []
+        arguments: list[Any] = []
         for row in rows:
-            given += [row.key, row.version, _member(row)]
+            arguments += [row.key, row.version, _member(row)]
         with self._translate_errors():
-            refused = int(self.client.eval(_APPEND, len(names), *names, *given))
-        if refused:
-            raise second_writer_error(rows[refused - 1], self.where)
+            existing = int(self.client.eval(_APPEND, len(names), *names, *arguments))
+        if existing:
+            raise second_writer_error(rows[existing - 1], self.where)
 
     def prune(self, floors: Mapping[str, int]) -> None:
         with self._translate_errors(), self.client.pipeline(transaction=True) as pipe:
@@ -117,12 +117,15 @@ class RedisState(StateBackend):
         return f"{self.location.table}:{key}"
 
     def _read(self, key: str, members: Sequence[str]) -> list[StateRow]:
-        found = []
+        rows = []
         for member in members:
             try:
-                held = json.loads(member)
+                content = json.loads(member)
                 row = StateRow(
-                    key, str(held["value"]), int(held["version"] or 0), held.get("updated_at")
+                    key,
+                    str(content["value"]),
+                    int(content["version"] or 0),
+                    content.get("updated_at"),
                 )
             except (
                 ValueError,
@@ -135,8 +138,8 @@ class RedisState(StateBackend):
                 raise self._foreign(
                     f"{excerpt(member, 80)!r} in the key {self._name(key)}"
                 ) from None
-            found.append(row)
-        return sorted(found, key=lambda row: -row.version)
+            rows.append(row)
+        return sorted(rows, key=lambda row: -row.version)
 
     def _foreign(self, what: str) -> StateError:
         return StateError(
@@ -160,17 +163,17 @@ class RedisState(StateBackend):
 
 
 def _member(row: StateRow) -> str:
-    held = {
+    content = {
         "updated_at": format_time(parse_time(row.updated_at)),
         "value": row.value,
         "version": row.version,
     }
-    return json.dumps(held, ensure_ascii=False, sort_keys=True)
+    return json.dumps(content, ensure_ascii=False, sort_keys=True)
 
 
 def _strip_url(url: str) -> str:
     """Returns the URL without user, password and query."""
     parts = urlsplit(url if "://" in url else f"redis://{url}")
     if "@" in url and "@" not in parts.netloc:
-        return f"{parts.scheme}://…"  # a password with an odd character
+        return f"{parts.scheme}://…"  # a password with a character that must be encoded
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

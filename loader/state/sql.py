@@ -1,4 +1,4 @@
-"""State in a table of a database, through SQLAlchemy: SQLite, PostgreSQL."""
+"""State in a database table, through SQLAlchemy: SQLite, PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from loader.state import StateBackend, StateRow, StoreLocation, second_writer_er
 from loader.state.value import format_time, parse_time
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
-_NEEDED = ("key", "value", "version")
+_REQUIRED_COLUMNS = ("key", "value", "version")
 
 
 class SqlState(StateBackend):
-    """Rows of a table ``key, value, version, updated_at``.
+    """Stores rows of a table with the columns ``key, value, version, updated_at``.
 
-    In a table that we create, (key, version) is the primary key, so no other writer can write a
-    version twice. A table of another tool may lack it, have null versions, or no `updated_at`: it
-    is used as it is, and equal versions are settled when they are read.
+    If the loader creates the table, its primary key is (key, version), so a version cannot be
+    written twice. A table of another tool may lack this key, have null versions, or no
+    `updated_at`. It is used unchanged; if a version has several rows, reading chooses one.
 
-    Each operation opens its own connection: a sync between two of them may take hours, and
-    servers and firewalls close idle connections.
+    Each operation opens a connection, because a sync may take hours, and servers and firewalls
+    close idle connections.
     """
 
     options_model = StateStoreOptions
 
     def __init__(self, options: StateStoreOptions, location: StoreLocation) -> None:
         super().__init__(options, location)
-        self.engine = _engine(options.connection_string, location)
+        self.engine = _create_engine(options.connection_string, location)
         hidden = Redactor().redact(self.engine.url.render_as_string(hide_password=True))
         self.where = f"state table {location.table} at {hidden}"
 
     @cached_property
-    def _own(self) -> sa.Table:
-        # MySQL cannot index a text without a length, and by default ignores case, cannot store
-        # emoji and drops fractions of a second.
+    def _table(self) -> sa.Table:
+        # In MySQL, an indexed text needs a length; its default types ignore case, reject emoji, and
+        # drop fractions of a second.
         mysql_ = ("mysql", "mariadb")
         key = sa.Text().with_variant(sa.String(700, collation="utf8mb4_bin"), *mysql_)
         value = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), *mysql_)
@@ -67,25 +67,26 @@ class SqlState(StateBackend):
                 return
         try:
             with self.engine.begin() as connection:
-                self._own.create(connection, checkfirst=False)
+                self._table.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
             with self._connect() as connection:
-                if self._columns(connection) is None:  # else another process has just made it
+                if self._columns(connection) is None:  # else another process has created it
                     raise self._error(problem) from problem
 
     def rows(self, key: str | None = None) -> list[StateRow]:
-        return self._query(None if key is None else self._of(key))
+        return self._query(None if key is None else self._key_is(key))
 
     def latest(self, key: str) -> list[StateRow]:
-        t = self._own.alias()
+        t = self._table.alias()
         highest = sa.select(sa.func.max(sa.func.coalesce(t.c.version, 0))).where(t.c.key == key)
-        return self._query(self._of(key) & (self._version == highest.scalar_subquery()))
+        return self._query(self._key_is(key) & (self._version_or_zero == highest.scalar_subquery()))
 
     def append(self, rows: Sequence[StateRow]) -> None:
         try:
             self._append(rows)
         except StateError as error:
-            # InnoDB ends one of two that write the same version: a second try finds the other's.
+            # InnoDB aborts one of two writers of a version; its retry finds the row of the other
+            # one.
             if not _is_deadlock(error.__cause__):
                 raise
             self._append(rows)
@@ -96,7 +97,7 @@ class SqlState(StateBackend):
                 columns = self._columns(connection) or set()
                 for row in rows:
                     if connection.dialect.name == "postgresql":
-                        # For tables without a primary key: two checks must not both find nothing.
+                        # Without a primary key, two concurrent checks could both find no row.
                         lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(row.key, 0))
                         connection.execute(sa.select(lock))
                     if connection.execute(self._insert(row, columns)).rowcount == 0:
@@ -109,62 +110,62 @@ class SqlState(StateBackend):
     def prune(self, floors: Mapping[str, int]) -> None:
         with self._connect() as connection:
             for key, floor in floors.items():
-                old = self._of(key) & (self._version < floor)
-                connection.execute(sa.delete(self._own).where(old))
+                old = self._key_is(key) & (self._version_or_zero < floor)
+                connection.execute(sa.delete(self._table).where(old))
 
     def _insert(self, row: StateRow, columns: set[str]) -> sa.Insert:
-        """Returns one statement that checks and adds, so that nothing comes in between."""
-        t = self._own
+        """Returns a statement that adds a row if its version does not exist."""
+        t = self._table
         values: dict[str, Any] = {"key": row.key, "value": row.value, "version": row.version}
         if "updated_at" in columns:
             values["updated_at"] = parse_time(row.updated_at)
-        there = sa.exists().where(self._of(row.key) & (self._version == row.version))
-        fresh = sa.select(*(sa.literal(v, t.c[n].type) for n, v in values.items())).where(~there)
-        added = sa.insert(t).from_select(list(values), fresh)
-        return added.execution_options(preserve_rowcount=True)
+        exists = sa.exists().where(self._key_is(row.key) & (self._version_or_zero == row.version))
+        new_row = sa.select(*(sa.literal(v, t.c[n].type) for n, v in values.items())).where(~exists)
+        insert = sa.insert(t).from_select(list(values), new_row)
+        return insert.execution_options(preserve_rowcount=True)
 
-    def _of(self, key: str) -> sa.ColumnElement[bool]:
-        return self._own.c.key == key
+    def _key_is(self, key: str) -> sa.ColumnElement[bool]:
+        return self._table.c.key == key
 
     @property
-    def _version(self) -> sa.ColumnElement[int]:
-        return sa.func.coalesce(self._own.c.version, 0)
+    def _version_or_zero(self) -> sa.ColumnElement[int]:
+        return sa.func.coalesce(self._table.c.version, 0)
 
     def _query(self, condition: sa.ColumnElement[bool] | None) -> list[StateRow]:
         with self._connect() as connection:
             columns = self._columns(connection)
             if columns is None:
                 return []
-            t = self._own
+            t = self._table
             at = t.c.updated_at if "updated_at" in columns else sa.null().label("updated_at")
-            query = sa.select(t.c.key, t.c.value, self._version.label("version"), at)
+            query = sa.select(t.c.key, t.c.value, self._version_or_zero.label("version"), at)
             query = query if condition is None else query.where(condition)
             try:
                 rows = [
-                    StateRow(str(r.key), r.value, int(r.version), _at(r.updated_at))
+                    StateRow(str(r.key), r.value, int(r.version), _format_time(r.updated_at))
                     for r in connection.execute(query)
                 ]
-            except (ValueError, TypeError, OverflowError) as problem:  # SQLite holds any value
+            except (ValueError, TypeError, OverflowError) as problem:  # SQLite columns are untyped
                 raise StateError(
                     f"a row was not written by this loader ({excerpt(str(problem), 100)})",
                     where=self.where,
                     remedy="Correct or delete it, or set `backend_options.table_name` to a name "
                     "that nothing else uses",
                 ) from None
-        # Not sorted by the database: its collation may differ from other backends'.
+        # Sorted here, because a database may sort by a collation.
         return sorted(rows, key=lambda row: (row.key, -row.version))
 
     def _columns(self, connection: sa.Connection) -> set[str] | None:
-        """Returns the table's columns; None if there is no table.
+        """Returns the table's columns; None if the table does not exist.
 
         Raises:
-            StateError: if it lacks a column that state needs.
+            StateError: if the table lacks a required column.
         """
         inspector = sa.inspect(connection)
         if not inspector.has_table(self.location.table):
             return None
         columns = {column["name"] for column in inspector.get_columns(self.location.table)}
-        missing = [name for name in _NEEDED if name not in columns]
+        missing = [name for name in _REQUIRED_COLUMNS if name not in columns]
         if missing:
             raise StateError(
                 f"the table has no column {missing[0]}",
@@ -184,10 +185,10 @@ class SqlState(StateBackend):
             raise self._error(problem) from problem
 
     def _error(self, problem: SQLAlchemyError) -> StateError:
-        # The driver's own text; SQLAlchemy's adds the statement with its values.
-        said = str(getattr(problem, "orig", None) or problem).strip().splitlines()
-        # libpq's last line is the server's answer, or advice; the first names host and port.
-        what = " ".join(line.strip() for line in said[:2]) or type(problem).__name__
+        # The message of the driver, because SQLAlchemy adds the statement and its values.
+        lines = str(getattr(problem, "orig", None) or problem).strip().splitlines()
+        # With libpq, the first line has host and port, and the next one the server's answer.
+        what = " ".join(line.strip() for line in lines[:2]) or type(problem).__name__
         return StateError(
             excerpt(what, 500).rstrip(". "),
             where=self.where,
@@ -197,39 +198,39 @@ class SqlState(StateBackend):
 
 
 def _is_deadlock(problem: BaseException | None) -> bool:
-    """Whether the database rolled a transaction back so that another could go on."""
+    """Returns whether the database has aborted a transaction because of a deadlock."""
     origin = getattr(problem, "orig", None)
     code = next(iter(getattr(origin, "args", ())), None)
     return code == 1213 or getattr(origin, "sqlstate", None) == "40P01"
 
 
-def _at(value: object) -> str | None:
+def _format_time(value: object) -> str | None:
     if isinstance(value, dt.datetime):
         return format_time(value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc))
     return None if value is None else str(value)
 
 
-def _engine(text: str, location: StoreLocation) -> sa.Engine:
-    """Makes an engine from a connection string in CloudQuery's, libpq's or SQLAlchemy's form.
+def _create_engine(text: str, location: StoreLocation) -> sa.Engine:
+    """Creates an engine from a connection string in the format of CloudQuery, libpq or SQLAlchemy.
 
     Raises:
-        SpecError: if the text has none of these forms, or names an SQLite in memory.
+        SpecError: if the text has another format, or is an in-memory SQLite database.
         ModuleNotFoundError: if the database's driver is not installed.
     """
     arguments: dict[str, Any] = {}
     try:
-        if "://" not in text and "=" in text:  # libpq's key=value form
+        if "://" not in text and "=" in text:  # libpq's key=value format
             import psycopg
 
             url = URL.create("postgresql+psycopg")
             arguments["creator"] = lambda: psycopg.connect(text)
-        elif "://" not in text:  # a file, as CloudQuery's SQLite destination has it
+        elif "://" not in text:  # a file, as in CloudQuery's SQLite destination
             url = URL.create("sqlite", database=text.removeprefix("file:"))
         else:
             url = sa.make_url(text)
             url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
         if url.get_backend_name() == "sqlite":
-            url = _on_disk(url, location)
+            url = _resolve_file(url, location)
             arguments["connect_args"] = {"timeout": 30}
         return sa.create_engine(url, poolclass=NullPool, hide_parameters=True, **arguments)
     except (ArgumentError, NoSuchModuleError) as problem:
@@ -244,10 +245,10 @@ def _engine(text: str, location: StoreLocation) -> sa.Engine:
     )
 
 
-def _on_disk(url: URL, location: StoreLocation) -> URL:
+def _resolve_file(url: URL, location: StoreLocation) -> URL:
     if not url.database or ":memory:" in url.database or "mode=memory" in str(url.query):
         raise SpecError(
-            "an in-memory SQLite forgets its cursors when the process ends",
+            "an in-memory SQLite database loses its cursors when the process ends",
             where=f"{location.where}.connection_string",
             remedy="Write the path of a file",
         )

@@ -1,4 +1,4 @@
-"""Reads and writes state values, and chooses the valid one of several rows: pure functions."""
+"""Parses and formats state values, and chooses among conflicting rows: pure functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from loader.rows.window import BY_HAND
 from loader.spec.redaction import excerpt
 
 FORMAT = 1
-"""The form of stored values that this loader knows. Values without `format` have form 1.
+"""The format of the state values that this loader reads. Values without `format` have format 1.
 
-A later loader whose values mean something else writes a higher number, and this one refuses them
-instead of ignoring what it does not know.
+A later version that changes the meaning of values will write a higher number, which this version
+rejects.
 """
 
 LARGEST = 2**62
-"""No version, batch or generation is higher: tables hold them in 64 bits, and the next must fit."""
+"""The highest version, batch or generation: columns have 64 bits, and the next value must fit."""
 
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
@@ -31,8 +31,8 @@ class StateRow:
     """One stored version of a key.
 
     Attributes:
-        version: +1 at each change; a null in an older tool's table counts as 0.
-        updated_at: when it was written, text in UTC; None if the store does not know.
+        version: increases by 1 with each change; a null in another tool's table is 0.
+        updated_at: when the row was written, text in UTC; None if the store has no times.
     """
 
     key: str
@@ -43,19 +43,19 @@ class StateRow:
 
 @dataclass(frozen=True)
 class TableState:
-    """The content of a state value: the cursor, and the batch it covers.
+    """The content of a state value: the cursor, and the batch up to which it is valid.
 
     Attributes:
-        batch: the newest batch whose rows the cursor covers.
-        generation: the newest generation. New rows are appended in it, or in their key's: see
-            :func:`loader.rows.redelivery.assign_generation`.
-        base: the generation of the newest complete read, if later generations overruled cursors;
-            None if it is `generation`.
-        cursor: None if no row with a cursor was seen yet, or the table has none.
-        cursor_field: the cursor's column.
-        mark: the connector's own state as of it (PostgreSQL: its transaction horizon).
-        backfill: the progress of an unfinished backfill: from, to, done_to, and whether that end is
-            the stored cursor (to_cursor).
+        batch: the newest batch; the cursor includes its rows.
+        generation: the newest generation. New rows are appended in it or in the generation of their
+            key (:func:`loader.rows.redelivery.assign_generation`).
+        base: the generation of the newest full read, if later generations overruled cursors; None
+            if it is `generation`.
+        cursor: None if no row had a cursor yet, or the table has no cursor column.
+        cursor_field: the cursor column.
+        mark: the connector's opaque state at this cursor (PostgreSQL: its open transactions).
+        backfill: the progress of an unfinished backfill: `from`, `to`, `done_to`, and `to_cursor`,
+            whether `to` is the stored cursor.
         boundary: the digest of the next window's first rows; see
             :mod:`loader.sync.boundary_digest`.
     """
@@ -70,7 +70,7 @@ class TableState:
     boundary: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
-        """Returns the value as stored: keys sorted, the cursor as text."""
+        """Returns the stored JSON text, with sorted keys and the cursor as text."""
         value: dict[str, Any] = {
             "batch": self.batch,
             "cursor": self.cursor.text if self.cursor else None,
@@ -94,14 +94,14 @@ class TableState:
 
         Raises:
             NewerStateError: if a newer loader has written it.
-            StateError: if the value is not one of ours. It is refused, because starting from
-                nothing would read every row again, and guessing could skip some.
+            StateError: if this loader has not written the value. To ignore it would read every row
+                again, and to guess the cursor could skip rows.
         """
         try:
             value: Any = json.loads(text)
             if not isinstance(value, dict) or "batch" not in value:
                 raise ValueError("it is not a JSON object with a batch")
-            _refuse_newer(_count(value.get("format", FORMAT), "format", 1), key)
+            _refuse_newer(_parse_count(value.get("format", FORMAT), "format", 1), key)
             text_of, field, mark = (value.get(k) for k in ("cursor", "cursor_field", "mark"))
             base, backfill = value.get("base_generation"), value.get("backfill")
             cursor = None
@@ -115,12 +115,12 @@ class TableState:
             if not isinstance(backfill, dict | None) or not isinstance(boundary, dict | None):
                 raise ValueError("its backfill or boundary has the wrong type")
             return cls(
-                batch=_count(value["batch"], "batch", 0),
-                generation=_count(value.get("generation", 1), "generation", 1),
+                batch=_parse_count(value["batch"], "batch", 0),
+                generation=_parse_count(value.get("generation", 1), "generation", 1),
                 cursor=cursor,
                 cursor_field=field,
                 mark=mark,
-                base=_count(base, "base_generation", 1) if base is not None else None,
+                base=_parse_count(base, "base_generation", 1) if base is not None else None,
                 backfill=backfill,
                 boundary=boundary,
             )
@@ -135,28 +135,29 @@ class TableState:
 
     @staticmethod
     def refuse_newer(text: str, key: str) -> None:
-        """Refuses a value that a newer loader has written; any other passes.
+        """Raises an error if a newer loader has written a value; ignores other invalid values.
 
         Raises:
-            NewerStateError: if so; the next version would replace it and say less.
+            NewerStateError: if it has; the next version would lose a part of its content.
         """
         try:
             value: Any = json.loads(text)
         except (ValueError, TypeError, RecursionError):
             return
-        form = value.get("format") if isinstance(value, dict) else None
-        if isinstance(form, int):
-            _refuse_newer(form, key)
+        format_ = value.get("format") if isinstance(value, dict) else None
+        if isinstance(format_, int):
+            _refuse_newer(format_, key)
 
     def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """Returns the same state with another cursor, without what was known about the old one."""
+        """Returns a copy with another cursor, without the mark and the digest of the old cursor."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
     def set_by_hand(self, cursor: Cursor) -> TableState:
-        """Returns the same state with a cursor that the user chose.
+        """Returns a copy with a cursor that the user has set.
 
-        The mark stays unless the cursor skips rows: rows in flight at the last sync may still
-        come. It records that the user set the cursor, in case the source is another one by now.
+        The mark is retained unless the cursor skips rows, because transactions that were open at
+        the last sync may still commit rows. It then records that a user set the cursor, in case the
+        source was replaced.
         """
         moved = self.move_cursor(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:
@@ -168,44 +169,44 @@ class TableState:
         return moved if skips else replace(moved, mark={**self.mark, BY_HAND: True})
 
 
-def choose_effective_row(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:
-    """Returns the row in effect among those of a key's newest version; None if there are none.
+def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) -> StateRow | None:
+    """Returns the row that is in effect among the rows of a key's highest version, or None.
 
-    Rows with equal values count as one. If values differ, the safe one counts: the lower batch
-    (the next run rolls it forward from the data), then the lower cursor, which reads more again.
+    If values differ, chooses the safe one: the lower batch, which the next run rolls forward from
+    the data, then the lower cursor, which reads more rows again.
 
     Args:
-        tell: gets a warning if rows differ.
+        warn: called with a warning if values differ.
 
     Raises:
-        StateError: if rows differ and one is not ours, or none is safer than the others.
+        StateError: if values differ, and one was not written by this loader or none is safer.
     """
     different = {row.value: row for row in rows}
     if len(different) <= 1:
         return next(iter(different.values()), None)
     key, version = rows[0].key, rows[0].version
-    read = [(TableState.from_json(row.value, key), row) for row in different.values()]
-    lowest = min(state.batch for state, _ in read)
-    read = [(state, row) for state, row in read if state.batch == lowest]
-    if len(read) > 1:
-        read = [min(read, key=_reach([state for state, _ in read], key, version))]
-    state, row = read[0]
-    shown = state.cursor.text if state.cursor else "none"
-    tell(
+    states = [(TableState.from_json(row.value, key), row) for row in different.values()]
+    lowest = min(state.batch for state, _ in states)
+    states = [(state, row) for state, row in states if state.batch == lowest]
+    if len(states) > 1:
+        states = [min(states, key=_order_by_cursor([state for state, _ in states], key, version))]
+    state, row = states[0]
+    cursor = state.cursor.text if state.cursor else "none"
+    warn(
         f"the state has {len(different)} different values of version {version}: "
-        f"the safe one counts, batch {state.batch}, cursor {shown}"
+        f"the safe one is used, batch {state.batch}, cursor {cursor}"
     )
     return row
 
 
-def _reach(
+def _order_by_cursor(
     states: Sequence[TableState], key: str, version: int
 ) -> Callable[[tuple[TableState, StateRow]], Any]:
-    """Returns a sort key for states of one batch, lowest first.
+    """Returns a sort key that orders states of the same batch by their cursors.
 
     Raises:
-        StateError: if they cannot be ordered: cursors of different columns, strings (their order
-            is the database's), equal cursors with different marks or generations.
+        StateError: if they cannot be ordered: cursors of different columns, strings, which only the
+            database can order, or equal cursors with different marks or generations.
     """
     cursors = [state.cursor for state in states if state.cursor]
     kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}
@@ -224,31 +225,34 @@ def _reach(
 
 
 def parse_time(text: str | None) -> dt.datetime:
-    """Returns a row's time; now if it has none. Raises ValueError if it is not an ISO time."""
+    """Parses a row's time; returns the current time if it is None.
+
+    Raises:
+        ValueError: if the text is not an ISO time.
+    """
     if text is None:
         return dt.datetime.now(dt.timezone.utc)
-    found = dt.datetime.fromisoformat(text)
-    return (
-        found.astimezone(dt.timezone.utc) if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
-    )
+    time = dt.datetime.fromisoformat(text)
+    return time.astimezone(dt.timezone.utc) if time.tzinfo else time.replace(tzinfo=dt.timezone.utc)
 
 
-def format_time(moment: dt.datetime) -> str:
-    """Formats a time as rows show it: ``2025-01-01 00:00:00.5``, in UTC, as Spark writes it."""
-    text = moment.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
+def format_time(time: dt.datetime) -> str:
+    """Formats a time in UTC like Spark: ``2025-01-01 00:00:00.5``."""
+    text = time.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _refuse_newer(form: int, key: str) -> None:
-    if form > FORMAT:
+def _refuse_newer(format_: int, key: str) -> None:
+    if format_ > FORMAT:
         raise NewerStateError(
-            f"a newer loader has written the stored state (form {form}, this one knows {FORMAT})",
+            f"a newer loader has written the stored state (its format is {format_}, this version "
+            f"reads {FORMAT})",
             where=f"state {key}",
-            remedy="Upgrade the loader here: going on with this one would lose rows",
+            remedy="Upgrade the loader here: this version could lose rows",
         )
 
 
-def _count(value: object, name: str, least: int) -> int:
+def _parse_count(value: object, name: str, least: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         if value > LARGEST:
             raise ValueError(f"its {name} has {len(str(value))} digits")

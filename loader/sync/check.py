@@ -1,4 +1,4 @@
-"""Examines tables and destinations for `loader check`, and tables for `loader discover`."""
+"""Checks tables and destinations for `loader check`; lists tables for `loader discover`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
-# Every sync reads the rows at the highest cursor again; more than this many are worth a note.
-_CROWD = 1000
+# Every sync reads the rows at the highest cursor again; a note warns about more than this number.
+_MANY_ROWS = 1000
 
 
 def check_tables(
     pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Yields each table of a source that can be synced, with notes for the user.
+    """Yields each table of a source that can be synced, with notes for the user, and errors.
 
     Reads from the source, the lake and the state store; writes nothing.
     """
@@ -41,7 +41,7 @@ def check_tables(
         return
     where = f"source {part.spec.name}"
     try:
-        # reading one table's state shows whether the store can be read at all
+        # Reading the state of one table shows whether the store can be read.
         pipeline.stores(part.spec).state.latest(part.plans[0].name)
     except Exception as error:
         yield pipeline.redact_error(error, where)
@@ -56,7 +56,7 @@ def check_tables(
                     with step(f"{plan.name}: checking"):
                         notes = [
                             *describe_drift(plan, lake),
-                            *findings(plan),
+                            *describe_metadata(plan),
                             *describe_rows(plan, snapshot),
                         ]
                         notes += [
@@ -77,17 +77,17 @@ def _check_ownership(plan: TablePlan, lake: Lake) -> None:
 
 
 def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
-    """Notes the schema changes that the next batch will make in raw.
+    """Returns a note on the schema changes that the next batch will make in raw.
 
     Raises:
-        TableError: if raw cannot follow the source, or may not.
+        TableError: if raw cannot follow the source, or the spec forbids it.
     """
-    found = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
-    return [f"with the next batch: {'; '.join(found.notes)}"] if found.notes else []
+    drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
+    return [f"with the next batch: {'; '.join(drift.notes)}"] if drift.notes else []
 
 
-def findings(plan: TablePlan) -> list[str]:
-    """Notes problems that a table's metadata alone shows, likeliest first."""
+def describe_metadata(plan: TablePlan) -> list[str]:
+    """Returns notes on problems in a table's metadata, the most likely ones first."""
     notes = []
     if not plan.key:
         why = f" ({plan.table.keyless})" if plan.table.keyless else ""
@@ -98,48 +98,49 @@ def findings(plan: TablePlan) -> list[str]:
     cursor = plan.cursor
     if cursor is None or plan.mode != INCREMENTAL:
         return notes
-    # PostgreSQL's xmin cannot be indexed
+    # The system column xmin of PostgreSQL cannot be indexed.
     if plan.table.indexed and cursor.name not in {*plan.table.indexed, "xmin"}:
         notes.append(f"{cursor.name} has no index: every sync scans the whole table")
     if cursor.type is CursorType.DATE:
         notes.append("a date cursor is coarse: each sync reads the whole last day again")
     if cursor.collated:
         notes.append(
-            "the database's collation orders this string cursor: each sync compares its rows with "
-            "all of raw"
+            "the database orders this string cursor by a collation: each sync compares its rows "
+            "with all of raw"
         )
     if cursor.name in plan.key:
-        notes.append("the cursor is part of the key: updates of a row are not seen")
+        notes.append("the cursor is part of the key: updates of a row are not detected")
     return notes
 
 
 def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
-    """Notes problems in the source's rows: null or future cursors, many rows at the highest."""
+    """Returns notes on null cursors, future cursors, and many rows at the highest cursor."""
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
     name = plan.cursor.name
-    whole = snapshot.bounds(plan.table, Window(plan.cursor))
-    notes = list(whole.notes)
-    if whole.nulls:
-        shown = {
+    everything = snapshot.bounds(plan.table, Window(plan.cursor))
+    notes = list(everything.notes)
+    if everything.nulls:
+        consequence = {
             "include": "they are read at every sync",
             "exclude": "they are never read",
             "fail": "the sync will fail",
         }[plan.options.null_cursor]
-        notes.append(f"{whole.nulls:,} of {whole.rows:,} rows have no {name}: {shown}")
-    if whole.future:
-        notes.append(f"{whole.future:,} rows are dated in the future")
-    if whole.high is not None:
-        at_top = Window(plan.cursor, low=whole.high, nulls=False)
+        share = f"{everything.nulls:,} of {everything.rows:,} rows"
+        notes.append(f"{share} have no {name}: {consequence}")
+    if everything.future:
+        notes.append(f"{everything.future:,} rows are dated in the future")
+    if everything.high is not None:
+        at_top = Window(plan.cursor, low=everything.high, nulls=False)
         top = snapshot.bounds(plan.table, at_top)
-        crowded = top.rows is not None and top.rows > _CROWD
-        if crowded and snapshot.digest(plan.table, at_top, top.rows) is None:
+        has_many = top.rows is not None and top.rows > _MANY_ROWS
+        if has_many and snapshot.digest(plan.table, at_top, top.rows) is None:
             notes.append(f"{top.rows:,} rows share the highest {name}: every sync reads them again")
     return notes
 
 
 def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
-    """Notes updates in raw that did not change the cursor."""
+    """Returns a note on updates in raw that did not change the cursor."""
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):
         return []
@@ -152,7 +153,7 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
     if not keys:
         return []
     return [
-        f"{keys:,} keys were updated without a new {cursor.name}: such updates are seen only "
+        f"{keys:,} keys were updated without a new {cursor.name}: such updates are found only "
         "while they lie at the cursor or within the lookback"
     ]
 
@@ -160,12 +161,13 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
 def discover_tables(
     pipeline: Pipeline, names: Sequence[str]
 ) -> tuple[list[tuple[str, SourceTable, list[str]]], list[LoaderError], list[LoaderError]]:
-    """Lists each source's tables with their cursor candidates, and the errors of the others.
+    """Lists the tables of each source with their cursor candidates.
 
-    Tables and views that the account may not read are errors of the second list, one for each
-    source: it has others, and mostly need not have those.
+    Returns:         The tables with the name of their source; errors; and for each source an error
+    that lists         the tables and views that its account may not read, which are often not
+    needed.
     """
-    found: list[tuple[str, SourceTable, list[str]]] = []
+    tables_found: list[tuple[str, SourceTable, list[str]]] = []
     errors: list[LoaderError] = []
     denials: list[LoaderError] = []
     for source, bound in pipeline.sources:
@@ -186,25 +188,25 @@ def discover_tables(
             elif isinstance(table, Exception):
                 errors.append(pipeline.redact_error(table, f"{where}, table {ref.name}"))
             else:
-                found.append((source.name, table, candidates(table)))
+                tables_found.append((source.name, table, candidates(table)))
         if denied:
-            shown = ", ".join(denied[:10]) + (", …" if len(denied) > 10 else "")
+            examples = ", ".join(denied[:10]) + (", …" if len(denied) > 10 else "")
             denials.append(
                 TableError(
-                    f"its account may not read {len(denied)} of {len(refs)} tables: {shown}",
+                    f"its account may not read {len(denied)} of {len(refs)} tables: {examples}",
                     where=where,
                     remedy="Grant it select on those that you want",
                 )
             )
-    return found, errors, denials
+    return tables_found, errors, denials
 
 
 DEADLINE = 60.0
-"""Seconds that Spark may take for it: without executors, a job never ends."""
+"""The timeout of a check in seconds: without executors, a Spark job never ends."""
 
 
 def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
-    """Checks each lake that the spec's sources are loaded into; yields the errors."""
+    """Checks each lake of the spec's sources; yields errors."""
     lakes = {pipeline.spec.schema_of(source): source for source, _ in pipeline.sources}
     for source in lakes.values():
         name = source.destinations[0]
@@ -216,21 +218,24 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
 
 
 def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
-    """Writes a row into a table of its own, reads it, and drops the table.
+    """Writes a row into a new table, reads it, and drops the table.
 
     Args:
-        name: the destination's, for messages.
-        deadline: in seconds.
+        name: the name of the destination, for messages.
+        deadline: the timeout in seconds.
 
     Raises:
-        TableError: if the lake cannot be written, or Spark has not answered in time.
+        TableError: if the lake cannot be written, or on a timeout.
     """
     where = f"destination {name}, schema {lake.schema}"
     problems: list[BaseException] = []
     group = uuid.uuid4().hex
-    own = lake.for_thread()
+    thread_lake = lake.for_thread()
     thread = threading.Thread(
-        target=_write_and_read, args=(own, group, problems), name="check-destination", daemon=True
+        target=_write_and_read,
+        args=(thread_lake, group, problems),
+        name="check-destination",
+        daemon=True,
     )
     thread.start()
     thread.join(deadline)
@@ -243,9 +248,9 @@ def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None
             "cores, and that the catalog answers",
         )
     if problems:
-        found = clear(problems[0], where)
+        readable = clear(problems[0], where)
         raise TableError(
-            f"it cannot be written: {found.what}", where=where, remedy=found.remedy
+            f"it cannot be written: {readable.what}", where=where, remedy=readable.remedy
         ) from problems[0]
 
 
@@ -253,16 +258,16 @@ def _write_and_read(lake: Lake, group: str, problems: list[BaseException]) -> No
     table = f"{PREFIX}check_{group[:12]}"
     try:
         lake.spark.sparkContext.setJobGroup(group, "loader check", interruptOnCancel=True)
-        there = lake.spark.catalog.databaseExists(quote_name(lake.schema))
+        schema_exists = lake.spark.catalog.databaseExists(quote_name(lake.schema))
         lake.prepare()
         lake.create(table, "n bigint")
         try:
             lake.spark.range(1).toDF("n").writeTo(lake.name(table)).append()
             if lake.frame(table).count() != 1:
-                raise LoaderError("a row that was just written is not there")
+                raise LoaderError("a row that was just written cannot be read")
         finally:
             lake.spark.sql(f"drop table {lake.name(table)} purge")
-            if not there:
+            if not schema_exists:
                 lake.spark.sql(f"drop namespace {quote_name(lake.schema)}")
     except Exception as error:
         problems.append(error)

@@ -1,8 +1,9 @@
-"""Appends batches that another program pushes into a lake: the interface for plug-ins that serve.
+"""Appends batches that another program pushes: the interface for plug-ins that receive data.
 
-A batch takes the protocol of every sync: it is a source of its own, which a connector replays. It
-is in no spec, so each raw table records that it was pushed (:mod:`loader.sync.pushed_tables`). The
-program's own state counts once the batch is appended; see :meth:`Ingest.store_states`::
+A batch is synced like any source: a connector reads the received rows, and the protocol appends
+them. Such a source is not in the spec, so each raw table records that its rows were pushed
+(:mod:`loader.sync.pushed_tables`). The other program's state is stored after its batch was
+appended; see :meth:`Ingest.store_states`::
 
     ingest = Ingest(spec, spark, "lake", Watch(), report)
     ingest.prepare()
@@ -44,10 +45,10 @@ if TYPE_CHECKING:
 __all__ = ["Ingest", "PushedTable", "list_reserved", "prune_states"]
 
 PATIENCE = 300.0
-"""Seconds to wait for tables of a batch that another run holds, such as `loader compact`."""
+"""Seconds to wait for tables that another run has locked, for example `loader compact`."""
 
 PAUSE = (1.0, 30.0)
-"""Seconds between two attempts: the first, which is doubled each time, and the most."""
+"""Seconds between two attempts: the first pause, which doubles each time, and the maximum."""
 
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
@@ -55,7 +56,7 @@ _log = logging.getLogger("loader")
 
 
 class _AttemptWatch(Watch):
-    """A watch for one attempt to append a batch, without the warnings that are to be expected."""
+    """The watch of one attempt to append a batch; it suppresses expected warnings."""
 
     def __init__(self, watch: Watch, expected: str) -> None:
         super().__init__(watch.listener, watch.steps)
@@ -68,17 +69,17 @@ class _AttemptWatch(Watch):
 
 
 class Ingest:
-    """A lake that another program pushes batches to.
+    """Appends the batches of another program to a lake.
 
     Args:
-        spec: names the destination.
-        destination: its name there.
-        watch: reports progress, and stops the work on request.
-        report: gets the outcome of each table.
-        tidy: is called after each batch that was appended.
+        spec: the spec that contains the destination.
+        destination: the destination's name.
+        watch: reports progress, and stops syncs on request.
+        report: called with the outcome of each table.
+        tidy: called after each batch that was appended.
 
     Attributes:
-        lost: the error if Spark's Java process has ended: every further batch would fail.
+        java_error: the error if the JVM has exited: every further batch would fail.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Ingest:
         report: Callable[[Outcome], None],
         tidy: Callable[[Pipeline], None] = lambda _: None,
     ) -> None:
-        self.lost: JavaEndedError | None = None
+        self.java_error: JavaEndedError | None = None
         self.watch = watch
         self.watch.redact = spec.redactor.redact
         self._spec = spec
@@ -101,7 +102,7 @@ class Ingest:
         self._lake = Lake(spark, spec.destination(destination).lake.schema_)
 
     def prepare(self) -> None:
-        """Creates the table of states, by which other commands know that tables may be pushed."""
+        """Creates the table of states; if it exists, other commands look for pushed tables."""
         ensure_table(self._lake, STATES, _SCHEMA)
 
     def append(
@@ -113,15 +114,16 @@ class Ingest:
         is_waiting: Callable[[], bool],
         expected: str = "",
     ) -> str | None:
-        """Appends a batch; returns why that failed, None if it did not.
+        """Appends a batch; returns an error message, or None on success.
 
         Args:
-            source: the name of its source, which owns the tables and their cursors.
-            path: the connector that replays it.
-            options: of the connector.
-            tables: all that it may bring.
-            is_waiting: whether the batch is still there; if another run holds a table, it waits.
-            expected: text of warnings that are not shown.
+            source: the name of the source that owns the tables and their cursors.
+            path: the connector that reads the received rows.
+            options: the connector's options.
+            tables: all tables that the batch may contain.
+            is_waiting: returns whether the sender still waits; checked while another run has a
+                table locked.
+            expected: warnings that contain this text are suppressed.
 
         Raises:
             LoaderError: if a source of the spec has the same name.
@@ -137,33 +139,33 @@ class Ingest:
         document._redactor = self._spec.redactor
         self._refuse_namesakes(document)
         pipeline = Pipeline(self._spec.model_copy(update={"sources": (document,)}), self._spark)
-        wrong, failed = [], set()
+        messages, failed = [], set()
         for outcome in self._append_tables(pipeline, is_waiting, expected):
             self._report(outcome)
             if outcome.error is not None:
-                wrong.append(str(outcome.error))
+                messages.append(str(outcome.error))
                 failed.add(outcome.table)
             if isinstance(outcome.error, JavaEndedError):
-                self.lost = outcome.error
-        if self.lost is None:
+                self.java_error = outcome.error
+        if self.java_error is None:
             for table in tables:
                 if f"{source}.{in_the_lake(table.name)}" not in failed:
                     self._record_pushed(pipeline, source, table)
             self._tidy(pipeline)
-        return "; ".join(wrong) or None
+        return "; ".join(messages) or None
 
     def explain(self, error: Exception) -> str:
         """Returns what the program that pushed a batch is to read of an error."""
-        self.lost = self.lost or explain_java_end(error, SERVER)
+        self.java_error = self.java_error or explain_java_end(error, SERVER)
         if isinstance(error, LoaderError):
             return str(error)
-        if self.lost is not None:
-            return str(self.lost)
-        _log.error("a sync could not be appended", exc_info=error)
+        if self.java_error is not None:
+            return str(self.java_error)
+        _log.error("a batch could not be appended", exc_info=error)
         return redact_foreign(f"{type(error).__name__}: {error}")
 
     def find_owner(self, tables: Iterable[str]) -> str | None:
-        """Returns the source that raw tables are loaded from; None if there is none yet."""
+        """Returns the source of raw tables; None if none of them has a batch."""
         for table in map(in_the_lake, tables):
             found = newest_commit(self._lake, table).source if self._lake.exists(table) else None
             if found is not None:
@@ -171,16 +173,16 @@ class Ingest:
         return None
 
     def read_states(self) -> dict[str, dict[str, list[Any]]]:
-        """Returns the stored states: by table and key, the value and its version."""
+        """Returns the stored states: for each table and key, the value and its version."""
         newest = f.max_by(f.struct("value", "version"), f.struct("version", "updated_at"))
         rows = self._lake.frame(STATES).groupBy("table_name", "key").agg(newest.alias("newest"))
-        found: dict[str, dict[str, list[Any]]] = {}
+        states: dict[str, dict[str, list[Any]]] = {}
         for row in rows.collect():
-            found.setdefault(row["table_name"], {})[row["key"]] = list(row["newest"])
-        return found
+            states.setdefault(row["table_name"], {})[row["key"]] = list(row["newest"])
+        return states
 
     def store_states(self, table: str, rows: Mapping[str, Sequence[Any]]) -> None:
-        """Stores states that cover what was appended: by key, the value and its version."""
+        """Stores a table's states after its rows were appended: for each key, value and version."""
         now = dt.datetime.now(dt.timezone.utc)
         append_rows(
             self._lake,
@@ -194,10 +196,10 @@ class Ingest:
     def _append_tables(
         self, pipeline: Pipeline, is_waiting: Callable[[], bool], expected: str
     ) -> Iterator[Outcome]:
-        """Appends a batch's tables, and waits for those that another run holds.
+        """Appends a batch's tables, and waits for tables that another run has locked.
 
-        If the batch failed for one of them, its retry would bring the rows of all others again, and
-        tables without a key would have them twice.
+        If one of the tables failed, the sender would send the rows of all tables again, and tables
+        without a key would get them twice.
         """
         until = time.monotonic() + PATIENCE
         select: tuple[str, ...] = ()
@@ -215,7 +217,7 @@ class Ingest:
                 break
             if not select:
                 for outcome in locked:
-                    self.watch.warn(outcome.table, f"another run holds it: {_WAITS}")
+                    self.watch.warn(outcome.table, f"another run has locked it: {_WAITS}")
             if self.watch.stopped.wait(pause) or not is_waiting():
                 break
             pause = min(2 * pause, longest)
@@ -223,21 +225,21 @@ class Ingest:
         yield from locked
 
     def _record_pushed(self, pipeline: Pipeline, source: str, table: PushedTable) -> None:
-        """Records that a table is pushed; its rows are safe, so what goes wrong only warns."""
+        """Records that a table is pushed; errors are warnings, because its rows are published."""
         name = f"{source}.{in_the_lake(table.name)}"
         try:
             record_pushed(self._lake, table)
         except Exception as problem:
-            self.lost = self.lost or explain_java_end(problem, SERVER)
+            self.java_error = self.java_error or explain_java_end(problem, SERVER)
             why = pipeline.redact_error(problem, f"table {name}")
-            self.watch.warn(name, f"its next sync records that it is served, and its key: {why}")
+            self.watch.warn(name, f"its key was not recorded; its next sync tries again: {why}")
 
     def _refuse_namesakes(self, source: SourceSpec) -> None:
-        """Refuses a source that would share tables or cursors with one of the spec.
+        """Raises an error if a source would share tables or cursors with a source of the spec.
 
         Raises:
-            TableError: if the spec's has the same name, and loads into the same schema or keeps its
-                cursors in the same table.
+            TableError: if a source of the spec has the same name, and the same schema or state
+                table.
         """
         for one in self._spec.sources:
             if source.name not in (one.name, *one.formerly):
@@ -245,7 +247,7 @@ class Ingest:
             if self._spec.schema_of(one) == self._lake.schema:
                 what = "and loads into the same schema"
             elif self._state_place(one) == self._state_place(source):
-                what = "and keeps its cursors in the same table"
+                what = "and stores its cursors in the same table"
             else:
                 continue
             raise TableError(
@@ -255,18 +257,22 @@ class Ingest:
             )
 
     def _state_place(self, source: SourceSpec) -> tuple[str, str] | None:
-        """Returns the schema and name of a source's state table; None if it is in no lake."""
+        """Returns the schema and name of a source's state table; None if it is not in a lake."""
         schema = self._spec.state_schema_of(source)
         return None if schema is None else (schema, source.state_table.lower())
 
 
 def list_reserved(columns: Iterable[str]) -> list[str]:
-    """Returns the columns that only the loader may write, so that a batch must leave them out."""
+    """Returns the columns that only the loader may write, which a batch must not contain."""
     return [n for n in columns if n.lower().startswith(RESERVED) and n not in FOREIGN_COLUMNS]
 
 
 def prune_states(lake: Lake, keep: int) -> None:
-    """Deletes all but the newest versions of each key of the stored states."""
+    """Deletes old versions of the stored states; keeps the newest ones of each key.
+
+    Args:
+        keep: how many versions to keep.
+    """
     name = lake.name(STATES)
     floors = f"""
         select table_name, key, min(version) as floor
@@ -286,10 +292,10 @@ def prune_states(lake: Lake, keep: int) -> None:
         "and states.version < floors.floor"
     )
     with lock_table(lake, STATES):
-        found = lake.spark.sql(
+        rows = lake.spark.sql(
             f"select 1 from {name} as states inner join ({floors}) as floors on {older} limit 1"
         )
-        if found.take(1):
+        if rows.take(1):
             lake.spark.sql(
                 f"merge into {name} as states using ({floors}) as floors on {older} "
                 "when matched then delete"

@@ -1,7 +1,7 @@
-"""Finds tables that `loader serve` has appended, for other commands: sources not in the spec.
+"""Finds raw tables whose rows another program has pushed: their sources are not in the spec.
 
-The spec does not name the tables that others sync into the lake. Each served raw table has a
-property that marks it, with the key that the sync declared.
+Each raw table that `loader serve` has written has a property with the key that the sender declared.
+Other commands find the tables by this property.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 REMEDY = describe_remedy("What `cloudquery sync` writes", STATES)
 SERVER = "loader serve"
-"""The place of a served source in messages: in no spec, but with this command."""
+"""The location of a pushed source in messages, instead of a document of the spec."""
 
 SERVED = "strandline.served"
-"""Property of a raw table that `loader serve` has written: its key, and whether it was whole."""
+"""The property of pushed raw tables: their key, and whether a batch contains all rows."""
 
 
 @dataclass(frozen=True)
 class PushedTable:
-    """A table of a batch that another program pushes.
+    """A table in a batch that another program pushes.
 
     Attributes:
-        name: as the program names it.
-        primary_key: its columns; if none are given, the table keeps the key that it has.
-        is_whole: whether the batch brings all rows that there are.
+        name: the program's name for the table.
+        primary_key: the key columns; if empty, the table keeps its key.
+        is_whole: whether the batch contains all rows of the table.
     """
 
     name: str
@@ -60,15 +60,15 @@ class PushedTable:
 
 
 def record_pushed(lake: Lake, table: PushedTable) -> None:
-    """Records in a raw table that it is pushed, and its key.
+    """Records in a raw table that its rows are pushed, and its key.
 
     Raises:
-        LockedError: if another run holds the table by now.
+        LockedError: if another run has locked the table.
     """
     raw = in_the_lake(table.name)
     if not lake.exists(raw):
         return
-    before = _read_note(lake, raw)
+    before = _read_property(lake, raw)
     keys = [*table.primary_key] or (before or {}).get("primary_key", [])
     now = {"primary_key": keys, "whole": table.is_whole}
     if now == before:
@@ -82,52 +82,52 @@ def record_pushed(lake: Lake, table: PushedTable) -> None:
 
 
 def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None]) -> None:
-    """Adds the tables served into a spec's lakes to a pipeline's sources.
+    """Adds the pushed tables of a spec's lakes to a pipeline's sources.
 
-    A table that a source of the spec has loaded since belongs to that source. A lake that cannot be
-    looked at has none, if the spec has sources: commands that need it report its error. Tables
-    that cannot be read are in :attr:`loader.sync.pipeline.Pipeline.unreadable`.
+    A table that a source of the spec has loaded since then belongs to that source. If the spec has
+    sources, a lake that cannot be read is skipped, because commands that need it report its error.
+    Tables that cannot be read are in :attr:`loader.sync.pipeline.Pipeline.unreadable`.
 
     Args:
-        warn: called for each table or source that is left out, with its name and the reason.
+        warn: called for each skipped table or source, with its name and the reason.
 
     Raises:
-        LoaderError: if there is no source then, neither in the spec nor in a lake. If a table
-            cannot be read, that is the error.
+        LoaderError: if there is no source, neither in the spec nor in a lake. If a table cannot be
+            read, the error of reading it.
     """
     spec = pipeline.spec
-    named = {name for one in spec.sources for name in (one.name, *one.formerly)}
-    for destination in _lakes(spec):
+    names = {name for source in spec.sources for name in (source.name, *source.formerly)}
+    for destination in _list_lakes(spec):
         lake = Lake(pipeline.spark, destination.lake.schema_)
         try:
-            served, unread = _read_served(lake)
+            tables_by_source, unreadable = _read_properties(lake)
         except Exception as problem:
             if not spec.sources:
                 raise pipeline.redact_error(problem, f"destination {destination.name}") from problem
             continue
-        for table, why in unread.items():
+        for table, why in unreadable.items():
             pipeline.unreadable.append(pipeline.redact_error(why, f"table {lake.schema}.{table}"))
-        for name, tables in served.items():
-            if name in named:
-                text = f"another source is called {name}, too: what `loader serve` has written for "
-                warn(lake.schema, f"{text}it is left out")
+        for name, tables in tables_by_source.items():
+            if name in names:
+                text = f"another source is called {name}, too: the tables that `loader serve` has "
+                warn(lake.schema, f"{text}written for it are skipped")
                 continue
-            named.add(name)
+            names.add(name)
             source = SourceSpec(
                 name=name, path="served", tables=("*",), destinations=(destination.name,)
             )
             source._where, source._redactor = SERVER, spec.redactor
             pipeline.sources.append((source, PushedSource(name, lake, tables, spec.folder)))
     if not pipeline.sources:
-        raise next(iter(pipeline.unreadable), _nothing(where))
+        raise next(iter(pipeline.unreadable), _build_no_source_error(where))
     for error in pipeline.unreadable:
-        text = f"{error.what}. If `loader serve` has written it, it is left out. {error.remedy}"
+        text = f"{error.what}. If `loader serve` has written it, it is skipped. {error.remedy}"
         warn(error.where, text)
     sources = tuple(source for source, _ in pipeline.sources)
     pipeline.spec = spec.model_copy(update={"sources": sources})
 
 
-def _nothing(where: str) -> LoaderError:
+def _build_no_source_error(where: str) -> LoaderError:
     return SpecError(
         "there is no source, and `loader serve` has not written a table yet",
         where=where,
@@ -135,8 +135,8 @@ def _nothing(where: str) -> LoaderError:
     )
 
 
-def _lakes(spec: Spec) -> list[LakeDestination]:
-    """Returns the destinations of a spec that are lakes of this process's Spark, each lake once."""
+def _list_lakes(spec: Spec) -> list[LakeDestination]:
+    """Returns the lakes of a spec that this process's Spark session can read, each once."""
     every = [one for one in spec.destinations if isinstance(one, LakeDestination)]
     used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     own = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)
@@ -147,29 +147,31 @@ def _lakes(spec: Spec) -> list[LakeDestination]:
     return list(found.values())
 
 
-def _read_served(lake: Lake) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
-    """Reads each served table's property, by source and table.
+def _read_properties(
+    lake: Lake,
+) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
+    """Reads the property of each pushed table, by source and table.
 
-    Also returns the errors of tables that cannot be read, which may be served.
+    Also returns the errors of tables that cannot be read; they may be pushed tables.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    if not _is_served(lake):
-        return found, {}
-    tables, unread = list_raw_tables(lake)
+    properties_by_source: dict[str, dict[str, dict[str, Any]]] = {}
+    if not _has_state_table(lake):
+        return properties_by_source, {}
+    tables, unreadable = list_raw_tables(lake)
     for table in tables:
         try:
-            said = _read_note(lake, table)
-            source = newest_commit(lake, table).source if said else None
+            properties = _read_property(lake, table)
+            source = newest_commit(lake, table).source if properties else None
         except (Py4JError, PySparkException, TableError) as problem:
-            unread[table] = problem
+            unreadable[table] = problem
             continue
-        if said and source:
-            found.setdefault(source, {})[table] = said
-    return found, unread
+        if properties and source:
+            properties_by_source.setdefault(source, {})[table] = properties
+    return properties_by_source, unreadable
 
 
-def _is_served(lake: Lake) -> bool:
-    """Returns whether there is the table that each server makes before anything else."""
+def _has_state_table(lake: Lake) -> bool:
+    """Returns whether a lake has the table that `loader serve` creates before it writes."""
     try:
         return lake.exists(STATES)
     except (Py4JError, PySparkException) as problem:
@@ -178,25 +180,25 @@ def _is_served(lake: Lake) -> bool:
         raise
 
 
-def _read_note(lake: Lake, table: str) -> dict[str, Any] | None:
+def _read_property(lake: Lake, table: str) -> dict[str, Any] | None:
     text = lake.handle(table).properties().get(SERVED)
-    said: dict[str, Any] | None = json.loads(decode_property(text)) if text else None
-    return said
+    properties: dict[str, Any] | None = json.loads(decode_property(text)) if text else None
+    return properties
 
 
 class PushedSource(Source):
-    """The tables of a source that others sync into the lake, described as raw has them."""
+    """A source whose rows are pushed; its tables are described by their raw tables."""
 
     def __init__(
-        self, name: str, lake: Lake, said: Mapping[str, Mapping[str, Any]], folder: Path
+        self, name: str, lake: Lake, properties: Mapping[str, Mapping[str, Any]], folder: Path
     ) -> None:
         super().__init__(name, None, lake.spark, folder)
         self.lake = lake
-        self._said = said
+        self._said = properties
 
     @property
     def table_options(self) -> Mapping[str, TableOptions]:
-        """The options of tables that were synced so."""
+        """The options that follow from the tables' properties."""
         return {
             name: TableOptions(
                 sync_mode="full_refresh" if said["whole"] else "incremental",
@@ -206,11 +208,11 @@ class PushedSource(Source):
         }
 
     def tables(self) -> list[TableRef]:
-        """Lists them."""
+        """Returns the pushed tables."""
         return [TableRef(name) for name in sorted(self._said)]
 
     def describe(self, ref: TableRef) -> SourceTable:
-        """Describes a table by its columns in raw."""
+        """Describes a table by the columns of its raw table."""
         schema = self.lake.schema_of(in_the_lake(ref.name))
         own = {name.lower() for name in COLUMNS}
         columns = type(schema)([field for field in schema if field.name.lower() not in own])
@@ -219,7 +221,7 @@ class PushedSource(Source):
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
-        """Refuses: nothing can be read from here."""
+        """Raises an error: the source has no rows to read."""
         yield self._refuse()
 
     def _refuse(self) -> NoReturn:

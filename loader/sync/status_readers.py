@@ -1,7 +1,7 @@
-"""Reads state and ledger for commands that start no run, without Spark where possible.
+"""Reads state and ledger for commands that start no run, without Spark if possible.
 
-The lake that `loader init` sets up is a local folder. There, both tables are read by pyiceberg in
-less than a second; all else takes a Spark session. Both give the same answers.
+The lake that `loader init` creates is a local folder. There, pyiceberg reads both tables in less
+than a second; other lakes need a Spark session. Both ways return equal rows.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LEDGER = {
 
 
 class StateReader(Protocol):
-    """Reads state; each :class:`loader.state.StateBackend` does."""
+    """Reads state rows; each :class:`loader.state.StateBackend` implements it."""
 
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """Returns all rows, or one key's, by key, newest version first."""
+        """Returns all rows, or the rows of a key, ordered by key, newest version first."""
 
 
 class LedgerReader(Protocol):
-    """Reads the ledger; :class:`loader.lake.ledger.Ledger` does."""
+    """Reads the ledger; :class:`loader.lake.ledger.Ledger` implements it."""
 
     def newest(self) -> list[dict[str, Any]]:
         """Returns each table's last successful attempt and its last attempt."""
@@ -55,7 +55,7 @@ class StatusReaders:
     """The readers of a source's state and ledger.
 
     Attributes:
-        schema: the ledger's.
+        schema: the schema of the ledger.
     """
 
     source: SourceSpec
@@ -65,40 +65,41 @@ class StatusReaders:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The source's name, and those that it had: a table is renamed with its next sync."""
+        """The current and former names of the source; a sync renames the state of its table."""
         return self.source.name, *self.source.formerly
 
 
 def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
-    """Returns the progress of all sources of a pipeline."""
-    found = []
+    """Returns the readers for all sources of a pipeline."""
+    readers = []
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
-        found.append(StatusReaders(source, stores.lake.schema, stores.state, stores.ledger))
-    return found
+        readers.append(StatusReaders(source, stores.lake.schema, stores.state, stores.ledger))
+    return readers
 
 
 def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
-    """Returns the progress of all sources of a spec; reading it may raise SparkNeededError, too.
+    """Returns the readers for all sources of a spec; their methods may raise SparkNeededError, too.
 
     Raises:
-        SparkNeededError: if `loader serve` has written tables, which only Spark lists.
+        SparkNeededError: if `loader serve` has written tables, which only Spark can list.
         SpecError: if a state backend's package is missing, or its options are wrong.
     """
     warehouse = find_warehouse(profile.conf)
-    lakes = [one.lake for one in spec.destinations if isinstance(one, LakeDestination)]
+    lakes = [each.lake for each in spec.destinations if isinstance(each, LakeDestination)]
     served = (FolderTables(warehouse, lake.schema_).exists(STATES) for lake in lakes)
     if not spec.sources or (warehouse is not None and any(served)):
         raise SparkNeededError("`loader serve` may have written tables")
-    return [_progress_of(spec, source, warehouse) for source in spec.sources]
+    return [_build_readers(spec, source, warehouse) for source in spec.sources]
 
 
-def list_state_readers(progress: Iterable[StatusReaders]) -> list[StateReader]:
-    """Returns the state backends of sources, each once."""
-    return list({one.source.state_place: one.state for one in reversed([*progress])}.values())[::-1]
+def list_state_readers(readers: Iterable[StatusReaders]) -> list[StateReader]:
+    """Returns the state backends of sources, each backend once."""
+    backends = {each.source.state_place: each.state for each in reversed([*readers])}
+    return list(backends.values())[::-1]
 
 
-def _progress_of(spec: Spec, source: SourceSpec, warehouse: Any) -> StatusReaders:
+def _build_readers(spec: Spec, source: SourceSpec, warehouse: Any) -> StatusReaders:
     schema = spec.schema_of(source)
     tables = spec.destination(source.destinations[0]).lake
 
@@ -125,11 +126,11 @@ class FolderState:
         self.table = table
 
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """Returns all rows, or one key's, by key, newest version first."""
-        found = self.tables.read(self.table, _STATE)
-        rows = found.to_pylist() if found is not None else []
+        """Returns all rows, or the rows of a key, ordered by key, newest version first."""
+        stored = self.tables.read(self.table, _STATE)
+        rows = stored.to_pylist() if stored is not None else []
         rows = [row for row in rows if key in (None, row["key"])]
-        # three sorts, each stable: by key, newest version first, then youngest first
+        # Three stable sorts: by key, then the newest version first, then the latest time first.
         rows.sort(key=lambda row: (row["updated_at"] is not None, row["updated_at"]), reverse=True)
         rows.sort(key=lambda row: row["version"] or 0, reverse=True)
         rows.sort(key=lambda row: row["key"] or "")
@@ -151,41 +152,42 @@ class FolderLedger:
         self.tables = tables
 
     def newest(self) -> list[dict[str, Any]]:
-        """Returns each table's last attempts, as :meth:`loader.lake.ledger.Ledger.newest` does."""
-        found = self.tables.read(TABLE, _LEDGER)
-        if found is None:
+        """Returns the last attempts per table, like :meth:`loader.lake.ledger.Ledger.newest`."""
+        attempts = self.tables.read(TABLE, _LEDGER)
+        if attempts is None:
             return []
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = found.sort_by([("finished_at", "ascending", "at_start")])
-        success = pc.is_in(found["status"], pa.array([SYNCED, NOTHING_NEW, RECOVERED]))
-        last = _select_last_rows(found, _NEWEST, [("batch", "max"), ("rows_appended", "sum")])
-        synced = _select_last_rows(found.filter(success), ("cursor_high", "finished_at"))
-        nothing: dict[str, Any] = {"cursor_high": None, "finished_at": None}
+        attempts = attempts.sort_by([("finished_at", "ascending", "at_start")])
+        success = pc.is_in(attempts["status"], pa.array([SYNCED, NOTHING_NEW, RECOVERED]))
+        last = _select_last_rows(attempts, _NEWEST, [("batch", "max"), ("rows_appended", "sum")])
+        synced = _select_last_rows(attempts.filter(success), ("cursor_high", "finished_at"))
+        never_synced: dict[str, Any] = {"cursor_high": None, "finished_at": None}
         return [
             {
-                "source_name": of[0],
-                "table_name": of[1],
+                "source_name": table[0],
+                "table_name": table[1],
                 "batch": row["batch_max"],
                 "rows": row["rows_appended_sum"],
-                "cursor": synced.get(of, nothing)["cursor_high"],
-                "synced_micros": synced.get(of, nothing)["finished_at"],
+                "cursor": synced.get(table, never_synced)["cursor_high"],
+                "synced_micros": synced.get(table, never_synced)["finished_at"],
                 "status": row["status"],
                 "log_bytes": row["log_bytes"],
                 "error": row["error"],
             }
-            for of, row in sorted(last.items(), key=lambda item: [name or "" for name in item[0]])
+            for table, row in sorted(last.items(), key=lambda item: [n or "" for n in item[0]])
         ]
 
 
 def _select_last_rows(
     rows: pa.Table, columns: Sequence[str], totals: Sequence[tuple[str, str]] = ()
 ) -> dict[tuple[str | None, str | None], dict[str, Any]]:
-    """Returns each table's last values of columns, times in microseconds; rows are in order.
+    """Returns the last values of each table, with times in microseconds.
 
     Args:
-        totals: columns and functions over all of a table's rows, as pyarrow calls them.
+        rows: ledger rows in their order.
+        totals: columns, and pyarrow's aggregate functions over all rows of a table.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

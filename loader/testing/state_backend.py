@@ -264,16 +264,16 @@ class StateBackendContract:
 
     def test_a_version_is_written_once(self, backend: StateBackend) -> None:
         backend.append([StateRow(KEY, at(1).to_json(), 1)])
-        with pytest.raises(StateError, match=r"version 1 of shop.orders is there already"):
+        with pytest.raises(StateError, match=r"version 1 of shop.orders exists already"):
             backend.append([StateRow(KEY, at(2).to_json(), 1)])
-        with pytest.raises(StateError, match=r"version 1 of shop.orders is there already"):
+        with pytest.raises(StateError, match=r"version 1 of shop.orders exists already"):
             backend.append([StateRow(KEY, at(1).to_json(), 1)])
         assert backend.read(KEY) == at(1)
 
     def test_a_refused_row_takes_its_companions_along(self, backend: StateBackend) -> None:
         backend.write(KEY, at(1))
         fresh = StateRow("shop.a", at(1).to_json(), 1)
-        with pytest.raises(StateError, match="there already"):
+        with pytest.raises(StateError, match="exists already"):
             backend.append([fresh, StateRow(KEY, at(2).to_json(), 1)])
         assert [row.key for row in backend.rows()] == [KEY]
 
@@ -302,7 +302,7 @@ class StateBackendContract:
                 writer.join(timeout=120)
             assert len(ends) == 2
             [refused] = [error for error in ends if error is not None]
-            assert "is there already" in str(refused)
+            assert "exists already" in str(refused)
         assert [row.version for row in backend.rows(KEY)] == list(range(self.rounds, 0, -1))
 
     def test_writers_of_different_keys_do_not_disturb_each_other(

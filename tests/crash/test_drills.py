@@ -295,7 +295,7 @@ def test_a_newer_loader_on_the_same_lake(project: Project, postgres_database: Da
     assert ran.code == 1
     [error] = ran.errors
     assert error == (
-        "state shop.orders: a newer loader has written the stored state (form 2, this one knows "
-        "1). Upgrade the loader here: going on with this one would lose rows"
+        "state shop.orders: a newer loader has written the stored state (its format is 2, this "
+        "version reads 1). Upgrade the loader here: this version could lose rows"
     )
     assert project.rows("select max(_cq_batch) from raw.orders") == [(1,)]

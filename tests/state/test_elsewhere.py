@@ -230,12 +230,12 @@ def test_a_missing_package_is_named_with_its_remedy(
 @pytest.mark.parametrize(
     ("path", "connection", "told"),
     [
-        ("sqlite", ":memory:", "an in-memory SQLite forgets its cursors"),
-        ("sqlite", "sqlite://", "an in-memory SQLite forgets its cursors"),
+        ("sqlite", ":memory:", "an in-memory SQLite database loses its cursors"),
+        ("sqlite", "sqlite://", "an in-memory SQLite database loses its cursors"),
         ("postgresql", "oracel://u:hunter22@h/d", "Can't load plugin"),
         ("postgresql", "p://u:hunter22@h:port/d", "the port is not a number"),
-        ("redis", "http://:hunter22@h", "not a URL that Redis's client can read"),
-        ("redis", "redis://:hunter22@h:port", "not a URL that Redis's client can read"),
+        ("redis", "http://:hunter22@h", "not a URL that the Redis client can read"),
+        ("redis", "redis://:hunter22@h:port", "not a URL that the Redis client can read"),
         ("redis", "redis://:hunter22/x@h", "write `/` as %2F"),
     ],
 )

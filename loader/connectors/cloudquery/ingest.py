@@ -61,8 +61,8 @@ class CloudQueryIngest:
             elif "session" in message:
                 error = self._append_session(message)
                 self.bridge.answer({"session": message["session"], "error": error})
-                if ingest.lost is not None and not watch.stopped.is_set():
-                    raise ingest.lost
+                if ingest.java_error is not None and not watch.stopped.is_set():
+                    raise ingest.java_error
             elif "settled" in message:  # all the state that came with it is stored
                 self.bridge.answer(message)
 

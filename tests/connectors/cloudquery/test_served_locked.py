@@ -42,7 +42,7 @@ class Held:
 
     def warn(self, table: str, text: str) -> None:
         """Unlocks the table, or stops the run."""
-        if "another run holds it" not in text:
+        if "another run has locked it" not in text:
             self.said.append(text)
             return
         self.heard.append(f"{table}: {text}")
@@ -90,7 +90,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     assert bridge.errors == [None]
     assert project.rows("select id from raw.orders") == [(1,)]
     [warning] = [text for text in heard if "served" in text]
-    assert warning.startswith("shop.orders: its next sync records that it is served")
+    assert warning.startswith("shop.orders: its key was not recorded")
     assert "another run holds this table" in warning
     [error] = project.loader("state", "list").errors
     assert "`loader serve` has not written a table yet" in error
@@ -129,7 +129,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
     errors, held, outcomes = ran(1)
     assert errors == [None]
     [warning] = held.heard
-    assert warning.startswith("shop.lines[1]: another run holds it: the sync waits")
+    assert warning.startswith("shop.lines[1]: another run has locked it: the sync waits")
     assert [text for text in held.said if "not asked for" in text] == []
     assert sorted(outcome.table for outcome in outcomes) == sorted(f"shop.{n}" for n in names)
     for name in names:
