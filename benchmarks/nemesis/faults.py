@@ -55,7 +55,7 @@ def _recovery() -> Any:
     from loader.rows.cursor import Cursor
     from loader.sync import recover
 
-    real = recover._state_of
+    real = recover._read_committed_state
 
     def wrong(head: Any, plan: Any) -> Any:
         state = real(head, plan)
@@ -66,7 +66,7 @@ def _recovery() -> Any:
         further_on = Cursor.parse(text, state.cursor.type)
         return replace(state, cursor=further_on, mark=None, boundary=None)
 
-    return patch.object(recover, "_state_of", wrong)
+    return patch.object(recover, "_read_committed_state", wrong)
 
 
 def _merge() -> Any:

@@ -17,8 +17,8 @@ from tests.services import Database
 from tests.sync.project import Project
 
 NEWER = (
-    "a newer loader has written the stored state (its format is 2, this version reads 1). Upgrade the loader "
-    "here: this version could lose rows"
+    "a newer loader has written the stored state (its format is 2, this version reads 1). Upgrade "
+    "the loader here: this version could lose rows"
 )
 
 

@@ -130,7 +130,7 @@ class _Sql(_Prepared):
         def store(key: str, value: str, version: int | None) -> None:
             with backend.engine.begin() as connection:
                 values = {"key": key, "value": value, "version": version}
-                connection.execute(backend._own.insert().values(values))
+                connection.execute(backend._table.insert().values(values))
 
         return store
 
