@@ -1,4 +1,4 @@
-"""Stamps a batch's rows with the loader's bookkeeping columns, whose names begin with ``_cq_``."""
+"""Adds the loader's columns, whose names begin with ``_cq_``, to the rows of a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS: dict[str, t.DataType] = {
 
 @dataclass(frozen=True)
 class Stamp:
-    """The sync's details that every row of a batch carries.
+    """The values that all rows of a batch have in common.
 
     Attributes:
         deleted: the source's column that marks deleted rows; see :func:`tombstone`.
@@ -41,36 +41,35 @@ class Stamp:
 
 
 def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
-    """Adds the ``_cq_`` columns, in their order.
+    """Adds the ``_cq_`` columns.
 
-    ``_cq_seq`` numbers the rows in the order in which the source emitted them: unique, increasing,
-    with gaps.
+    ``_cq_seq`` numbers the rows in the order of the source: unique, increasing, with gaps.
 
     Args:
-        rows: a column `_cq_deleted`, if there is one, marks rows that are tombstones, too; a column
-            `_cq_seq` numbers them if partitions are not in order.
+        rows: the source's rows. They may have a column `_cq_deleted`, which marks further
+            tombstones, and a column `_cq_seq`, if partitions are not in the source's order.
     """
-    own = rows.drop(DELETED, SEQUENCE)
-    numbered = SEQUENCE in rows.columns
-    gone = f.col(DELETED) if DELETED in rows.columns else f.lit(False)
+    source_rows = rows.drop(DELETED, SEQUENCE)
+    is_numbered = SEQUENCE in rows.columns
+    is_deleted = f.col(DELETED) if DELETED in rows.columns else f.lit(False)
     return rows.select(
-        *(f.col(quote_name(name)) for name in own.columns),
+        *(f.col(quote_name(name)) for name in source_rows.columns),
         f.lit(stamp.source).alias(SOURCE_NAME),
         f.lit(stamp.sync_time).cast("timestamp").alias("_cq_sync_time"),
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
-        f.col(SEQUENCE) if numbered else f.monotonically_increasing_id().alias(SEQUENCE),
-        row_hash(own.schema).alias(HASH),
-        (tombstone(rows, stamp.deleted) | gone).alias(DELETED),
+        f.col(SEQUENCE) if is_numbered else f.monotonically_increasing_id().alias(SEQUENCE),
+        row_hash(source_rows.schema).alias(HASH),
+        (tombstone(rows, stamp.deleted) | is_deleted).alias(DELETED),
         f.lit(stamp.generation).cast("bigint").alias(GENERATION),
     )
 
 
 def tombstone(rows: DataFrame, column: str | None) -> Column:
-    """Returns whether a row is a tombstone; never null.
+    """Returns a boolean column, never null: whether a row is a tombstone.
 
     Args:
-        column: the column that marks deleted rows: a boolean (true), a date or time (not null) or
-            a number (not 0); None if the source has no such column.
+        column: the column that marks deleted rows by true, by a date or time, or by a number other
+            than 0; None if the source has no such column.
     """
     if column is None:
         return f.lit(False)

@@ -1,8 +1,8 @@
-"""Cursor values: exact text, a type, and an order.
+"""Cursor values: exact text with a type and an order.
 
-A cursor never becomes a float and is never rounded: it is text from the database to the state
-and back. If Spark or the state holds fewer digits than the source (nanoseconds), it is floored, so
-that the next window begins at or before the row.
+A cursor is transferred as text from the database to the state and back, so it is never converted to
+a float or rounded. Only digits beyond the microsecond are cut off, so that the next window begins
+at or before the row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 EXACT = Context(prec=200)
-"""For arithmetic with decimals: by default, Python rounds to 28 digits."""
+"""The context of decimal arithmetic, as Python's default context rounds to 28 digits."""
 
 
 class CursorType(str, Enum):
@@ -34,18 +34,18 @@ class CursorType(str, Enum):
     DECIMAL = "decimal"
     DOUBLE = "double"
     DATE = "date"
-    TIMESTAMP = "timestamp"  # a wall clock, without zone
-    TIMESTAMPTZ = "timestamptz"  # an instant; its text is in UTC
+    TIMESTAMP = "timestamp"  # without a time zone
+    TIMESTAMPTZ = "timestamptz"  # with a time zone; the text is in UTC
     STRING = "string"
 
     @property
     def is_time(self) -> bool:
-        """True for types that can be compared with a database's clock."""
+        """Whether values of the type can be compared with the database's clock."""
         return self in (CursorType.DATE, CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
 
     @property
     def is_number(self) -> bool:
-        """True for types that take a lookback in steps."""
+        """Whether a lookback of the type is a number."""
         return self in (CursorType.INTEGER, CursorType.DECIMAL, CursorType.DOUBLE)
 
     @classmethod
@@ -76,7 +76,7 @@ _SPARK_TYPES = {
 }
 
 _MOST_DIGITS = 1000
-"""More than any database's numbers have; a few characters can name a billion of them."""
+"""No database's numbers have so many. A short text with an exponent could have billions."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
@@ -87,8 +87,8 @@ _TIMESTAMP = re.compile(
 class Cursor:
     """A cursor value: its exact text and its type.
 
-    Build it with :meth:`parse`, which normalizes timestamps
-    (``2025-01-01 00:00:00`` or, with a fraction, ``2025-01-01 00:00:00.123456``).
+    Create it with :meth:`parse`, which normalizes timestamps (``2025-01-01 00:00:00`` or, with a
+    fraction, ``2025-01-01 00:00:00.123456``).
     """
 
     text: str
@@ -96,13 +96,12 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, type_: CursorType) -> Cursor:
-        """Parses a cursor from text as a database, a spec or a state row writes it.
+        """Parses a cursor from the text of a database, a spec or a state row.
 
-        Fractions of a second beyond the microsecond are cut off (floored); instants with an offset
-        are converted to UTC.
+        Digits beyond the microsecond are cut off; times with an offset are converted to UTC.
 
         Raises:
-            ValueError: if the text is not a value of that type.
+            ValueError: if the text is not a value of the type.
         """
         text = text if type_ is CursorType.STRING else text.strip()
         if type_ is CursorType.INTEGER:
@@ -122,7 +121,7 @@ class Cursor:
             return cls(format(number, "f"), type_)
         if type_ is CursorType.DOUBLE:
             if not math.isfinite(float(text)):
-                # NaN and infinity are above every number: stored, they would hide all later rows.
+                # As a stored cursor, NaN or infinity would exclude all later rows.
                 raise ValueError(f"{text!r} is not a finite number")
             return cls(repr(float(text)), type_)
         if type_ is CursorType.DATE:
@@ -135,13 +134,13 @@ class Cursor:
 
     @staticmethod
     def is_finer(text: str | None, type_: CursorType) -> bool:
-        """Returns whether a source's text has digits that a cursor of its type does not keep."""
+        """Returns whether a source's text has digits that :meth:`parse` cuts off."""
         times = (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
         return type_ in times and re.search(r"\.\d{6}\d*[1-9]", text or "") is not None
 
     @property
     def next_microsecond(self) -> Cursor | None:
-        """The same time a microsecond later; None if that is beyond the calendar."""
+        """The time a microsecond later; None if that is after the year 9999."""
         try:
             return Cursor(_datetime_text(self.order + dt.timedelta(microseconds=1)), self.type)
         except OverflowError:
@@ -149,10 +148,9 @@ class Cursor:
 
     @property
     def order(self) -> Any:
-        """A value that sorts as the source sorts; strings sort as Python text.
+        """A value that sorts like the cursor in the source, except for strings.
 
-        String cursors follow the database's collation, which Python does not know: only the
-        database can order them.
+        Only the database can order string cursors, by their collation.
         """
         if self.type is CursorType.INTEGER:
             return int(self.text)
@@ -167,11 +165,10 @@ class Cursor:
         return self.text
 
     def minus(self, lookback: Lookback | None) -> Cursor:
-        """Returns this cursor moved back by a lookback; a date moves by whole days, rounded up.
+        """Returns the cursor minus a lookback; for a date, the lookback is rounded up to days.
 
         Raises:
-            TableError: if a number is given a duration, a time is given steps, or a string is
-                given any lookback.
+            TableError: if the lookback does not fit the cursor's type.
         """
         if lookback is None:
             return self
@@ -179,7 +176,7 @@ class Cursor:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
                 span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
-            # Not below the calendar's first day: the year 1 is a common default.
+            # Not before the year 1, which is a common default value.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _datetime_text(lower)
@@ -197,7 +194,7 @@ class Cursor:
 
 
 def clock_now(type_: CursorType) -> Cursor | None:
-    """Returns this machine's time in UTC as a cursor of a type; None if that is no time."""
+    """Returns this machine's time in UTC as a cursor; None if the type is not a time."""
     if not type_.is_time:
         return None
     now = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
@@ -205,7 +202,7 @@ def clock_now(type_: CursorType) -> Cursor | None:
 
 
 def later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
-    """Returns the later of two cursors of one type; of two strings, the right one.
+    """Returns the later of two cursors of the same type; for strings, the right one.
 
     See :attr:`Cursor.order`.
     """
@@ -217,7 +214,7 @@ def later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
 
 
 def parse_stored(text: str, type_: str, where: str) -> Cursor:
-    """Parses the cursor that a state row holds.
+    """Parses the cursor of a state row.
 
     Raises:
         StateError: if the text is not a value of the cursor's type.
@@ -228,7 +225,7 @@ def parse_stored(text: str, type_: str, where: str) -> Cursor:
         raise StateError(
             f"the stored cursor cannot be read: {problem}",
             where=where,
-            remedy="Look at it with `loader state show`, correct it with `loader state set`",
+            remedy="`loader state show` shows it; correct it with `loader state set`",
         ) from None
 
 

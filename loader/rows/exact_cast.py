@@ -1,4 +1,4 @@
-"""Casts texts to the types that a spec gives to columns, exactly or not at all."""
+"""Casts texts to the types of a spec's `column_types`, without losing a digit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import types as t
 
 from loader.spec.options import DECIMAL
 
-_OF_NAMES: dict[str, t.DataType] = {
+_TYPES: dict[str, t.DataType] = {
     "string": t.StringType(),
     "tinyint": t.ByteType(),
     "smallint": t.ShortType(),
@@ -23,70 +23,71 @@ _OF_NAMES: dict[str, t.DataType] = {
     "binary": t.BinaryType(),
 }
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
-_NO_NUMBER = r"^([+-]?(Infinity|inf)|NaN)$"
+_SPECIAL_NUMBER = r"^([+-]?(Infinity|inf)|NaN)$"
 _DAY = r"\d{4}-\d\d-\d\d"
 _DATE = rf"^{_DAY}([ T]00:00:00(\.0*)?)?$"
-_WALL = rf"{_DAY}([ T]\d\d:\d\d(:\d\d(\.\d{{0,6}}0*)?)?)?"
+_TIMESTAMP = rf"{_DAY}([ T]\d\d:\d\d(:\d\d(\.\d{{0,6}}0*)?)?)?"
 _ZONE = r" ?(Z|UTC|[+-]\d\d(:?\d\d)?)?"
 
 
 def data_type(name: str) -> t.DataType:
-    """Returns the type that an entry of `column_types` names."""
-    found = DECIMAL.fullmatch(name)
-    return t.DecimalType(int(found[1]), int(found[2])) if found else _OF_NAMES[name]
+    """Returns the type of an entry in `column_types`."""
+    decimal = DECIMAL.fullmatch(name)
+    return t.DecimalType(int(decimal[1]), int(decimal[2])) if decimal else _TYPES[name]
 
 
 def cast_exactly(text: Column, wanted: t.DataType, name: str) -> Column:
-    """Returns a text as a value of a type; fails the read where that would lose some of it.
+    """Casts a text to a type; the read fails on values that the cast would change.
 
-    A number keeps all its digits, a date has no time of day, and a time without a zone has none.
+    A text with more digits than the type is an error, as is a date with a time of day, or a
+    timestamp with a time zone for a type without one.
 
     Args:
-        text: the column.
-        wanted: one of the types that `column_types` takes.
+        text: the text column.
+        wanted: a type that `column_types` supports.
         name: the column's name, for the error.
     """
     if isinstance(wanted, t.StringType):
         return text
-    bare = f.trim(text)
-    made = bare.cast(wanted)
+    trimmed = f.trim(text)
+    value = trimmed.cast(wanted)
     if isinstance(wanted, (t.IntegralType, t.DecimalType)):
-        if isinstance(wanted, t.IntegralType):  # Spark casts no text with an exponent to one
-            made = bare.cast(t.DecimalType(38, 0)).cast("string").cast(wanted)
-        holds = bare.rlike(_NUMBER) & (_digits(bare) == _digits(made.cast("string")))
+        if isinstance(wanted, t.IntegralType):  # Spark casts no text with an exponent to an integer
+            value = trimmed.cast(t.DecimalType(38, 0)).cast("string").cast(wanted)
+        is_exact = trimmed.rlike(_NUMBER) & (_digits(trimmed) == _digits(value.cast("string")))
     elif isinstance(wanted, (t.FloatType, t.DoubleType)):
-        number = bare.rlike(_NUMBER) & (_digits(bare) == _digits(made.cast("string")))
-        holds = number | bare.rlike(_NO_NUMBER)
+        number = trimmed.rlike(_NUMBER) & (_digits(trimmed) == _digits(value.cast("string")))
+        is_exact = number | trimmed.rlike(_SPECIAL_NUMBER)
     elif isinstance(wanted, t.DateType):
-        holds = bare.rlike(_DATE)
+        is_exact = trimmed.rlike(_DATE)
     elif isinstance(wanted, t.TimestampNTZType):
-        holds = bare.rlike(f"^{_WALL}$")
+        is_exact = trimmed.rlike(f"^{_TIMESTAMP}$")
     elif isinstance(wanted, t.TimestampType):
-        holds = bare.rlike(f"^{_WALL}{_ZONE}$")
+        is_exact = trimmed.rlike(f"^{_TIMESTAMP}{_ZONE}$")
     elif isinstance(wanted, t.BinaryType):
         return text.cast(wanted)
     else:
-        holds = f.lit(True)
+        is_exact = f.lit(True)
     refusal = f.raise_error(
         f.concat(
             f.lit(f"{name} has the value '"),
             f.substring(text, 1, 80),
             f.lit(
-                f"', which {wanted.simpleString()} does not hold as it is: give the column another "
-                f"type in column_types ({name}: string holds every value), or correct the row"
+                f"', which {wanted.simpleString()} cannot store exactly: set another type for the "
+                f"column in column_types ({name}: string stores every value), or correct the row"
             ),
         )
     )
-    exact = f.when(holds, made)
+    exact = f.when(is_exact, value)
     return f.when(text.isNotNull() & exact.isNull(), refusal.cast(wanted)).otherwise(exact)
 
 
 def text_of(column: Column, kind: t.DataType, name: str) -> Column:
-    """Returns a value's text as Spark writes it; fails the read if bytes are not UTF-8.
+    """Casts a value to text like Spark; the read fails on bytes that are not UTF-8.
 
     Args:
-        column: the value.
-        kind: its type.
+        column: the value's column.
+        kind: the column's type.
         name: the column's name, for the error.
     """
     if isinstance(kind, (t.StructType, t.ArrayType, t.MapType)):
@@ -94,7 +95,7 @@ def text_of(column: Column, kind: t.DataType, name: str) -> Column:
     if not isinstance(kind, t.BinaryType):
         return column.cast("string")
     text = column.cast("string")
-    refusal = f.raise_error(f.lit(f"{name} has bytes that are no UTF-8: leave it binary"))
+    refusal = f.raise_error(f.lit(f"{name} has bytes that are not UTF-8: load it as binary"))
     same = text.cast("binary") == column
     return f.when(column.isNotNull() & ~same, refusal.cast("string")).otherwise(text)
 

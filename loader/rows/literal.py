@@ -1,4 +1,4 @@
-"""Spark literals; for database literals see :mod:`loader.sources.jdbc.dialect`."""
+"""Spark literals. For literals of databases see :mod:`loader.sources.jdbc.dialect`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def literal(cursor: Cursor, data_type: t.DataType) -> Column:
-    """Returns a cursor as a literal of its column's type: casts would keep Iceberg from pruning."""
-    from pyspark.sql import functions as f  # here, as `loader status` needs no Spark
+    """Returns a cursor as a literal of its column's type, with which Iceberg can prune files."""
+    from pyspark.sql import functions as f  # a late import, because `loader status` needs no Spark
     from pyspark.sql import types as t
 
-    wide = t.LongType() if cursor.type is CursorType.INTEGER else data_type
+    target = t.LongType() if cursor.type is CursorType.INTEGER else data_type
     if cursor.type is CursorType.INTEGER and isinstance(data_type, t.DecimalType):
-        wide = data_type
-    return f.lit(cursor.text).cast(wide)
+        target = data_type
+    return f.lit(cursor.text).cast(target)
 
 
 def text_literal(value: str) -> str:
-    """Quotes a text for Spark's parser, which interprets backslash escapes."""
+    """Quotes a text for Spark SQL, which interprets backslash escapes."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

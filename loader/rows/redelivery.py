@@ -1,12 +1,12 @@
-"""Prepares a window's rows for the append: stamps them and finds redelivered rows.
+"""Finds redelivered rows, and rows that overrule the order of cursors.
 
-A row is redelivered if it is identical to its key's newest version in raw. A value that goes
-back to an earlier one at the same cursor (A, B, A) is a new version, so only the newest counts.
+A row is redelivered if it is identical to its key's newest version in raw. Older versions do not
+matter: a value that changes back (A, B, A) is a new version.
 
-If the source itself declares the key, it has each key once, as it is now. Then a row whose cursor
-is lower than the cursor of its key's newest version is not an older version but the current one: a
-transaction that began earlier has committed later (`now()` is its start), or a user set the
-clock column back. Such a read overrules the order of cursors, and its batch begins a generation.
+If the source declares the key, it returns only the current version of each key. If its cursor is
+lower than the cursor of the newest version in raw, it is nevertheless the newer version: a
+transaction that began earlier has committed later (`now()` is its start), or a user has set the
+cursor column back. Such a row overrules the order of cursors, and its batch begins a generation.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ OVERRULES = "_cq_overrules"
 
 @dataclass(frozen=True)
 class Generations:
-    """The generations of raw that a window's rows are compared with.
+    """The generations of raw with which a window's rows are compared.
 
     Attributes:
-        base: the newest that began with a complete read; older ones are history.
-        current: the newest. It is above `base` if a later read overruled a cursor.
+        base: the newest generation that began with a full read; older generations are history.
+        current: the newest generation. It is higher than `base` if a later batch overruled cursors.
     """
 
     base: int
@@ -51,35 +51,35 @@ def flag_redelivered(
     generations: Generations,
     authoritative: bool,
 ) -> DataFrame:
-    """Adds two booleans to stamped rows.
+    """Adds two boolean columns to the rows of a batch.
 
-    ``_cq_redelivered``: raw's newest version is identical. ``_cq_overrules``: raw's newest
-    version has a higher cursor, but is out of date.
+    ``_cq_redelivered``: the key's newest version in raw is identical. ``_cq_overrules``: the key's
+    newest version in raw has a higher cursor, but is outdated.
 
-    Reads only raw rows that the window could deliver again (cursor at or above its lower bound, a
-    literal that Iceberg prunes files by), so the cost depends only on the rows near the boundary.
-    If the source does not order the cursor's texts by bytes, reads all of raw.
+    Reads only the rows of raw at or above the window's lower bound, which is a literal so that
+    Iceberg prunes files. The cost therefore depends only on the size of the window. If the cursor
+    is a string that the source does not order by bytes, reads all of raw.
 
     Args:
         raw: the raw table.
-        key: the primary key; if empty, compares whole rows, as many times as raw holds them.
-        window, bounds: the request to the source, and its answer.
-        authoritative: the source has each key once, as it is now. Otherwise the rows are
-            :func:`assign_generation` first.
+        key: the primary key; if empty, compares how often equal rows occur.
+        window, bounds: the request to the source, and the answer.
+        authoritative: whether the source returns only the current version of each key. Otherwise,
+            call :func:`assign_generation` first.
     """
-    region = _region(raw, window, bounds)
-    known = _comparable(raw, region, generations)
+    in_window = _select_window(raw, window, bounds)
+    known = _select_comparable(raw, in_window, generations)
     if not key:
         return _flag_by_multiplicity(rows, known)
     cursor = window.cursor.name if window.cursor else None
-    at = f.col(quote_name(cursor)) if cursor else f.lit(None).cast("string")
+    cursor_value = f.col(quote_name(cursor)) if cursor else f.lit(None).cast("string")
     payload = f.struct(f.col(HASH), f.col(DELETED))
     parts = [f"_cq_key_{i}" for i in range(len(key))]
     newest = (
         known.select(
             *(f.col(quote_name(name)).alias(part) for name, part in zip(key, parts, strict=False)),
             payload.alias("payload"),
-            at.alias("cursor"),
+            cursor_value.alias("cursor"),
             version_column(cursor).alias("version"),
             f.struct(f.col(GENERATION), payload).alias("placed"),
         )
@@ -93,28 +93,29 @@ def flag_redelivered(
         f.col(quote_name(n)).eqNullSafe(f.col(part)) for n, part in zip(key, parts, strict=False)
     ]
     joined = rows.join(newest, reduce(and_, same_key), "left")
-    found = f.col("_cq_newest")
-    ties = at.eqNullSafe(found["cursor"])
-    same = payload.eqNullSafe(found["payload"])
+    newest_version = f.col("_cq_newest")
+    same_cursor = cursor_value.eqNullSafe(newest_version["cursor"])
+    same_payload = payload.eqNullSafe(newest_version["payload"])
     if authoritative:
-        redelivered = found.isNotNull() & ties & same
+        redelivered = newest_version.isNotNull() & same_cursor & same_payload
     else:
-        # A version in an older generation no longer counts.
-        there = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
-        in_raw = f.coalesce(there, f.lit(False))
-        # Rows of one key that share raw's newest cursor are dropped or kept together: if (A, B)
-        # are read again, dropping only B would make A the newest.
-        group = Over.partitionBy(*(f.col(quote_name(name)) for name in key), ties)
+        # Versions in older generations are not compared.
+        exists = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
+        in_raw = f.coalesce(exists, f.lit(False))
+        # Rows of a key that have the newest cursor in raw are either all dropped or all appended:
+        # if (A, B) are read again, and only B is dropped, A would become the newest version.
+        group = Over.partitionBy(*(f.col(quote_name(name)) for name in key), same_cursor)
         all_in_raw = f.min(in_raw).over(group)
         last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
         redelivered = (
-            f.when(found.isNull(), f.lit(False))
-            .when(ties, all_in_raw & last.eqNullSafe(found["payload"]))
+            f.when(newest_version.isNull(), f.lit(False))
+            .when(same_cursor, all_in_raw & last.eqNullSafe(newest_version["payload"]))
             .otherwise(in_raw)
         )
-    # A null cursor sorts lowest, so it is below any other.
-    below = found["cursor"].isNotNull() & (at.isNull() | (at < found["cursor"]))
-    overrules = f.coalesce(below, f.lit(False)) if authoritative else f.lit(False)
+    # A null cursor is lower than any other.
+    newest_cursor = newest_version["cursor"]
+    is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
+    overrules = f.coalesce(is_below, f.lit(False)) if authoritative else f.lit(False)
     return joined.select(
         *(f.col(quote_name(name)) for name in rows.columns),
         redelivered.alias(REDELIVERED),
@@ -125,15 +126,15 @@ def flag_redelivered(
 def assign_generation(
     rows: DataFrame, raw: DataFrame, key: Sequence[str], generations: Generations
 ) -> DataFrame:
-    """Moves each stamped row to the generation that its key has in raw.
+    """Assigns each row to the generation of its key in raw.
 
-    For sources that may deliver several versions of a key, in any order. There the cursor decides
-    which version is newest, unless a read has overruled it (a repair). A repair does so only for
-    the keys that it wrote: their later rows join its generation and are compared with it there.
-    Rows of all other keys stay in the base generation, where versions with a higher cursor still
-    outrank late rows.
+    For sources that may return several versions of a key in any order. Their cursor determines the
+    newest version, unless a repair has overruled it. A repair does so only for the keys that it
+    wrote: later rows of these keys are appended in its generation. Rows of all other keys are
+    appended in the base generation, where versions with a higher cursor remain newer than late
+    rows.
 
-    Reads only raw's rows above the base: repaired rows, and later rows of the same keys.
+    Reads only the rows of raw above the base generation.
 
     Args:
         raw: the raw table.
@@ -156,59 +157,59 @@ def assign_generation(
 
 
 def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
-    """Gives each version of a key a generation of its own, in the order of their positions.
+    """Assigns a new generation to each version of a key, in the order of the source's log.
 
-    For versions in the order of the source's log: a later one is newer, regardless of its cursor.
+    So a later version is newer, regardless of its cursor.
 
     Args:
-        rows: stamped rows.
-        generation: the newest that raw has.
+        rows: the rows of a batch, with ``_cq_`` columns.
+        generation: the newest generation in raw.
     """
     order = Over.partitionBy(*(f.col(quote_name(name)) for name in key)).orderBy(SEQUENCE)
     number = f.row_number().over(order).cast("bigint")
     return rows.withColumn(GENERATION, f.lit(generation) + number)
 
 
-def hides_a_cursor(fresh: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Returns whether a row has no cursor, though some version of its key in raw has one.
+def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
+    """Returns whether a row without a cursor belongs to a key that has cursors in raw.
 
-    Reads raw's keys, so call it only for rows without a cursor that raw does not have yet.
+    Reads the keys of raw, so call it only if there are new rows without a cursor.
     """
     names = [quote_name(name) for name in key]
-    keys = fresh.where(f.col(quote_name(cursor)).isNull()).select(
+    keys = new_rows.where(f.col(quote_name(cursor)).isNull()).select(
         *(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names))
     )
     same = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
-    dated = raw.where(f.col(quote_name(cursor)).isNotNull())
-    return bool(dated.join(f.broadcast(keys), reduce(and_, same), "left_semi").take(1))
+    with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())
+    return bool(with_cursor.join(f.broadcast(keys), reduce(and_, same), "left_semi").take(1))
 
 
-def _comparable(raw: DataFrame, region: Column, generations: Generations) -> DataFrame:
-    """Returns the raw rows needed to find each key's newest version in a region.
+def _select_comparable(raw: DataFrame, in_window: Column, generations: Generations) -> DataFrame:
+    """Returns the rows of raw that are needed to find each key's newest version in a window.
 
-    A version of an older generation counts only together with all later batches: its key's newest
-    version may be in a newer generation, with a cursor below the region.
+    If the window contains versions of an older generation, all later batches are needed, too: the
+    newest version of a key may be in a newer generation with a lower cursor.
     """
     generation = f.col(GENERATION)
     if generations.base < generations.current:
-        older = raw.where(region).where(
+        older = raw.where(in_window).where(
             (generation >= generations.base) & (generation < generations.current)
         )
         [row] = older.agg(f.min(BATCH).alias("first")).collect()
         if row["first"] is not None:
             return raw.where(generation >= generations.base).where(
-                region | (f.col(BATCH) >= f.lit(row["first"]))
+                in_window | (f.col(BATCH) >= f.lit(row["first"]))
             )
-    return raw.where((generation == f.lit(generations.current)) & region)
+    return raw.where((generation == f.lit(generations.current)) & in_window)
 
 
 def _flag_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
-    said = f.struct(HASH, DELETED)
-    counts = known.groupBy(said.alias("_cq_known")).agg(f.count(f.lit(1)).alias("_cq_held"))
+    payload = f.struct(HASH, DELETED)
+    counts = known.groupBy(payload.alias("_cq_known")).agg(f.count(f.lit(1)).alias("_cq_held"))
     number = f.row_number().over(Over.partitionBy(HASH, DELETED).orderBy(SEQUENCE))
     return (
         rows.withColumn("_cq_number", number)
-        .join(counts, said.eqNullSafe(f.col("_cq_known")), "left")
+        .join(counts, payload.eqNullSafe(f.col("_cq_known")), "left")
         .select(
             *(f.col(quote_name(name)) for name in rows.columns),
             (f.col("_cq_number") <= f.coalesce(f.col("_cq_held"), f.lit(0))).alias(REDELIVERED),
@@ -217,12 +218,12 @@ def _flag_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
     )
 
 
-def _region(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
+def _select_window(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     floor = window.floor(bounds)
     if window.cursor is None or floor is None or window.cursor.collated:
-        return f.lit(True)  # only the source knows the order of collated texts
+        return f.lit(True)  # only the source can order collated strings
     name = window.cursor.name
-    # Raw keeps a column's name if only its case changes in the source.
+    # If the case of a column's name changes in the source, raw retains the old name.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
     column = f.col(quote_name(name))
     above = column >= literal(floor, data_type)

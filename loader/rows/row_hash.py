@@ -1,7 +1,7 @@
-"""Decides whether two versions of a row are the same: by a hash of its columns.
+"""Hashes the columns of a row, to decide whether two versions of it are equal.
 
-It matches columns by name, ignoring case, and it is null-safe. It ignores anything that does
-not change a value: the order of columns and fields, columns that are null, the width of a number.
+The hash is independent of differences that do not change a value: the order of columns and fields,
+the case of their names, columns that are null, and the width of a number.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from loader.rows.version_order import quote_name
 def row_hash(schema: t.StructType) -> Column:
     """Returns the xxhash64 of a row's columns.
 
-    Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would hash alike; each value is
-    therefore preceded by its column's name. Null columns are left out, so a column that the source
-    adds later does not make old rows look changed. Neither does widening a column: int and bigint,
-    float and double, and decimals of the same scale hash alike.
+    Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would have the same hash; each
+    value is therefore preceded by its column's name. Null columns are skipped, so that old rows
+    remain equal if the source adds a column. They also remain equal if a column is widened: int and
+    bigint, float and double, and decimals of the same scale have the same hash.
     """
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):
@@ -31,14 +31,14 @@ def row_hash(schema: t.StructType) -> Column:
 
 
 def _name_parts(path: tuple[str, ...], value: Column, data_type: t.DataType) -> list[Column]:
-    # A struct field is named by its whole path: otherwise a struct's last field and the column
-    # after the struct could swap values unnoticed.
+    # A field's name includes its path. Otherwise a struct's last field and the column after the
+    # struct could swap their values without changing the hash.
     name = f.lit("\x1f".join(path))
-    return [f.when(value.isNotNull(), name), _hashable(path, value, data_type)]
+    return [f.when(value.isNotNull(), name), _build_hash_input(path, value, data_type)]
 
 
-def _hashable(path: tuple[str, ...], value: Column, data_type: t.DataType) -> Column:
-    """Returns a column for which xxhash64 differs whenever the values differ."""
+def _build_hash_input(path: tuple[str, ...], value: Column, data_type: t.DataType) -> Column:
+    """Returns an expression whose xxhash64 differs if the values differ."""
     if isinstance(data_type, (t.ByteType, t.ShortType, t.IntegerType)):
         return value.cast("bigint")
     if isinstance(data_type, t.FloatType):
@@ -52,25 +52,27 @@ def _hashable(path: tuple[str, ...], value: Column, data_type: t.DataType) -> Co
             parts += _name_parts(inner, value.getField(field.name), field.dataType)
         return f.when(value.isNotNull(), f.struct(*parts))
     if isinstance(data_type, t.ArrayType):
-        of = data_type.elementType
-        return _hash_list(value, lambda element: f.struct(*_flag_null(path, element, of)))
+        element_type = data_type.elementType
+        return _hash_list(value, lambda element: f.struct(*_flag_null(path, element, element_type)))
     if isinstance(data_type, t.MapType):
-        key, held = data_type.keyType, data_type.valueType
-        # A map has no order, so its keys are sorted.
+        key, value_type = data_type.keyType, data_type.valueType
+        # The entries of a map are not ordered, so its keys are sorted.
         return _hash_list(
             f.array_sort(f.map_keys(value)),
-            lambda name: f.struct(_hashable(path, name, key), *_flag_null(path, value[name], held)),
+            lambda name: f.struct(
+                _build_hash_input(path, name, key), *_flag_null(path, value[name], value_type)
+            ),
         )
     return value
 
 
-def _hash_list(value: Column, hashable: Callable[[Column], Column]) -> Column:
-    # Includes the length: otherwise [[a], [b]] and [[a, b]] could hash alike.
-    return f.when(value.isNotNull(), f.struct(f.size(value), f.transform(value, hashable)))
+def _hash_list(value: Column, build_input: Callable[[Column], Column]) -> Column:
+    # Includes the length: otherwise [[a], [b]] and [[a, b]] could have the same hash.
+    return f.when(value.isNotNull(), f.struct(f.size(value), f.transform(value, build_input)))
 
 
 def _flag_null(
     path: tuple[str, ...], value: Column, data_type: t.DataType
 ) -> tuple[Column, Column]:
-    # A null in a list counts: [null, a] is not [a].
-    return value.isNull(), _hashable(path, value, data_type)
+    # A null in a list is a value: [null, a] differs from [a].
+    return value.isNull(), _build_hash_input(path, value, data_type)

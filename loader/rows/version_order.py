@@ -1,7 +1,7 @@
-"""The total order of a key's versions, in Python; `macros/version_order.sql` is the same in SQL.
+"""The order of a key's versions; `macros/version_order.sql` defines the same order in SQL.
 
-Generation, then cursor (nulls lowest), then batch, then position in the batch. A test checks that
-the two agree (`tests/dbt`).
+By generation, then cursor (nulls lowest), then batch, then position in the batch. A test in
+`tests/dbt` compares the two definitions.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ SOURCE_NAME = "_cq_source_name"
 
 
 def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[Any, ...]:
-    """Returns a sort key: the greatest is the newest version."""
+    """Returns a sort key, with which the newest version sorts last."""
     return (generation, cursor is not None, cursor if cursor is not None else 0, batch, seq)
 
 
 def version_column(cursor_field: str | None) -> Column:
-    """Returns the same order as a Spark struct, in which nulls sort lowest."""
+    """Returns the same sort key as a Spark struct, in which nulls sort lowest."""
     names = [GENERATION, *([cursor_field] if cursor_field else []), BATCH, SEQUENCE]
     return f.struct(*(f.col(quote_name(name)) for name in names))
 
 
 def quote_name(name: str) -> str:
-    """Quotes a column name for Spark's parser; it may have any characters."""
+    """Quotes a column name with any characters for Spark SQL."""
     return f"`{name.replace('`', '``')}`"

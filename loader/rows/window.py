@@ -1,7 +1,7 @@
-"""Computes the window of rows that one sync reads: pure functions over cursors.
+"""Computes the window of rows that a sync reads: pure functions of cursors.
 
-The lower bound is inclusive: a row with the same cursor as the last row read may have arrived
-since. Redelivered rows are dropped later, by comparing contents (:mod:`loader.rows.redelivery`).
+The lower bound is inclusive, because rows with the stored cursor may have been added since.
+Redelivered rows are dropped later, by comparing contents (:mod:`loader.rows.redelivery`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""In a mark: the cursor was set by hand since, so it holds even if the source is another one."""
+"""A key in a mark: a user has set the cursor, so it is valid even if the source was replaced."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class CursorField:
     """A table's cursor column and its type.
 
     Attributes:
-        collated: it is a text that the source does not order by bytes, as Spark does.
+        collated: whether it is a string column that the source does not order by bytes, as Spark
+            does.
     """
 
     name: str
@@ -35,29 +36,28 @@ class CursorField:
 
 @dataclass(frozen=True)
 class Window:
-    """A request to a source: the rows from `low` on, and rows without a cursor.
+    """A request to a source: the rows at or above `low`, and rows without a cursor.
 
     The source answers with :class:`Bounds`; :meth:`end` and :meth:`floor` combine the two.
 
     Attributes:
         cursor: the cursor column; None reads the whole table.
-        low: inclusive lower bound, lookback applied; None reads from the beginning.
-        high: inclusive upper bound; None means the highest cursor at the time of the request.
-        open_ended: if `high` is None, there is no upper bound: rows that arrive during the read
-            are read, too.
+        low: the inclusive lower bound, after the lookback; None reads from the beginning.
+        high: the inclusive upper bound; None for the highest cursor at the time of the request.
+        open_ended: if `high` is None, there is no upper bound: rows that are added during the read
+            are included.
         nulls: whether rows without a cursor are read.
-        mark: the connector's state as of the last sync that stored a cursor.
-        whole_microsecond: includes all rows within the microsecond that begins at `high`.
-        bounded: the user has set a lookback, so late rows lie no further below the cursor.
-        whole: reads all rows from the floor on, not only the late ones among those below `low`.
-            Without a key, rows are compared by how often they occur, so the source must deliver
-            the same range that is read from raw.
-        above: of all these rows, only those above this cursor are read.
-        initial: the lowest cursor that the spec asks for; None means all.
-        known: the cursor of the last sync; None if this one reads everything.
-        read_raw: reads columns of the rows that raw holds since its newest complete read, null in
-            those that raw lacks. Connectors may compare with them to find rows that were never
-            loaded.
+        mark: the connector's opaque state, which the last sync stored with the cursor.
+        whole_microsecond: whether the window includes all rows within the microsecond of `high`.
+        bounded: whether the user has set a lookback, which limits how late a row may be.
+        whole: whether all rows at or above the floor are read, not only late rows below `low`.
+            Without a key, rows are compared by how often they occur, so the range must be the same
+            in the source and in raw.
+        above: only rows above this cursor are read.
+        initial: the lowest cursor to load, from the spec; None for all.
+        known: the stored cursor; None if this sync reads everything.
+        read_raw: reads columns of the rows that raw has since its newest full read; columns that
+            raw lacks are null. Connectors may use it to find rows that were never loaded.
     """
 
     cursor: CursorField | None = None
@@ -77,13 +77,13 @@ class Window:
     )
 
     def end(self, bounds: Bounds) -> Cursor | None:
-        """Returns the highest cursor that a read delivers; None if it has no upper bound."""
+        """Returns the upper bound of a read; None if it has none."""
         if self.high is not None or self.open_ended:
             return self.high
         return bounds.high
 
     def floor(self, bounds: Bounds) -> Cursor | None:
-        """Returns the lowest cursor that a read delivers; None if it has no lower bound."""
+        """Returns the lower bound of a read, including late rows; None if it has none."""
         if self.low is None or bounds.reach is None:
             return self.low
         return self.low if self.low.order <= bounds.reach.order else bounds.reach
@@ -91,17 +91,17 @@ class Window:
 
 @dataclass(frozen=True)
 class Logged:
-    """The rows of a window if the source follows its log (`sync_mode: cdc`): versions, in order.
+    """The part of a source's log that a window reads (`sync_mode: cdc`): row versions, in order.
 
-    The rows have a last column ``_cq_deleted``. Nothing among them is redelivered, and whatever
-    their cursors say, a later row is the newer version.
+    The rows have a last column ``_cq_deleted``. None of them is redelivered, and a later row is
+    always the newer version, whatever its cursor.
 
     Attributes:
-        low: the position from which the log is read; None reads the table's rows instead, all of
-            them, which overrule what raw has.
-        high: the position up to which everything is in raw afterwards.
-        kept: how many bytes of log the source keeps for the loader; None if it does not say.
-        continued: a further piece of the table's rows is read, not the log: rows that raw lacks.
+        low: the log position at which reading begins; None reads all rows of the table instead, in
+            a new generation.
+        high: the log position up to which raw is complete after the batch.
+        kept: how many bytes of log the source retains for the loader; None if unknown.
+        continued: whether a further chunk of the table's first load is read, not the log.
     """
 
     low: str | None
@@ -112,27 +112,25 @@ class Logged:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A source's answer about a window, at one moment, before the rows are read.
+    """A source's answer to a window, from one snapshot, before the rows are read.
 
     Attributes:
-        rows: rows at or above the lower bound, and rows without a cursor; None if there are
-            some, but only reading them would tell how many.
-        nulls: how many of these have no cursor.
-        before: how many of these lie at or below the window's `known`; None if that was not
-            counted.
-        low, high: lowest and highest cursor among them.
-        finer: the highest cursor has digits beyond the microsecond, which `high` lacks.
-        clock: the source's own clock, in the cursor's type; None if it has none.
-        future: rows whose cursor lies beyond that clock.
-        reach: the cursor from which the connector reads late rows, by its mark.
-        mark: the connector's state for the next sync, stored with the cursor.
-        rewound: the source may reuse cursors: store its highest, even if it is below the stored
-            one.
-        settled: the stored mark expects late rows, this one does not: store it, even if there is
-            nothing else to store.
+        rows: the number of rows at or above the lower bound or without a cursor; None if there are
+            rows, but they cannot be counted.
+        nulls: the number of these rows that have no cursor.
+        before: the number of these rows at or below the window's `known`; None if not counted.
+        low, high: the lowest and the highest cursor of these rows.
+        finer: whether the highest cursor has digits beyond the microsecond, which `high` lacks.
+        clock: the time of the source's clock, in the cursor's type; None if unknown.
+        future: the number of rows whose cursor is later than the clock.
+        reach: the cursor from which the connector reads late rows, according to its mark.
+        mark: the connector's opaque state, to store with the cursor.
+        rewound: whether the source may reuse cursors, so that a lower cursor may be stored.
+        settled: whether the stored mark expects late rows and the new one does not. Then it is
+            stored even if nothing else has changed.
         notes: warnings for the user; the sync goes on.
-        log: the part of the source's log that the window covers; None if it does not follow one.
-        deletions: how often the source has deleted rows; see :meth:`Snapshot.deletions`.
+        log: the part of the source's log to read; None without `sync_mode: cdc`.
+        deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
     """
 
     rows: int | None
@@ -155,10 +153,9 @@ class Bounds:
 def lower_bound(
     stored: Cursor | None, initial: Cursor | None, lookback: Lookback | None
 ) -> Cursor | None:
-    """Returns the next window's inclusive lower bound: the stored cursor minus the lookback.
+    """Returns the inclusive lower bound of the next window: the stored cursor minus the lookback.
 
-    The first sync begins at the configured initial cursor, without a lookback. A lookback never
-    reaches below the initial cursor.
+    The first sync begins at the initial cursor. A lookback never goes below the initial cursor.
     """
     if stored is None:
         return initial
@@ -169,10 +166,11 @@ def lower_bound(
 
 
 def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
-    """Returns the cursor to store once the rows of `bounds` are safe.
+    """Returns the cursor to store after the rows of `bounds` are published.
 
-    It never moves back unless the source has, and it never exceeds the source's clock: a row dated
-    in the future is loaded, but does not hide later rows from the next syncs.
+    It is never lower than the stored cursor unless the source was rewound, and never later than the
+    source's clock. So a row that is dated in the future is loaded, but does not exclude later rows
+    from the next syncs.
     """
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:

@@ -24,7 +24,7 @@ from loader.rows.redelivery import (
     Generations,
     assign_generation,
     flag_redelivered,
-    hides_a_cursor,
+    has_lost_cursor,
     number_versions,
 )
 from loader.rows.version_order import GENERATION, quote_name
@@ -259,7 +259,7 @@ def _compare_with_raw(
             overrules = bool(planned.drift.notes)
             if not overrules and counts["new_nulls"] and plan.cursor:
                 new_versions = flagged.where(~f.col(REDELIVERED))
-                overrules = hides_a_cursor(new_versions, raw, plan.key, plan.cursor.name)
+                overrules = has_lost_cursor(new_versions, raw, plan.key, plan.cursor.name)
         extracted = _Extracted(
             None if is_empty else new_rows,
             read=counts["read"],

@@ -1,4 +1,4 @@
-"""Test suites that plugin authors import and run; they need pytest, the loader does not."""
+"""Test suites for authors of plug-ins; they need pytest, which the loader does not."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """The test suite that every state backend must pass.
 
-Subclass :class:`StateBackendContract` and give it four fixtures::
+Subclass :class:`StateBackendContract` and define four fixtures::
 
     class TestMine(StateBackendContract):
         @pytest.fixture
-        def reopened(self, tmp_path): return lambda: MyState(MyOptions(path=tmp_path), place)
+        def reopened(self, tmp_path): return lambda: MyState(MyOptions(path=tmp_path), location)
         @pytest.fixture
         def backend(self, reopened): …              # prepared, empty
         @pytest.fixture
-        def plant(self, backend): …                 # stores a row past all checks
+        def plant(self, backend): …                 # stores a row without checks
         @pytest.fixture(params=["down", "read-only"])
-        def broken(self, request): …                # one whose store is down or read-only
+        def broken(self, request): …                # a backend whose store is down or read-only
 """
 
 from __future__ import annotations
@@ -80,27 +80,27 @@ FOREIGN = [
 
 
 class Plant(Protocol):
-    """Stores a row unchecked, as another tool or an accident would; its version may be null."""
+    """Stores a row without checks, as another tool could; the version may be null."""
 
     def __call__(self, key: str, value: str, version: int | None) -> None: ...
 
 
 def at(batch: int, cursor: str | None = None, **changes: Any) -> TableState:
-    """A state with an integer cursor."""
-    made = Cursor.parse(cursor, CursorType.INTEGER) if cursor is not None else None
-    return TableState(batch=batch, cursor=made, cursor_field="id" if made else None, **changes)
+    """Returns a state with an integer cursor."""
+    parsed = Cursor.parse(cursor, CursorType.INTEGER) if cursor is not None else None
+    return TableState(batch=batch, cursor=parsed, cursor_field="id" if parsed else None, **changes)
 
 
 class StateBackendContract:
-    """The suite; the module's docstring says how to use it.
+    """The tests of a state backend; the module's docstring describes how to use them.
 
     Attributes:
-        rounds: how often two writers race.
+        rounds: how often concurrent writers are tested.
     """
 
     rounds = 10
 
-    def test_an_empty_backend_knows_nothing(self, backend: StateBackend) -> None:
+    def test_an_empty_backend_returns_nothing(self, backend: StateBackend) -> None:
         assert backend.rows() == []
         assert backend.rows(KEY) == []
         assert backend.newest(KEY) is None
@@ -112,14 +112,14 @@ class StateBackendContract:
         assert reopened().rows() == []
         assert reopened().read(KEY) is None
 
-    def test_preparing_again_keeps_what_is_there(
+    def test_preparing_again_keeps_existing_rows(
         self, backend: StateBackend, reopened: Callable[[], StateBackend]
     ) -> None:
         backend.write(KEY, at(1, "1"))
-        again = reopened()
-        again.prepare()
-        again.prepare()
-        assert again.read(KEY) == at(1, "1")
+        reopened_backend = reopened()
+        reopened_backend.prepare()
+        reopened_backend.prepare()
+        assert reopened_backend.read(KEY) == at(1, "1")
 
     def test_each_change_is_a_version_and_the_newest_wins(self, backend: StateBackend) -> None:
         for batch in (1, 2, 3):
@@ -158,7 +158,7 @@ class StateBackendContract:
         assert backend.read("shop.%") is None
         assert backend.read("shop.*") is None
 
-    def test_a_cursor_comes_back_as_it_went(
+    def test_a_cursor_is_read_as_it_was_written(
         self, backend: StateBackend, reopened: Callable[[], StateBackend]
     ) -> None:
         states = {
@@ -169,9 +169,9 @@ class StateBackendContract:
         }
         for key, state in states.items():
             backend.write(key, state)
-        again = reopened()
-        assert {key: again.read(key) for key in states} == states
-        assert {row.key: row.value for row in again.rows()} == {
+        reopened_backend = reopened()
+        assert {key: reopened_backend.read(key) for key in states} == states
+        assert {row.key: row.value for row in reopened_backend.rows()} == {
             key: state.to_json() for key, state in states.items()
         }
 
@@ -180,7 +180,7 @@ class StateBackendContract:
         backend.write(KEY, state)
         assert backend.read(KEY) == state
 
-    def test_a_null_version_counts_as_0(self, backend: StateBackend, plant: Plant) -> None:
+    def test_a_null_version_is_treated_as_0(self, backend: StateBackend, plant: Plant) -> None:
         plant(KEY, at(1, "1").to_json(), None)
         assert [(row.version, row.value) for row in backend.rows()] == [(0, at(1, "1").to_json())]
         assert backend.read(KEY) == at(1, "1")
@@ -198,7 +198,7 @@ class StateBackendContract:
             (at(3, "9"), at(4), at(3, "9")),
         ],
     )
-    def test_of_different_values_of_one_version_the_safe_one_counts(
+    def test_of_different_values_of_one_version_the_safe_one_is_used(
         self,
         backend: StateBackend,
         plant: Plant,
@@ -246,9 +246,9 @@ class StateBackendContract:
         for number, value in enumerate(FOREIGN):
             with pytest.raises(StateError, match=r"not written by this loader|cannot be read"):
                 raise AssertionError(value, backend.read(f"shop.t{number}"))
-        # they can still be shown and exported
+        # Such values can still be displayed and exported.
         assert sorted(row.value for row in backend.rows()) == sorted(FOREIGN)
-        backend.write("shop.t0", at(2, "2"))  # a person has decided
+        backend.write("shop.t0", at(2, "2"))  # a user may overwrite such a value
         assert backend.read("shop.t0") == at(2, "2")
 
     def test_rows_keep_their_version_and_time(
@@ -270,7 +270,7 @@ class StateBackendContract:
             backend.append([StateRow(KEY, at(1).to_json(), 1)])
         assert backend.read(KEY) == at(1)
 
-    def test_a_refused_row_takes_its_companions_along(self, backend: StateBackend) -> None:
+    def test_a_batch_with_a_refused_row_adds_nothing(self, backend: StateBackend) -> None:
         backend.write(KEY, at(1))
         fresh = StateRow("shop.a", at(1).to_json(), 1)
         with pytest.raises(StateError, match="exists already"):
@@ -281,28 +281,28 @@ class StateBackendContract:
         self, backend: StateBackend, reopened: Callable[[], StateBackend]
     ) -> None:
         for race in range(1, self.rounds + 1):
-            together = threading.Barrier(2)
-            ends: list[StateError | None] = []
+            barrier = threading.Barrier(2)
+            errors: list[StateError | None] = []
 
             def write(
                 cursor: str,
                 version: int = race,
-                together: threading.Barrier = together,
-                ends: list[StateError | None] = ends,
+                barrier: threading.Barrier = barrier,
+                errors: list[StateError | None] = errors,
             ) -> None:
-                own = reopened()
+                writer_backend = reopened()
                 row = StateRow(KEY, at(version, cursor).to_json(), version)
-                together.wait(timeout=60)
-                ends.append(_refusal(own, row))
+                barrier.wait(timeout=60)
+                errors.append(_refusal(writer_backend, row))
 
             writers = [threading.Thread(target=write, args=(c,)) for c in "12"]
             for writer in writers:
                 writer.start()
             for writer in writers:
                 writer.join(timeout=120)
-            assert len(ends) == 2
-            [refused] = [error for error in ends if error is not None]
-            assert "exists already" in str(refused)
+            assert len(errors) == 2
+            [error] = filter(None, errors)
+            assert "exists already" in str(error)
         assert [row.version for row in backend.rows(KEY)] == list(range(self.rounds, 0, -1))
 
     def test_writers_of_different_keys_do_not_disturb_each_other(
@@ -312,9 +312,9 @@ class StateBackendContract:
 
         def write(key: str) -> None:
             try:
-                own = reopened()
+                writer_backend = reopened()
                 for batch in range(1, self.rounds + 1):
-                    own.write(key, at(batch))
+                    writer_backend.write(key, at(batch))
             except BaseException as error:
                 failed.append(error)
 
@@ -360,7 +360,9 @@ class StateBackendContract:
         assert [row.version for row in backend.rows(KEY)] == [2, 2]
         assert backend.read(KEY) == at(1, "2")
 
-    def test_a_broken_store_is_told_with_what_where_and_remedy(self, broken: StateBackend) -> None:
+    def test_a_broken_store_raises_an_error_with_what_where_and_remedy(
+        self, broken: StateBackend
+    ) -> None:
         def use() -> None:
             broken.prepare()
             broken.write(KEY, at(1))

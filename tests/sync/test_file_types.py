@@ -189,7 +189,7 @@ def test_types_of_some_columns(project: Project) -> None:
         assert _types(project, f"fits_{form}", list(expected)) == expected, form
         error = errors[f"table drop.rounds_{form}"]
         assert "price has the value '1.555" in error
-        assert "which decimal(9,2) does not hold as it is" in error
+        assert "which decimal(9,2) cannot store exactly" in error
     for form in ("parquet", "json"):
         assert "code has the value 'x', which int does not" in errors[f"table drop.odd_{form}"]
     assert "Did you mean `price`?" in errors["table drop.typo"]

@@ -16,8 +16,6 @@ def test_a_value_that_is_not_ours_is_one_clear_error(text: str) -> None:
 
 def test_what_a_newer_loader_wrote_is_refused() -> None:
     newer = '{"batch": 1, "format": 2, "means": "something else"}'
-    with pytest.raises(
-        StateError, match=r"a newer .* \(its format is 2, this version reads 1\)"
-    ):
+    with pytest.raises(StateError, match=r"a newer .* \(its format is 2, this version reads 1\)"):
         TableState.from_json(newer, "shop.orders")
     assert TableState.from_json('{"batch": 1, "unknown": 1}', "shop.orders").batch == 1
