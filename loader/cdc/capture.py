@@ -58,10 +58,11 @@ class PostgresCapture(LogCapture):
 
 
 def _delegate(method: Method, by_queries: bool = False) -> Method:
-    """Returns a method that calls the same method of the snapshot that reads the given table.
+    """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        by_queries: always calls the snapshot for queries.
+        method: the method of the interface.
+        by_queries: whether to forward all calls to the snapshot for queries.
     """
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:

@@ -26,7 +26,7 @@ from pyspark.sql.window import Window as Over
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.position import Key, VisibleTransactions, is_visible, is_visible_to_chunk
 from loader.cdc.table_definition import LoggedColumn
-from loader.cdc.values import build_json_schema, convert_to_text, convert_value, is_left_out
+from loader.cdc.values import build_json_schema, convert_to_text, convert_value, is_omitted
 from loader.names import literal_path
 from loader.rows.bookkeeping import DELETED
 from loader.rows.exact_cast import cast_exactly
@@ -77,7 +77,7 @@ class Changes:
     def select_rows(self, spark: SparkSession, window: Window) -> DataFrame:
         """Returns the changes as rows in the log's order: the table's columns and `_cq_deleted`."""
         rows = self._split_versions(self._parse_changes(spark))
-        if self.spool.count_left_out(self.log_name):
+        if self.spool.count_omitted(self.log_name):
             rows = self._fill_values(rows, window)
         if self.spool.count_truncates(self.log_name):
             rows = self._expand_truncates(rows, window)
@@ -100,9 +100,9 @@ class Changes:
         """
         change = f.col("change")
         after = change.getField("after")
-        left_out = reduce(or_, [is_left_out(after, c, self.placeholder) for c in self.columns])
+        omitted = reduce(or_, [is_omitted(after, c, self.placeholder) for c in self.columns])
         is_new_key = self._has_new_key(change) | (change.getField("op") == "c")
-        rows = self._parse_changes(spark).where(is_new_key & left_out)
+        rows = self._parse_changes(spark).where(is_new_key & omitted)
         return not rows.isEmpty()
 
     def _has_new_key(self, change: Column) -> Column:
@@ -134,8 +134,12 @@ class Changes:
             .where((f.col("ordinal") >= self.first) & (f.col("ordinal") < len(self.spool)))
         )
         # A transaction that is visible in the load's first snapshot is visible in all of them.
-        first = self.earlier_chunks[0][1] if self.earlier_chunks else self.snapshot
-        return lines if first is None else lines.where(~is_visible(first, f.col(_TRANSACTION)))
+        first_snapshot = self.earlier_chunks[0][1] if self.earlier_chunks else self.snapshot
+        return (
+            lines
+            if first_snapshot is None
+            else lines.where(~is_visible(first_snapshot, f.col(_TRANSACTION)))
+        )
 
     def _split_versions(self, lines: DataFrame) -> DataFrame:
         """Returns a row for each version and tombstone; a TRUNCATE is a tombstone without a key."""
@@ -168,7 +172,7 @@ class Changes:
             )
         return rows.select(_NUMBER, _PART, "row.*")
 
-    def _build_row(self, row: Column, deleted: bool, insert: Column) -> Column:
+    def _build_row(self, row: Column, is_deleted: bool, is_insert: Column) -> Column:
         keys = {name.lower() for name in self.key}
         fields = []
         missing: list[Column] = []
@@ -176,7 +180,7 @@ class Changes:
         for i, (column, field) in enumerate(
             zip(self.columns, self.table.schema.fields, strict=True)
         ):
-            is_written = not deleted or field.name.lower() in keys
+            is_written = not is_deleted or field.name.lower() in keys
             has_replaced = self.spool.warnings.has_replaced_elements(column.name)
             if not is_written:
                 value = f.lit(None)
@@ -184,15 +188,15 @@ class Changes:
                 value = cast_exactly(convert_to_text(row, column), field.dataType, field.name)
             else:
                 value = convert_value(row, column, field.dataType, has_replaced)
-            is_missing = f.lit(False) if deleted else is_left_out(row, column, self.placeholder)
+            is_missing = f.lit(False) if is_deleted else is_omitted(row, column, self.placeholder)
             missing.append(is_missing)
-            value = f.when(~is_missing, value) if column.is_toastable and not deleted else value
+            value = f.when(~is_missing, value) if column.is_toastable and not is_deleted else value
             fields.append(value.cast(field.dataType).alias(field.name))
         return f.struct(
             *fields,
-            f.lit(deleted).alias(DELETED),
+            f.lit(is_deleted).alias(DELETED),
             f.array(*missing).alias(_MISSING),
-            insert.alias(_INSERT),
+            is_insert.alias(_INSERT),
         )
 
     def _fill_values(self, rows: DataFrame, window: Window) -> DataFrame:
@@ -204,12 +208,12 @@ class Changes:
         by_row_id = Over.partitionBy(_ROW_ID).orderBy(_NUMBER, _PART)
         columns = []
         for i, field in enumerate(self.table.schema.fields):
-            name = f.col(quote_name(field.name))
+            column = f.col(quote_name(field.name))
             if not self.columns[i].is_toastable:
-                columns.append(name)
+                columns.append(column)
                 continue
             is_missing = f.col(_MISSING).getItem(i)
-            value = f.when(~is_missing & ~f.col(DELETED), f.struct(name.alias("value")))
+            value = f.when(~is_missing & ~f.col(DELETED), f.struct(column.alias("value")))
             previous = f.last(value, ignorenulls=True).over(by_row_id)
             refusal = f.raise_error(
                 f.lit(
@@ -220,7 +224,7 @@ class Changes:
             filled = f.when(previous.isNotNull(), previous.getField("value")).otherwise(
                 refusal.cast(field.dataType)
             )
-            columns.append(f.when(is_missing, filled).otherwise(name).alias(field.name))
+            columns.append(f.when(is_missing, filled).otherwise(column).alias(field.name))
         return versions.select(_NUMBER, _PART, *columns, DELETED, _MISSING, _INSERT).where(
             f.col(_NUMBER) > 0
         )

@@ -38,7 +38,7 @@ from loader.sources.jdbc.interface import (
 from loader.spark.error_translation import DatabaseError
 
 _MAX_SNAPSHOTS = 4
-"""A run opens no more snapshots for single tables, because each needs a connection."""
+"""The maximum number of snapshots for single tables, because each needs a connection."""
 
 
 class FirstLoads:
@@ -117,7 +117,7 @@ class FirstLoads:
     def refuse_lossy_values(self, table: SourceTable) -> None:
         """Refuses values that the lake cannot store.
 
-        An earlier run checked this in another snapshot, if it began the load.
+        Called if another run began the load, because that run checked another snapshot.
 
         Raises:
             TableError: if there are such values.
@@ -167,14 +167,14 @@ class FirstLoads:
         if not is_resumed or loaded != [table]:
             with database.connect() as connection:
                 self._slot.await_open_transactions(connection)
-        moment = self._stack.enter_context(open_exported_snapshot(database, loaded))
-        snapshot = JdbcSnapshot(database, moment)
+        exported = self._stack.enter_context(open_exported_snapshot(database, loaded))
+        snapshot = JdbcSnapshot(database, exported)
         self._stack.callback(snapshot.close)
         self._snapshots |= {other.ref.name: snapshot for other in loaded}
         return snapshot
 
     def _lock_slot(self) -> int:
-        """Locks the slot at its position, which it returns; waits while another run moves it.
+        """Prevents other runs from moving the slot, and returns the slot's position.
 
         The lock has a separate connection, so the server releases it even if the process crashes.
 

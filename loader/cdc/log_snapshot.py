@@ -363,7 +363,7 @@ class LogSnapshot(Snapshot):
         name = build_log_name(table)
         if spool.count_truncates(name):
             return "it was truncated during its first load"
-        is_incomplete = spool.count_left_out(name) and self._build_changes(
+        is_incomplete = spool.count_omitted(name) and self._build_changes(
             table, columns, mark, spool
         ).has_incomplete_key_changes(self.database.spark)
         return (

@@ -74,7 +74,7 @@ def check_requirements(
             error = denied
         if error is None and names[build_log_name(table)] > 1:
             error = TableError(
-                f"another table is called {build_log_name(table)} in the log, too",
+                f"another table also has the name {build_log_name(table)} in the log",
                 where=location,
                 remedy="Read one of them by a cursor (sync_mode: incremental)",
             )

@@ -63,6 +63,7 @@ class SourceSlot:
     """A source's slot and publication.
 
     Args:
+        database: the source's database.
         name: the name of the slot and of the publication.
     """
 
@@ -145,11 +146,11 @@ class SourceSlot:
             connection.execute(build_publication_sql(name, tables, new=existing is None))
 
     def read_publication(self, connection: Connection) -> dict[tuple[str, str], str] | None:
-        """Returns a fingerprint of each published table; None if there is no publication.
+        """Returns the publication's tables; None if there is no publication.
 
-        A fingerprint changes if the table was removed from the publication and added again, if
-        another table has its name, or if the publication's options were changed. It is stored
-        under the table's schema and name.
+        Returns a fingerprint for each schema and table name. It changes if the table was removed
+        from the publication and added again, if another table has the name, or if the
+        publication's options were changed.
         """
         text = self.database.dialect.text(self.name)
         has_schemas = connection.major_version >= 15

@@ -23,7 +23,7 @@ class SlotSetup:
 
     Attributes:
         slot: the slot.
-        created: whether this run has created the slot, so that it misses all earlier changes.
+        created: whether this run has created the slot. A new slot lacks all earlier changes.
         system: the cluster's identity and timeline; empty if the role may not read them.
         published: a fingerprint of each table's publication (`SourceSlot.read_publication`).
         refused: the errors of tables that cannot be read from the log, by name.

@@ -339,7 +339,7 @@ class TableDefinitions:
         """Refuses changes in which Debezium has replaced a value by null.
 
         Raises:
-            TableError: if there is such a change; names the column.
+            TableError: if there is such a change.
         """
         for column in columns:
             if spool.warnings.has_replaced_values(build_log_name(table), column.name):
@@ -353,9 +353,9 @@ class TableDefinitions:
     def read_partitions(
         self, table: SourceTable, mark: Mark | None
     ) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and why the log lacks changes since the mark, if it does.
+        """Returns a table's partitions, and a reason to read all rows again; empty if none.
 
-        Also reads the table's fingerprints, into `catalogs`.
+        Also stores the table's fingerprints in `catalogs`.
         """
         with self.database.connect(self.get_location(table)) as connection:
             fingerprints = read_fingerprints(connection, self._quote_relation(table))

@@ -121,7 +121,7 @@ def _convert_time_to_text(raw: Column, column: LoggedColumn) -> Column:
     return text
 
 
-def is_left_out(row: Column, column: LoggedColumn, placeholder: str) -> Column:
+def is_omitted(row: Column, column: LoggedColumn, placeholder: str) -> Column:
     """Returns whether the log omits a value because an update did not change it; never null.
 
     Debezium then writes a placeholder, which depends on the type (:class:`Placeholder`).

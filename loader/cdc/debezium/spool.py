@@ -243,7 +243,7 @@ class ChangeSpool:
         """Returns the number of a table's TRUNCATEs."""
         return self._count("truncates", table)
 
-    def count_left_out(self, table: str) -> int:
+    def count_omitted(self, table: str) -> int:
         """Returns the maximum number of a table's changes that lack a value."""
         return self._count("unavailable", table)
 
