@@ -26,11 +26,11 @@ _FILES = "files"
 def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     """Returns fingerprints of a table and its columns, indexes and partitions.
 
-    A fingerprint is the last transaction that wrote the catalog row, and a hash of the properties
-    that may change without harm, such as a column's default. The keys are:
+    A fingerprint consists of the id of the last transaction that wrote the catalog row, and a hash
+    of the properties that may change without harm, such as a column's default. The keys are:
 
-    - `column 3`, `index 16390`, `partition 16400`: the catalog row with this number.
-    - `table 16384`: the table's row type. Renaming the table writes it, and a GRANT does not.
+    - `column 3`, `index 16390`, `partition 16400`: the catalog row with this number or id.
+    - `table 16384`: the table's row type. A rename rewrites it, but a GRANT does not.
     - `identity 16384`: the replica identity of a table or leaf partition.
     - `files`: a hash of the data files, which changes if the table is rewritten.
 

@@ -200,7 +200,7 @@ class Changes:
         )
 
     def _fill_values(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Fills the values that the log omits from the previous version of each row."""
+        """Fills values that the log omits, using the previous version of each row."""
         rows = self.cache(rows)
         versions = self._add_row_ids(
             self._add_raw_versions(rows, window), self._list_key_changes(rows)

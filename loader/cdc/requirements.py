@@ -230,7 +230,7 @@ def check_table(
         if inherited == "true":
             unmet.append(
                 UnmetRequirement(
-                    f"other tables inherit from {leaf}", "Read each of them as a table of its own"
+                    f"other tables inherit from {leaf}", "Read each of them as a separate table"
                 )
             )
         if secured == "true" and not any("row-level" in requirement.what for requirement in unmet):
@@ -324,7 +324,7 @@ def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetReq
 def find_unpublishable_tables(
     connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
 ) -> dict[str, UnmetRequirement]:
-    """Returns the tables that this role cannot add to the publication, with the requirement."""
+    """Returns the tables that this role cannot publish, each with the unmet requirement."""
     dialect = slot.database.dialect
     published = slot.read_publication(connection)
     missing = {}
@@ -357,7 +357,7 @@ def find_unpublishable_tables(
     )
     refused = [name for name, row in zip(missing, rows, strict=True) if set(row) != {"true"}]
     names = [missing[name] for name in refused]
-    # If this role can publish some of the tables, the loader creates the publication with those.
+    # If this role can publish other tables, the loader creates the publication with them first.
     sql = build_publication_sql(
         dialect.quote(slot.name), names, new=published is None and len(names) == len(missing)
     )

@@ -83,7 +83,7 @@ class LoggedColumn:
 
 
 def has_text(column: LoggedColumn) -> bool:
-    """Returns whether the log's values can be converted to the text that PostgreSQL writes."""
+    """Returns whether the log contains the text that PostgreSQL would write for a value."""
     return not column.is_array and column.kind not in FLOATS
 
 
@@ -320,7 +320,7 @@ class TableDefinitions:
                     f"the log does not have the text of {columns[index].name} "
                     f"({columns[index].declared}) as the database writes it",
                     where=f"{where}, column_types",
-                    remedy="Remove the column from it, or read the table by a cursor "
+                    remedy="Remove the column from column_types, or read the table by a cursor "
                     "(sync_mode: incremental)",
                 )
         return columns

@@ -244,7 +244,7 @@ class ChangeSpool:
         return self._count("truncates", table)
 
     def count_omitted(self, table: str) -> int:
-        """Returns the maximum number of a table's changes that lack a value."""
+        """Returns an upper bound of the number of a table's changes that lack a value."""
         return self._count("unavailable", table)
 
     def get_folder(self, table: str) -> Path:
