@@ -122,7 +122,7 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
     ran = project.run()
     assert any("is gone: all rows are read again" in warning for warning in ran.warnings)
     assert newest(project, "things", "id", "v") == [(1, 11)]
-    # somebody took the table out of the publication for a while
+    # another user removed the table from the publication and added it again
     postgres_database.execute(
         "alter publication strandline_shop drop table things",
         "update things set v = 12",
@@ -130,11 +130,11 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
     )
     ran = project.run()
     assert ran.warnings == ["shop.things: the publication was changed: all rows are read again"]
-    # what would leave changes out is refused
+    # a publication that excludes changes is refused
     for change, says in {
-        "set (publish = 'insert, update')": "leaves out some kinds of changes",
+        "set (publish = 'insert, update')": "excludes some kinds of changes",
         "set (publish = 'insert, update, delete, truncate')": "",
-        "set table things where (id > 5)": "leaves out rows or columns of things",
+        "set table things where (id > 5)": "excludes rows or columns of things",
         "set table things": "",
     }.items():
         postgres_database.execute(f"alter publication strandline_shop {change}")
