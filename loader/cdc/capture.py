@@ -61,7 +61,6 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
     """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        method: the method of the interface.
         by_queries: whether to forward all calls to the snapshot for queries.
     """
 

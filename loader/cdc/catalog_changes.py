@@ -112,7 +112,6 @@ def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, st
 
     Args:
         before: the result of :func:`read_fingerprints` at the last sync.
-        current: its current result.
     """
     for name in sorted(set(before) & set(current)):
         kind = name.partition(" ")[0]
@@ -219,7 +218,6 @@ def describe_partition_changes(
 
     Args:
         before: the ids of the partitions at the last sync.
-        current: the current partitions.
     """
     if set(before) - set(current):
         return "a partition was detached or dropped"

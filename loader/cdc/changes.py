@@ -373,7 +373,6 @@ def find_missing_keys(
 
     Args:
         rows: all rows of the source.
-        table: the table.
         key: the names of the key's columns.
         read_raw: reads columns of raw (:attr:`Window.read_raw`).
     """

@@ -45,7 +45,6 @@ class FirstLoads:
     """The first loads of a run.
 
     Args:
-        slot: the source's slot and publication.
         tables: all tables of the run with `sync_mode: cdc`.
         stack: a stack that is closed at the end of the run.
 
@@ -92,8 +91,6 @@ class FirstLoads:
         """Returns a table's next chunk, and the transactions that are visible in its snapshot.
 
         Args:
-            table: the table.
-            key: the columns of its key.
             previous_key: the last key of the previous chunk; None for the first chunk.
         """
         self._lock_slot()
@@ -290,9 +287,7 @@ def find_next_chunk(
 
     Args:
         connection: a connection with the table's snapshot.
-        dialect: the SQL of the database.
         relation: the quoted table.
-        key: the columns of the key.
         previous_key: the last key of the previous chunk; None for the first chunk.
         size: the maximum number of rows.
         readers: the number of parallel readers.

@@ -60,7 +60,6 @@ class LogSnapshot(Snapshot):
     first table needs changes.
 
     Args:
-        database: the source's database.
         tables: all tables of the run with `sync_mode: cdc`.
         stack: a stack that is closed at the end of the run.
     """

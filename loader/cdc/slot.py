@@ -63,7 +63,6 @@ class SourceSlot:
     """A source's slot and publication.
 
     Args:
-        database: the source's database.
         name: the name of the slot and of the publication.
     """
 

@@ -224,7 +224,6 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
 
     Args:
         before: the result of :func:`list_by_number` at the last sync.
-        columns: the current columns.
     """
     dropped = set(before) - {str(column.number) for column in columns}
     for column in columns:
@@ -247,7 +246,6 @@ def describe_unknown_names(
     Args:
         names: the column names in the changes since the last sync.
         before: the result of :func:`list_by_number` at the last sync.
-        columns: the current columns.
     """
     current = {column.name for column in columns}
     for name in sorted(set(names) - current):

@@ -57,7 +57,6 @@ def convert_value(
 
     Args:
         row: a change's `before` or `after`.
-        column: the column.
         data_type: the JDBC reader's type for the column.
         has_replaced: whether Debezium has replaced elements of an array in this column by null.
     """
@@ -89,7 +88,6 @@ def convert_to_text(row: Column, column: LoggedColumn) -> Column:
 
     Args:
         row: a change's `before` or `after`.
-        column: the column.
     """
     raw = row.getField(column.name)
     if column.kind == "bytea":
@@ -128,7 +126,6 @@ def is_omitted(row: Column, column: LoggedColumn, placeholder: str) -> Column:
 
     Args:
         row: a change's `before` or `after`.
-        column: the column.
         placeholder: Debezium's text for a value that the log omits.
     """
     if not column.is_toastable or (column.is_array and column.kind not in DETECTABLE_ARRAYS):

@@ -186,7 +186,6 @@ def build_debezium_settings(
     """Returns Debezium's settings, which include passwords.
 
     Args:
-        options: the source's options.
         slot: the name of the slot and of the publication.
         log_names: the tables, `schema.table`.
         placeholder: the text that Debezium writes for a value that the log omits.

@@ -62,7 +62,6 @@ def read_into_spool(
     """Runs Debezium until it reads the request's marker; returns the spool.
 
     Args:
-        request: the request.
         where: the source, for messages.
         is_past_marker: returns whether the slot is lost or was moved past the marker. Debezium
             would then wait for the marker forever: it starts at the slot's position, and creates

@@ -64,7 +64,6 @@ class ConversionWarnings:
 
         Args:
             table: the table's name in the log. Warnings without a table apply to all tables.
-            column: the column's name.
         """
         prefixes = tuple(f"{name}{end}" for name in (f"{table}.{column}", column) for end in " '")
         return any(mention.startswith(prefixes) for mention in self.mentions)
@@ -78,7 +77,6 @@ class SpoolWriter:
     """Writes a spool, in Debezium's process.
 
     Args:
-        folder: the spool's folder.
         tables: the tables' names in the log, `schema.table`. Their indexes are the folder names.
         placeholder: Debezium's text for a value that the log omits.
     """
@@ -113,7 +111,6 @@ class SpoolWriter:
         """Ends the current transaction.
 
         Args:
-            transaction: its id in the log.
             end: the position after its commit.
         """
         self._transactions.write(_ENTRY.pack(end, transaction))
@@ -194,7 +191,6 @@ class ChangeSpool:
     """A complete spool.
 
     Args:
-        folder: the spool's folder.
         tables: the same tables as for the writer, in the same order.
         warnings: Debezium's warnings about replaced values.
     """
