@@ -40,7 +40,7 @@ from loader.cdc.table_definition import (
 from loader.cdc.wal_reader import LogRead, LogReader
 from loader.errors import TableError
 from loader.rows.bookkeeping import DELETED
-from loader.rows.window import Bounds, Logged, Window
+from loader.rows.window import Bounds, LogRange, Window
 from loader.sources.interface import Snapshot, SourceTable
 from loader.sources.jdbc.interface import Database
 from loader.spark.temporary_files import private_folder
@@ -148,10 +148,10 @@ class LogSnapshot(Snapshot):
         return Bounds(
             rows=None if has_changes else 0,
             mark=next_mark.to_dict(),
-            settled=next_mark.position - mark.position >= SEGMENT_BYTES
+            must_store_mark=next_mark.position - mark.position >= SEGMENT_BYTES
             or (next_mark.snapshot, next_mark.partitions, next_mark.catalog)
             != (mark.snapshot, mark.partitions, mark.catalog),
-            log=Logged(
+            log=LogRange(
                 format_position(mark.position),
                 format_position(next_mark.position),
                 setup.slot.retained_bytes,
@@ -166,9 +166,9 @@ class LogSnapshot(Snapshot):
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
         assert bounds.log is not None
-        if bounds.log.low is None or bounds.log.continued:
+        if bounds.log.low is None or bounds.log.is_first_load_chunk:
             rows = self._loads.read(spark, table, bounds).withColumn(DELETED, f.lit(False))
-            if window.read_raw is None or bounds.log.continued:
+            if window.read_raw is None or bounds.log.is_first_load_chunk:
                 return rows
             return rows.unionByName(
                 find_missing_keys(rows, table, self._definitions.list_key(table), window.read_raw)
@@ -187,7 +187,7 @@ class LogSnapshot(Snapshot):
         with self.database.connect(self._definitions.get_location(table)) as connection:
             return Bounds(
                 None,
-                log=Logged(
+                log=LogRange(
                     format_position(mark.position), format_position(self.slot.read_end(connection))
                 ),
             )
@@ -323,8 +323,8 @@ class LogSnapshot(Snapshot):
             bounds,
             rows=rows if window.read_raw is None else None,
             mark=mark.to_dict(),
-            settled=True,
-            log=Logged(None, format_position(mark.position), setup.slot.retained_bytes),
+            must_store_mark=True,
+            log=LogRange(None, format_position(mark.position), setup.slot.retained_bytes),
             notes=(*notes, *bounds.notes),
         )
 
@@ -343,8 +343,8 @@ class LogSnapshot(Snapshot):
         return Bounds(
             rows=chunk.rows,
             mark=next_mark.to_dict(),
-            settled=True,
-            log=Logged(position, position, setup.slot.retained_bytes, continued=True),
+            must_store_mark=True,
+            log=LogRange(position, position, setup.slot.retained_bytes, is_first_load_chunk=True),
             notes=("continues a first load that was interrupted",) if is_resumed else (),
         )
 

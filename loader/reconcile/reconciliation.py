@@ -118,7 +118,7 @@ class Reconciliation:
         sync.report_phase("comparing")
         wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
         contents = sync.snapshot.contents(
-            lake.spark, plan.table, plan.key, wanted, unique=plan.authoritative
+            lake.spark, plan.table, plan.key, wanted, unique=plan.is_authoritative
         )
         reconciled = Reconciled(lake)
         last = {}

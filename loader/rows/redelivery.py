@@ -49,7 +49,7 @@ def flag_redelivered(
     window: Window,
     bounds: Bounds,
     generations: Generations,
-    authoritative: bool,
+    is_authoritative: bool,
 ) -> DataFrame:
     """Adds two boolean columns to the rows of a batch.
 
@@ -64,8 +64,8 @@ def flag_redelivered(
         raw: the raw table.
         key: the primary key; if empty, compares how often equal rows occur.
         window, bounds: the request to the source, and the answer.
-        authoritative: whether the source returns only the current version of each key. Otherwise,
-            call :func:`assign_generation` first.
+        is_authoritative: whether the source returns only the current version of each key.
+            Otherwise, call :func:`assign_generation` first.
     """
     in_window = _select_window(raw, window, bounds)
     known = _select_comparable(raw, in_window, generations)
@@ -96,7 +96,7 @@ def flag_redelivered(
     newest_version = f.col("_cq_newest")
     same_cursor = cursor_value.eqNullSafe(newest_version["cursor"])
     same_payload = payload.eqNullSafe(newest_version["payload"])
-    if authoritative:
+    if is_authoritative:
         redelivered = newest_version.isNotNull() & same_cursor & same_payload
     else:
         # Versions in older generations are not compared.
@@ -115,7 +115,7 @@ def flag_redelivered(
     # A null cursor is lower than any other.
     newest_cursor = newest_version["cursor"]
     is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
-    overrules = f.coalesce(is_below, f.lit(False)) if authoritative else f.lit(False)
+    overrules = f.coalesce(is_below, f.lit(False)) if is_authoritative else f.lit(False)
     return joined.select(
         *(f.col(quote_name(name)) for name in rows.columns),
         redelivered.alias(REDELIVERED),

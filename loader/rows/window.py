@@ -49,13 +49,14 @@ class Window:
         nulls: whether rows without a cursor are read.
         mark: the connector's opaque state, which the last sync stored with the cursor.
         whole_microsecond: whether the window includes all rows within the microsecond of `high`.
-        bounded: whether the user has set a lookback, which limits how late a row may be.
-        whole: whether all rows at or above the floor are read, not only late rows below `low`.
+        has_lookback: whether the user has set a lookback, which limits how late a row may be.
+        is_exhaustive: whether all rows at or above the floor are read, including rows below `low`
+            that are not late.
             Without a key, rows are compared by how often they occur, so the range must be the same
             in the source and in raw.
         above: only rows above this cursor are read.
         initial: the lowest cursor to load, from the spec; None for all.
-        known: the stored cursor; None if this sync reads everything.
+        stored_cursor: the stored cursor; None if this sync reads everything.
         read_raw: reads columns of the rows that raw has since its newest full read; columns that
             raw lacks are null. Connectors may use it to find rows that were never loaded.
     """
@@ -66,11 +67,11 @@ class Window:
     open_ended: bool = False
     nulls: bool = True
     mark: Mapping[str, Any] | None = None
-    bounded: bool = False
-    whole: bool = False
+    has_lookback: bool = False
+    is_exhaustive: bool = False
     above: Cursor | None = None
     initial: Cursor | None = None
-    known: Cursor | None = None
+    stored_cursor: Cursor | None = None
     whole_microsecond: bool = False
     read_raw: Callable[[Sequence[str]], DataFrame] | None = field(
         default=None, compare=False, repr=False
@@ -90,7 +91,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Logged:
+class LogRange:
     """The part of a source's log that a window reads (`sync_mode: cdc`): row versions, in order.
 
     The rows have a last column ``_cq_deleted``. None of them is redelivered, and a later row is
@@ -100,14 +101,14 @@ class Logged:
         low: the log position at which reading begins; None reads all rows of the table instead, in
             a new generation.
         high: the log position up to which raw is complete after the batch.
-        kept: how many bytes of log the source retains for the loader; None if unknown.
-        continued: whether a further chunk of the table's first load is read, not the log.
+        retained_bytes: how many bytes of log the source retains for the loader; None if unknown.
+        is_first_load_chunk: whether a further chunk of the table's first load is read, not the log.
     """
 
     low: str | None
     high: str
-    kept: int | None = None
-    continued: bool = False
+    retained_bytes: int | None = None
+    is_first_load_chunk: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,17 +119,18 @@ class Bounds:
         rows: the number of rows at or above the lower bound or without a cursor; None if there are
             rows, but they cannot be counted.
         nulls: the number of these rows that have no cursor.
-        before: the number of these rows at or below the window's `known`; None if not counted.
+        rows_up_to_cursor: the number of these rows at or below the window's `stored_cursor`; None
+            if not counted.
         low, high: the lowest and the highest cursor of these rows.
-        finer: whether the highest cursor has digits beyond the microsecond, which `high` lacks.
+        is_finer: whether the highest cursor has digits beyond the microsecond, which `high` lacks.
         clock: the time of the source's clock, in the cursor's type; None if unknown.
         future: the number of rows whose cursor is later than the clock.
         reach: the cursor from which the connector reads late rows, according to its mark.
         mark: the connector's opaque state, to store with the cursor.
-        rewound: whether the source may reuse cursors, so that a lower cursor may be stored.
-        settled: whether the stored mark expects late rows and the new one does not. Then it is
-            stored even if nothing else has changed.
-        notes: warnings for the user; the sync goes on.
+        is_rewound: whether the source may reuse cursors, so that a lower cursor may be stored.
+        must_store_mark: whether the mark must be stored even if nothing else has changed, for
+            example because no more late rows are expected.
+        notes: warnings for the user; the sync continues.
         log: the part of the source's log to read; None without `sync_mode: cdc`.
         deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
     """
@@ -141,13 +143,13 @@ class Bounds:
     future: int = 0
     reach: Cursor | None = None
     mark: Mapping[str, Any] | None = None
-    settled: bool = False
-    rewound: bool = False
-    finer: bool = False
+    must_store_mark: bool = False
+    is_rewound: bool = False
+    is_finer: bool = False
     notes: tuple[str, ...] = ()
-    log: Logged | None = None
+    log: LogRange | None = None
     deletions: int = 0
-    before: int | None = None
+    rows_up_to_cursor: int | None = None
 
 
 def lower_bound(
@@ -175,4 +177,4 @@ def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:
         high = bounds.clock
-    return high if bounds.rewound and high is not None else later(stored, high)
+    return high if bounds.is_rewound and high is not None else later(stored, high)

@@ -1,4 +1,4 @@
-"""The file of ``loader state export``: reads its lines, and chooses the rows to import."""
+"""Reads the file that ``loader state export`` writes, and chooses the rows to import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
         SpecError: if a line is not from an export.
         StateError: if a line's value is not a state of this loader.
     """
-    found: dict[str, list[StateRow]] = {}
+    rows_by_key: dict[str, list[StateRow]] = {}
     for number, line in enumerate(_read_lines(file), start=1):
         if not line.strip():
             continue
@@ -36,9 +36,9 @@ def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
         except NewerStateError as error:
             raise NewerStateError(error.what, where=where, remedy=error.remedy) from None
         except StateError as error:
-            raise StateError(error.what, where=where, remedy="Leave the line out") from None
-        found.setdefault(row.key, []).append(row)
-    return {key: sorted(rows, key=lambda row: row.version) for key, rows in found.items()}
+            raise StateError(error.what, where=where, remedy="Delete the line") from None
+        rows_by_key.setdefault(row.key, []).append(row)
+    return {key: sorted(rows, key=lambda row: row.version) for key, rows in rows_by_key.items()}
 
 
 def _read_lines(file: IO[str]) -> Iterator[str]:
@@ -48,12 +48,12 @@ def _read_lines(file: IO[str]) -> Iterator[str]:
         raise SpecError(
             "not UTF-8 text",
             where=file.name,
-            remedy="Name the file that `loader state export` wrote",
+            remedy="Choose a file that `loader state export` wrote",
         ) from None
 
 
 def _parse_row(read: Any) -> StateRow:
-    """Returns the row that a line describes; raises one of many exceptions if it does not."""
+    """Returns the row of a line; raises various exceptions if the line is invalid."""
     at, version = read.get("updated_at"), read["version"]
     version = 0 if version is None else version
     if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= LARGEST:
@@ -70,24 +70,24 @@ def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool
     Raises:
         StateError: if the backend has another value of the same or a newer version.
     """
-    newest = choose_effective_row([row for row in rows if row.version == rows[-1].version], _silent)
-    there = state.newest(key)
+    newest = choose_effective_row([row for row in rows if row.version == rows[-1].version], _ignore_warning)
+    stored = state.newest(key)
     assert newest is not None
-    if there is None:
+    if stored is None:
         return [row for row in rows if row.version < newest.version] + [newest]
-    if there.value == newest.value:
+    if stored.value == newest.value:
         return []
     if not force:
-        TableState.refuse_newer(there.value, key)
-    if there.version >= newest.version and not force:
+        TableState.refuse_newer(stored.value, key)
+    if stored.version >= newest.version and not force:
         raise StateError(
-            f"the backend has version {there.version}, the file {newest.version}, and they differ",
+            f"the backend has version {stored.version}, the file {newest.version}, and they differ",
             where=f"state {key}",
-            remedy="Nothing was imported. Leave the table out of the file, or overwrite the "
+            remedy="Nothing was imported. Remove the table from the file, or overwrite the "
             "backend's value with --force",
         )
-    return [StateRow(key, newest.value, there.version + 1)]
+    return [StateRow(key, newest.value, stored.version + 1)]
 
 
-def _silent(text: str) -> None:
-    """Ignores the notes on an export's versions: they are imported as they are."""
+def _ignore_warning(text: str) -> None:
+    """Ignores warnings about conflicting versions: all versions of the file are imported."""

@@ -78,12 +78,12 @@ def find_append_only_window(
         return None
     if window.cursor is None or window.low is None or last_cursor is None or window.cursor.collated:
         return None
-    if bounds.log or bounds.deletions or bounds.nulls or bounds.finer or not bounds.rows:
+    if bounds.log or bounds.deletions or bounds.nulls or bounds.is_finer or not bounds.rows:
         return None
     has_overruled = prior.state.base not in (None, prior.state.generation)
-    if (has_overruled and not plan.authoritative) or not lake.exists(plan.lake_table):
+    if (has_overruled and not plan.is_authoritative) or not lake.exists(plan.lake_table):
         return None
-    rest = snapshot.digest(plan.table, window, bounds.before, until=last_cursor)
+    rest = snapshot.digest(plan.table, window, bounds.rows_up_to_cursor, until=last_cursor)
     if rest is None or may_exceed(lake, plan.lake_table, window.cursor.name, last_cursor):
         return None
     stored = prior.state.boundary
@@ -109,7 +109,7 @@ def build_boundary(
     low = lower_bound(after.cursor, plan.initial, plan.options.lookback)
     if low is None or _may_begin_below(low, window.low):
         return None  # the digest would include rows that this sync does not read
-    next_window = Window(plan.cursor, low, nulls=window.nulls, whole=window.whole)
+    next_window = Window(plan.cursor, low, nulls=window.nulls, is_exhaustive=window.is_exhaustive)
     return _build_boundary(plan, after.batch, snapshot.digest(plan.table, next_window))
 
 

@@ -102,7 +102,7 @@ def describe_metadata(plan: TablePlan) -> list[str]:
     if plan.table.indexed and cursor.name not in {*plan.table.indexed, "xmin"}:
         notes.append(f"{cursor.name} has no index: every sync scans the whole table")
     if cursor.type is CursorType.DATE:
-        notes.append("a date cursor is coarse: each sync reads the whole last day again")
+        notes.append("a date cursor is coarse: each sync reads the last day again")
     if cursor.collated:
         notes.append(
             "the database orders this string cursor by a collation: each sync compares its rows "
@@ -195,7 +195,7 @@ def discover_tables(
                 TableError(
                     f"its account may not read {len(denied)} of {len(refs)} tables: {examples}",
                     where=where,
-                    remedy="Grant it select on those that you want",
+                    remedy="Grant it select on the tables that you need",
                 )
             )
     return tables_found, errors, denials

@@ -43,7 +43,7 @@ def sync_locked_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> S
     sync.report_step("locked")
     with sync.lake.unchanging(sync.plan.lake_table):
         prior = recover(sync)
-        while True:  # one batch; a connector or a backfill may have more
+        while True:  # a single batch, except for some connectors and backfills
             planned = plan_batch(sync, prior)
             sync.report_step("windowed")
             with sync.read_slot, extract(sync, planned) as batch:

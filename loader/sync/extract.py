@@ -54,8 +54,8 @@ class Batch:
         record: the ledger row.
         state: the state to store if the rows are published.
         idle_state: the state to store if no row is appended.
-        expected_rows: how many rows the source counted, if the number of rows read must match and
-            has not been checked yet.
+        expected_rows: how many rows the source counted, if the number of rows read must be equal
+            and is not checked yet.
         is_followed: returns whether the table has another batch after this one.
     """
 
@@ -158,10 +158,10 @@ def _describe(
         rows_read=extracted.read,
         rows_redelivered=extracted.redelivered or 0,
         rows_null_cursor=nulls if plan.cursor and not planned.correction else None,
-        lookback=lookback.text if lookback and window.bounded else None,
+        lookback=lookback.text if lookback and window.has_lookback else None,
         started_at=began,
         schema_changes="; ".join(planned.drift.notes) or None,
-        log_bytes=log.kept if log else None,
+        log_bytes=log.retained_bytes if log else None,
     )
     return Batch(
         extracted.rows,
@@ -190,7 +190,7 @@ def _read_rows(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator
         plan_simply(lake.spark)
     rows = stamp_rows(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     expected_rows = bounds.rows if snapshot.is_steady(plan.table) else None
-    if bounds.log is not None and bounds.log.low is not None and not bounds.log.continued:
+    if bounds.log is not None and bounds.log.low is not None and not bounds.log.is_first_load_chunk:
         with _number_log_versions(rows, plan, planned.state.generation) as extracted:
             yield extracted
         return
@@ -218,13 +218,15 @@ def _compare_with_raw(
     window, bounds = planned.window, planned.bounds
     raw = own_rows(plan, sync.lake.frame(plan.lake_table))
     generations = Generations(state.base or state.generation, state.generation)
-    if generations.base < generations.current and plan.key and not plan.authoritative:
+    if generations.base < generations.current and plan.key and not plan.is_authoritative:
         rows = assign_generation(rows, raw, plan.key, generations)
     deleted = find_deleted(plan, raw, sync.snapshot.deletions(sync.lake.spark, plan.table))
-    if keeps_redeliveries and not plan.authoritative and deleted is None:
+    if keeps_redeliveries and not plan.is_authoritative and deleted is None:
         yield _Extracted(rows, expected_rows=expected_rows)
         return
-    flagged = flag_redelivered(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
+    flagged = flag_redelivered(
+        rows, raw, plan.key, window, bounds, generations, plan.is_authoritative
+    )
     if deleted is not None:
         flagged = correct_deleted(flagged, deleted, plan)
     size = sync.snapshot.estimate_bytes(plan.table, window, bounds) if has_few_rows else None
@@ -253,7 +255,7 @@ def _compare_with_raw(
                 new_rows = new_rows.drop(REDELIVERED).unionByName(tombstones)
                 is_empty, overrules = False, True
             overrules, condition = overrules and plan.cursor is not None, f.col(OVERRULES)
-        elif plan.authoritative and not overrules:
+        elif plan.is_authoritative and not overrules:
             # An ALTER changes rows but not their cursors. In a new generation they are no conflict
             # # for the dbt test `cursor_conflict`.
             overrules = bool(planned.drift.notes)
@@ -322,7 +324,7 @@ def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dic
 
 @contextmanager
 def _number_log_versions(rows: DataFrame, plan: TablePlan, base: int) -> Iterator[_Extracted]:
-    """Yields row versions from the source's log, each in a newer generation than the one before."""
+    """Yields row versions from the source's log; each version of a key begins a generation."""
     rows = number_versions(rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         [counts] = rows.agg(

@@ -155,7 +155,7 @@ class Ingest:
         return "; ".join(messages) or None
 
     def explain(self, error: Exception) -> str:
-        """Returns what the program that pushed a batch is to read of an error."""
+        """Returns the error message for the program that pushed a batch."""
         self.java_error = self.java_error or explain_java_end(error, SERVER)
         if isinstance(error, LoaderError):
             return str(error)

@@ -318,8 +318,8 @@ def _build_shared_name_error(rivals: Sequence[TableRef], owner: str, source: str
         f"{', '.join(names[:-1])} and {names[-1]} would share the raw table "
         f"{rivals[0].lake_name}{loaded}",
         where=f"source {source}, tables",
-        remedy="Load one of them through a second source with another `schema`, or name "
-        "it in skip_tables",
+        remedy="Load one of them through a second source with another `schema`, or exclude "
+        "it with skip_tables",
     )
 
 
@@ -330,6 +330,6 @@ def _build_takeover_error(lake: Lake, ref: TableRef, owner: str, source: str) ->
         f"loaded from {ref.place}",
         where=f"table {name}",
         remedy="If this is the same table, renamed or moved, read all of it again: `loader run "
-        f"--full-refresh --select {name}`. If not, write the right one's name in `tables` of "
+        f"--full-refresh --select {name}`. If not, write the right table's name in `tables` of "
         f"source {source}, with its schema",
     )

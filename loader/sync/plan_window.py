@@ -131,7 +131,11 @@ def advance_state(
     before = prior.state
     cursor = before.cursor if bounds.future > 0 else after.cursor
     boundary = {**after.boundary, "batch": before.batch} if after.boundary else None
-    is_same = cursor == before.cursor and not bounds.settled and boundary in (None, before.boundary)
+    is_same = (
+        cursor == before.cursor
+        and not bounds.must_store_mark
+        and boundary in (None, before.boundary)
+    )
     if is_same or not (before.batch or is_resumed):
         return before
     moved = before.move_cursor(cursor, after.cursor_field)
@@ -197,10 +201,10 @@ def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: 
         open_ended=reads_everything and not snapshot.is_steady(plan.table),
         nulls=plan.options.null_cursor != "exclude",
         mark=mark,
-        bounded=plan.options.lookback is not None,
-        whole=not plan.key,
+        has_lookback=plan.options.lookback is not None,
+        is_exhaustive=not plan.key,
         initial=plan.initial,
-        known=None if is_full else prior.state.cursor,
+        stored_cursor=None if is_full else prior.state.cursor,
         read_raw=None if is_full else _open_raw_reader(plan, lake, prior),
     )
 
@@ -233,7 +237,7 @@ def _find_full_window(
     plan: TablePlan, snapshot: Snapshot, window: Window, bounds: Bounds, added: Sequence[str]
 ) -> Window | None:
     """Returns a window of all rows if rows outside the window have values in added columns."""
-    if window.known is None or not added or not plan.key:
+    if window.stored_cursor is None or not added or not plan.key:
         return None
     inside = snapshot.count_values(plan.table, added, window, bounds)
     if inside is None:
@@ -243,7 +247,7 @@ def _find_full_window(
         low=plan.initial,
         open_ended=not snapshot.is_steady(plan.table),
         mark=None,
-        known=None,
+        stored_cursor=None,
     )
     # In this order, rows that are inserted between the two counts can only raise the second one.
     everywhere = snapshot.count_values(plan.table, added, full_window, None) or 0

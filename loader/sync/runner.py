@@ -38,7 +38,7 @@ from loader.sync.table_sync import TableSync
 Work = Callable[[TableSync], SyncRecord | None]
 
 RECORD_SECONDS = 60.0
-"""How long the progress of a finished table waits to be written with that of other tables."""
+"""How long the progress of a finished table waits to be written together with other tables."""
 
 
 _log = logging.getLogger("loader")

@@ -119,7 +119,7 @@ class TablePlan:
         return self.table.ref.lake_name
 
     @property
-    def authoritative(self) -> bool:
+    def is_authoritative(self) -> bool:
         """Whether the source declares the key, so that it returns each key's current version once.
 
         Files, connectors with a mark, and tables whose key only the spec declares, may return
@@ -213,7 +213,7 @@ def plan_table(
             remedy=f"Declare one in the source, or set table_options.{table.ref.name}.primary_key "
             "and the table's REPLICA IDENTITY to an index on it, or to FULL",
         )
-    has_versions = bool(planned.key) and not planned.authoritative
+    has_versions = bool(planned.key) and not planned.is_authoritative
     if has_versions and cursor is not None and cursor.collated and cursor.name not in planned.key:
         raise TableError(
             f"the source orders the column {cursor.name} by a collation or as an enum, and only "
@@ -221,7 +221,7 @@ def plan_table(
             "newest",
             where=f"{where}, cursor_field",
             remedy="Choose a time or a number; or declare the primary key in the source; or, if it "
-            'is a text, give it a collation that orders by bytes (PostgreSQL: "C")',
+            'is a text, set a collation that orders by bytes (PostgreSQL: "C")',
         )
     return planned
 

@@ -23,14 +23,14 @@ class TableSync:
 
     Attributes:
         plan: the table's options, checked against the source.
-        lease: the table's lock. It is taken before the source's snapshot: an older snapshot could
-            bring back rows that another run's last batch has replaced.
+        lease: the table's lock. It is acquired before the source's snapshot is opened: an older
+            snapshot could restore rows that another run's last batch has replaced.
         snapshot: the source's snapshot.
         stores: the lake, the state store and the ledger.
         watch: reports progress, and stops the sync on request.
         run_id: the run's id in the ledger.
-        defer_progress: adds state and ledger row to those of the run's other tables, which are
-            written together before the tables are unlocked; None writes them immediately.
+        defer_progress: collects the state and the ledger row, to write them together with the run's
+            other tables before they are unlocked; None writes them immediately.
         progress: state and ledger as read after locking; None if :func:`recover` must read them.
         read_slot: entered while a batch is read and written, to limit how many run in parallel.
     """

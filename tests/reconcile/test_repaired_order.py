@@ -82,7 +82,7 @@ class Raw:
         if self.base < self.generation:
             frame = assign_generation(frame, raw, ["id"], generations)
         judged = flag_redelivered(
-            frame, raw, ["id"], window, Bounds(None), generations, authoritative=False
+            frame, raw, ["id"], window, Bounds(None), generations, is_authoritative=False
         )
         where = judged.where(f"not {REDELIVERED}").select("_cq_seq", "_cq_generation")
         kept = {row[0]: row[1] for row in where.collect()}

@@ -127,7 +127,7 @@ def test_discover_lists_what_the_account_may_read_and_says_what_it_may_not(
         assert [e["table"] for e in found.events if e["event"] == "table"] == ["a"]
         assert found.warnings == [
             "source shop: its account may not read 2 of 3 tables: alias, secret. Grant it select "
-            "on those that you want"
+            "on the tables that you need"
         ]
     finally:
         postgres_database.execute(f"drop owned by {role}", f"drop role {role}")

@@ -170,7 +170,7 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
     errors = [error.replace("Consider to choose", "Choose") for error in ran.errors]
     assert sorted(errors) == [
         "source shop, tables: a.b and a_b would share the raw table a_b. Load one of them through "
-        "a second source with another `schema`, or name it in skip_tables",
+        "a second source with another `schema`, or exclude it with skip_tables",
         *(
             f"table shop.{name}: the raw table would be called {name}, and names that begin with "
             "_cq_ are the loader's own. Read it through a view of another name in the source"
@@ -225,7 +225,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
         f"table shop.Orders: the raw table {project.schema}.Orders was loaded from public.orders, "
         "and would now be loaded from public.Orders. If this is the same table, renamed or "
         "moved, read all of it again: `loader run --full-refresh --select shop.Orders`. If not, "
-        "write the right one's name in `tables` of source shop, with its schema",
+        "write the right table's name in `tables` of source shop, with its schema",
     ]
     assert _appended(ran) == {
         "shop.Orders": ("failed", None),

@@ -59,8 +59,8 @@ def test_the_fate_of_a_database(system: str, xmin: int, fate: DatabaseContinuity
 def test_a_cursor_goes_back_only_with_its_source() -> None:
     low, high = (Cursor(text, CursorType.INTEGER) for text in ("6", "12"))
     assert next_cursor(high, Bounds(3, high=low)) == high
-    assert next_cursor(high, Bounds(3, high=low, rewound=True)) == low
-    assert next_cursor(high, Bounds(0, rewound=True)) == high
+    assert next_cursor(high, Bounds(3, high=low, is_rewound=True)) == low
+    assert next_cursor(high, Bounds(0, is_rewound=True)) == high
 
 
 def test_a_time_that_is_finer_than_a_cursor() -> None:

@@ -70,7 +70,7 @@ def test_a_key_is_authoritative_where_the_source_has_each_once(
 ) -> None:
     options = {} if configured is None else {"primary_key": configured}
     planned = _plan(table=_table(primary_key=declared), cursor_field="id", **options)
-    assert (planned.key, planned.authoritative) == (key, authoritative)
+    assert (planned.key, planned.is_authoritative) == (key, authoritative)
 
 
 def test_a_full_refresh_needs_no_cursor() -> None:
@@ -110,7 +110,7 @@ def test_a_text_whose_order_nobody_knows_is_refused_where_versions_come_at_once(
         _plan(
             table=_table(primary_key=(), collated=collated), primary_key=["id"], cursor_field="note"
         )
-    assert _plan(table=_table(collated=collated), cursor_field="note").authoritative
+    assert _plan(table=_table(collated=collated), cursor_field="note").is_authoritative
 
 
 @pytest.mark.parametrize("name", ["_cq_batch", "_CQ_SEQ", "_cq_mine"])
@@ -143,7 +143,7 @@ def test_where_nothing_is_new_the_cursor_follows_what_raw_has(
     wanted = TableState(
         batch=known.next_batch, cursor=Cursor(str(after), CursorType.INTEGER), cursor_field="id"
     )
-    bounds = Bounds(0, future=future, settled=settled, mark={"at": 2})
+    bounds = Bounds(0, future=future, must_store_mark=settled, mark={"at": 2})
     state = advance_state(known, wanted, bounds)
     assert state.batch == known.state.batch
     assert (state.cursor.order if state.cursor else None, state.mark) == (cursor, {"at": mark})

@@ -38,7 +38,7 @@ def test_an_export_is_read_with_or_without_a_byte_order_mark() -> None:
 )
 def test_what_is_no_text_is_refused_as_that(content: bytes) -> None:
     assert refused(content) == (
-        "state.jsonl: not UTF-8 text. Name the file that `loader state export` wrote"
+        "state.jsonl: not UTF-8 text. Choose a file that `loader state export` wrote"
     )
 
 
@@ -75,4 +75,4 @@ def test_a_value_that_is_no_state_is_refused(value: str, why: str) -> None:
     told = refused({**LINE, "value": value})
     assert told.startswith("state.jsonl, line 1: the stored state ")
     assert why in told
-    assert told.endswith("Leave the line out")
+    assert told.endswith("Delete the line")

@@ -60,7 +60,7 @@ def test_a_cursor_goes_back_only_with_its_source(
         assert after.order >= stored
     if after is not None and clock is not None and (stored is None or stored <= clock):
         assert after.order <= clock, "a row that is dated in the future blinds later syncs"
-    rewound = next_cursor(before, replace(bounds, rewound=True))
+    rewound = next_cursor(before, replace(bounds, is_rewound=True))
     if high is not None:
         assert rewound == _at(high if clock is None else min(high, clock))
 

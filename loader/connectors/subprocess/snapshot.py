@@ -193,7 +193,7 @@ class ProgramSnapshot(Snapshot):
             future=counts.future,
             reach=low,
             mark=mark,
-            settled=mark != window.mark,
+            must_store_mark=mark != window.mark,
             notes=piece.notes,
             deletions=counts.deletions,
         )

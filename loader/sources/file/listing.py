@@ -241,7 +241,7 @@ def select_held(window: Window, table: SourceTable) -> Column | None:
     The files at the cursor are read again. Rows without a key are recognised by all of their
     values, and these are others once a file has changed a column's type for all files.
     """
-    if not window.whole or window.read_raw is None or window.low is None:
+    if not window.is_exhaustive or window.read_raw is None or window.low is None:
         return None
     raw = window.read_raw(table.schema.names).schema
     types = zip(raw.fields, table.schema.fields, strict=True)

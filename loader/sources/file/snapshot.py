@@ -99,7 +99,7 @@ class FileSnapshot(Snapshot):
             future=found["future"],
             reach=reach,
             mark=mark,
-            settled=mark != window.mark,
+            must_store_mark=mark != window.mark,
         )
 
     def read(

@@ -137,7 +137,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             ends = self.ends(table, cursor)
             counted = f"count({self.dialect.time(column) if type_.is_time else column})"
             counts = self._digests and self.is_steady(table) and not cursor.collated
-            known = window.known if counts else None
+            known = window.stored_cursor if counts else None
             wanted = ["count(*)", counted, *ends]
             wanted += [self._count_up_to(column, known)] if known else []
             wanted += self._list_unusual_counts(table, cursor)
@@ -153,7 +153,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
                 reach = bottom  # nothing lies below
-                if window.whole:
+                if window.is_exhaustive:
                     [(rows, dated)] = connection.rows(
                         f"select count(*), {counted} from {relation}"
                         f"{self.where(table, window, Bounds(None, reach=reach))}"
@@ -168,16 +168,16 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return Bounds(
                 rows=int(rows or 0),
                 nulls=int(rows or 0) - int(dated or 0),
-                before=before,
+                rows_up_to_cursor=before,
                 low=bottom,
                 high=top,
                 clock=clock,
                 future=future,
                 reach=reach,
                 mark=self.late.mark(connection, table, window),
-                settled=self.late.is_settled(table, window),
-                rewound=self.late.rewound(table, window),
-                finer=Cursor.is_finer(high, type_),
+                must_store_mark=self.late.is_settled(table, window),
+                is_rewound=self.late.rewound(table, window),
+                is_finer=Cursor.is_finer(high, type_),
                 notes=(
                     *self.late.notes(table, window),
                     *self._warn_of_losses(connection, table, others, where, cursor),
@@ -462,7 +462,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if window.low is not None:
             limits.append(f"{column} >= {self.dialect.literal(window.low)}")
         end = window.high if bounds is None else window.end(bounds)
-        finer = window.whole_microsecond or (bounds is not None and bounds.finer)
+        finer = window.whole_microsecond or (bounds is not None and bounds.is_finer)
         if end is not None:
             beyond = end.next_microsecond if finer else None
             limits.append(

@@ -84,12 +84,12 @@ class PostgresLateCommits:
         if reach is not None:
             above = f"{column} >= {literal(reach)}"
             parts.append(above if table.ref.native.writers else f"{above} and {written}")
-        elif not same or not (quiet or (window.bounded and not before.is_clock_behind(now))):
+        elif not same or not (quiet or (window.has_lookback and not before.is_clock_behind(now))):
             parts.append(written)
         found = " or ".join(f"({part})" for part in parts if part)
         if found and lowest is not None:
             above = f"{column} >= {literal(lowest)}"
-            return above if window.whole else f"{above} and ({found})"
+            return above if window.is_exhaustive else f"{above} and ({found})"
         return found or None
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
@@ -180,11 +180,11 @@ class PostgresLateCommits:
             )
         if before and self.transactions and before.is_clock_behind(self.transactions) and is_time:
             notes.append("the database's clock was set back: all rows written since are looked for")
-        exact = self.transactions is not None and not window.bounded
+        exact = self.transactions is not None and not window.has_lookback
         if self.blind and is_time:
             scans = "each sync scans the table for rows that commit late"
             notes.append(f"{self.blind}: {scans if exact else WITHIN}")
-        elif window.bounded and before and is_time and self._is_replicated(table, window):
+        elif window.has_lookback and before and is_time and self._is_replicated(table, window):
             notes.append(f"logical replication writes this table: {WITHIN}")
         return tuple(notes)
 
