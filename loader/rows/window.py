@@ -51,9 +51,8 @@ class Window:
         whole_microsecond: whether the window includes all rows within the microsecond of `high`.
         has_lookback: whether the user has set a lookback, which limits how late a row may be.
         is_exhaustive: whether all rows at or above the floor are read, including rows below `low`
-            that are not late.
-            Without a key, rows are compared by how often they occur, so the range must be the same
-            in the source and in raw.
+            that are not late. Without a key, rows are compared by how often they occur, so the
+            range must be the same in the source and in raw.
         above: only rows above this cursor are read.
         initial: the lowest cursor to load, from the spec; None for all.
         stored_cursor: the stored cursor; None if this sync reads everything.

@@ -191,5 +191,5 @@ def test_types_of_some_columns(project: Project) -> None:
         assert "price has the value '1.555" in error
         assert "which decimal(9,2) cannot store exactly" in error
     for form in ("parquet", "json"):
-        assert "code has the value 'x', which int does not" in errors[f"table drop.odd_{form}"]
+        assert "code has the value 'x', which int cannot store" in errors[f"table drop.odd_{form}"]
     assert "Did you mean `price`?" in errors["table drop.typo"]

@@ -89,7 +89,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(Listener()), ended)).run()
     assert bridge.errors == [None]
     assert project.rows("select id from raw.orders") == [(1,)]
-    [warning] = [text for text in heard if "served" in text]
+    [warning] = [text for text in heard if "not recorded" in text]
     assert warning.startswith("shop.orders: its key was not recorded")
     assert "another run holds this table" in warning
     [error] = project.loader("state", "list").errors
