@@ -70,7 +70,8 @@ def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool
     Raises:
         StateError: if the backend has another value of the same or a newer version.
     """
-    newest = choose_effective_row([row for row in rows if row.version == rows[-1].version], _ignore_warning)
+    latest = [row for row in rows if row.version == rows[-1].version]
+    newest = choose_effective_row(latest, _ignore_warning)
     stored = state.newest(key)
     assert newest is not None
     if stored is None:

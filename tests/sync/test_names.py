@@ -216,7 +216,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
     )
     ran = project.loader("run")
     assert ran.code == 1
-    out = "Load one of them through a second source with another `schema`, or name it in "
+    out = "Load one of them through a second source with another `schema`, or exclude it with "
     assert sorted(ran.errors) == [
         "source shop, tables: a.b_c and a_b.c would share the raw table a_b_c, which was loaded "
         f"from a_b.c. {out}skip_tables",
