@@ -1,4 +1,4 @@
-"""Suggests columns for an option, from their names and types: hints for people only."""
+"""Suggests columns for options, by their names and types. Used only in messages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from loader.rows.cursor import CursorType
 from loader.sources.interface import SourceTable
 
 MARKS = (t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType, t.NumericType)
-"""Types of columns that can mark deleted rows; see :func:`loader.rows.bookkeeping.tombstone`."""
+"""Types that a `deleted_field` can have; see :func:`loader.rows.bookkeeping.tombstone`."""
 
 
-def candidates(table: SourceTable) -> list[str]:
+def suggest_cursors(table: SourceTable) -> list[str]:
     """Suggests cursor columns, likeliest first."""
 
     def score(name: str) -> int:
@@ -25,8 +25,8 @@ def candidates(table: SourceTable) -> list[str]:
     return sorted((n for n in table.schema.names if score(n) > 1), key=score, reverse=True)
 
 
-def marks_of_deletion(table: SourceTable) -> list[str]:
-    """Suggests columns that may mark deleted rows, likeliest first."""
+def suggest_deletion_columns(table: SourceTable) -> list[str]:
+    """Suggests columns that may identify deleted rows, likeliest first."""
 
     def score(name: str) -> int:
         data_type, lowered = table.schema[name].dataType, name.lower()

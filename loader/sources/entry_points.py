@@ -12,19 +12,19 @@ GROUP = "strandline.sources"
 
 
 def find_connector(path: str, where: str) -> type[Source]:
-    """Returns the connector class for a source document's ``path``.
+    """Returns the connector class for the ``path`` of a source document.
 
     Raises:
         SpecError: if no installed package provides it; the message lists the installed connectors.
     """
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if path not in found:
-        near = difflib.get_close_matches(path, found, 1)
+    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if path not in entries:
+        near = difflib.get_close_matches(path, entries, 1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise SpecError(
             f"there is no connector {path!r}",
             where=where,
-            remedy=f"{hint}Installed connectors: {', '.join(sorted(found)) or 'none'}",
+            remedy=f"{hint}Installed connectors: {', '.join(sorted(entries)) or 'none'}",
         )
-    loaded: type[Source] = found[path].load()
-    return loaded
+    connector: type[Source] = entries[path].load()
+    return connector

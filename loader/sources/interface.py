@@ -1,9 +1,10 @@
-"""The interface of a connector: it lists tables, bounds a window, and reads it as a DataFrame.
+"""The interface of a connector, which lists a source's tables and reads them as DataFrames.
 
-A connector is one class that extends :class:`Source`, found by its name in the entry-point group
-``strandline.sources`` (a source document's ``path``). It knows nothing of state, batches or
-Iceberg. What it needs is here, in :mod:`loader.rows.cursor` and :mod:`loader.rows.window` (values),
-:mod:`loader.spec.options` (the base of its options) and :mod:`loader.errors`::
+A connector is one class that extends :class:`Source`. It is registered in the entry-point group
+``strandline.sources``, under the name that source documents use as their ``path``. A connector does
+not handle state, batches or Iceberg. It imports this module, :mod:`loader.rows.cursor` and
+:mod:`loader.rows.window` (values), :mod:`loader.spec.options` (the base class of its options) and
+:mod:`loader.errors`::
 
     class RatesOptions(Strict):
         url: Name
@@ -38,7 +39,7 @@ Iceberg. What it needs is here, in :mod:`loader.rows.cursor` and :mod:`loader.ro
         def read(self, spark, table, window, bounds) -> DataFrame:
             return spark.createDataFrame(self.rows, table.schema)
 
-Everything but these five methods has a default. See ``docs/architecture.md``, "Add a connector".
+All other methods have defaults. See ``docs/architecture.md``, "Add a connector".
 """
 
 from __future__ import annotations
@@ -69,14 +70,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableRef:
-    """A table as a source lists it.
+    """A table in the list of a source's tables.
 
     Attributes:
-        name: its name in specs and messages: bare in the default schema, else qualified.
-        native: the connector's own handle of the table.
-        kind: ``table`` or ``view``; wildcards choose tables only.
-        origin: its unambiguous name in the source, if `name` may come to mean another table: with
-            the schema, quoted. Empty is `name`.
+        name: the table's name in specs and messages, with the schema unless it is the default one.
+        native: an object by which the connector identifies the table.
+        kind: ``table`` or ``view``; wildcards match tables only.
+        origin: the quoted name with the schema, if `name` is ambiguous in the source; else empty.
     """
 
     name: str
@@ -86,12 +86,12 @@ class TableRef:
 
     @property
     def place(self) -> str:
-        """Its unambiguous name in the source."""
+        """The unambiguous name of the table in the source."""
         return self.origin or self.name
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its identity among all tables of its source."""
+        """A value that identifies the table among all tables of its source."""
         return self.name, self.origin
 
     @property
@@ -101,33 +101,32 @@ class TableRef:
 
 
 class Progress(Enum):
-    """The way in which a source resumes where the last sync ended."""
+    """How a source resumes after the last sync."""
 
     CURSOR = "cursor"
-    """The loader asks for the rows at or above a cursor, and each key comes as it is now."""
+    """The loader requests the rows at or above a cursor. Each key has its current row."""
     MARK = "mark"
-    """The connector goes on from its mark, in its own way; rows may come again, also old ones."""
+    """The connector resumes from its mark, a state that it defines. It may repeat older rows."""
     WHOLE = "whole"
-    """Every read delivers all rows."""
+    """Every read returns all rows."""
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table's description.
+    """A table's columns, key and cursor.
 
     Attributes:
         ref: the table.
-        schema: its columns as the DataFrame of :meth:`Snapshot.read` has them.
-        primary_key: from the source's own metadata; empty if it declares none.
-        keyless: why there is none although the source declares one; empty if there is no more to
-            say.
+        schema: the columns of the DataFrame that :meth:`Snapshot.read` returns.
+        primary_key: the key that the source declares; empty if it declares none.
+        keyless: the reason why a declared key cannot be used; empty if there is no such key.
         cursor_field: the cursor that the connector itself defines, if any.
-        indexed: columns that lead an index, so that a window on them is cheap.
-        system_cursors: possible cursors that are not among the columns.
-        collated: text columns that may be the cursor and that the source does not order by bytes.
+        indexed: the first columns of indexes; reading a window by one of them is cheap.
+        system_cursors: possible cursors that are not in `schema`.
+        collated: text columns that can be cursors, but that the source does not order by bytes.
         comment: the source's comment on the table; empty if there is none.
-        column_comments: the source's comments on its columns, by column.
-        progress: how it goes on; only with :attr:`Progress.CURSOR` it needs a cursor.
+        column_comments: the source's comments on columns, by column name.
+        progress: how a sync resumes; only :attr:`Progress.CURSOR` requires a cursor.
     """
 
     ref: TableRef
@@ -145,12 +144,12 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class ExclusiveResource:
-    """Something that has one reader.
+    """A resource that only one source may read, such as a replication slot.
 
     Attributes:
-        identity: its identity among others of this connector.
-        shown: how errors call it.
-        option: the option of a source that names another one.
+        identity: identifies the resource among all resources of the connector.
+        shown: the resource's name in error messages.
+        option: the source's option that selects another resource.
     """
 
     identity: tuple[str, ...]
@@ -165,10 +164,11 @@ class Source(ABC):
         name: the source's name.
         options: the document's inner ``spec``, validated by :attr:`options_model`.
         spark: the session to read with.
-        folder: the spec's folder, which relative paths start from.
+        folder: the folder of the spec; relative paths are resolved against it.
 
     Attributes:
-        hide: registers secrets that only the connector knows as one.
+        hide: registers a secret that only the connector recognises as a secret, so that no output
+            contains it.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -181,9 +181,9 @@ class Source(ABC):
         self.hide: Callable[..., None] = _nothing
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets the lookup of its tables' stored marks, by name, before a run plans them.
+        """Sets the function that returns the stored marks of a table, by the table's name.
 
-        :meth:`describe` may use what the last sync has found.
+        Called before a run plans its tables, because :meth:`describe` may use the marks.
         """
 
     @abstractmethod
@@ -191,67 +191,71 @@ class Source(ABC):
         """Lists all tables that can be read.
 
         Raises:
-            TableError: if the source cannot be reached; the message says why and what to do.
+            TableError: if the source cannot be reached; contains the reason and a remedy.
         """
 
     @abstractmethod
     def describe(self, ref: TableRef) -> SourceTable:
-        """Returns a table's columns, key and cursor; raises TableError if the table is gone."""
+        """Returns a table's columns, key and cursor.
+
+        Raises:
+            TableError: if the table no longer exists.
+        """
 
     @abstractmethod
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
         """Opens the source for the tables of one run.
 
-        If a table cannot be opened, only calls for that table fail: the others go on.
+        If a table cannot be opened, only calls for that table fail.
         """
         yield  # type: ignore[misc]  # pragma: no cover
 
     @classmethod
     def find_exclusive_resource(cls, name: str, options: Any) -> ExclusiveResource | None:
-        """Returns the resource that this source reads exclusively; None if there is none.
+        """Returns the resource that only this source may read; None if there is none.
 
         Args:
             name: the source's name.
-            options: its options, validated.
+            options: the source's validated options.
         """
         return None
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        """Encloses questions about many tables: a connection that they need may stay open.
+        """Lets calls for several tables within this block reuse open connections.
 
-        A run encloses its plan and its syncs, and within it the plan itself.
+        A run uses one block for everything, and a nested block for planning.
 
         Args:
-            keep: of a block within another one, how many connections stay open after it.
+            keep: how many connections stay open after a nested block.
         """
         yield
 
     @property
     def any_cursor(self) -> str:
-        """A cursor that every stored table has, as the spec names it; empty if there is none."""
+        """The spec's name of a cursor that all tables except views have; empty if none exists."""
         return ""
 
     @property
     def table_options(self) -> Mapping[str, TableOptions]:
-        """The document's ``table_options``; every connector's model has them."""
+        """The ``table_options`` of the document; every `options_model` has this field."""
         options: Mapping[str, TableOptions] = self.options.table_options
         return options
 
 
 def _nothing(*_: str, whole_word: bool = False) -> None:
-    """Registers nothing, as nothing is printed."""
+    """Does nothing: the default of :attr:`Source.hide`, for sources that print no output."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One table that a run wants.
+    """A run's request for one table.
 
     Attributes:
         name: the table's name in messages, ``<source>.<table>``.
-        mark: the connector's state as of the last batch; None to begin from scratch.
-        whole: everything is read again, and must come in one piece.
+        mark: the connector's state after the last batch; None to start from scratch.
+        whole: whether to read all rows again, in one piece.
         cursor: the cursor column; None if there is none.
         key: the primary key; empty if there is none.
     """
@@ -265,22 +269,22 @@ class Request:
 
 
 class RunContext(Protocol):
-    """The run's watch, as a source sees it."""
+    """The part of the run's context that sources use."""
 
     def warn(self, table: str, text: str) -> None:
-        """Warns the user; the run goes on."""
+        """Prints a warning; the run continues."""
 
     def check_interruption(self, table: str) -> None:
-        """Raises a TableError if the run was asked to stop."""
+        """Raises a TableError if the run has been interrupted."""
 
 
 @dataclass(frozen=True)
 class Digest:
-    """A summary of a window's rows.
+    """A digest of a window's rows.
 
     Attributes:
-        rows: how many rows.
-        text: differs if the rows do.
+        rows: the number of rows.
+        text: a text that differs if the rows differ.
     """
 
     rows: int
@@ -288,11 +292,11 @@ class Digest:
 
 
 class Snapshot(ABC):
-    """One look at a source. If the source supports it, all calls see the same rows."""
+    """An open source. If the source supports it, all calls read the same version of the rows."""
 
     @abstractmethod
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        """Counts the rows at or above ``window.low`` and finds their highest cursor."""
+        """Returns the number of rows at or above ``window.low`` and their highest cursor."""
 
     @abstractmethod
     def read(
@@ -300,78 +304,85 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
 
-        Partitions, and the rows in them, are in the order in which the source emits them; if they
-        are not, a column `_cq_seq` numbers the rows. A column `_cq_deleted` says of each row
-        whether the source has deleted it again.
+        Partitions and the rows in them are in the order in which the source emits the rows.
+        Otherwise, a column `_cq_seq` numbers the rows. An optional boolean column `_cq_deleted` is
+        true for rows that the source has deleted.
         """
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
-        """Returns :meth:`bounds` as far as they are known without changing anything anywhere."""
+        """Returns :meth:`bounds` without side effects, possibly less complete."""
         return self.bounds(table, window)
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
-        """Confirms that all rows up to a mark are in raw, and that the mark is stored.
+        """Called when all rows up to a mark are in raw and the mark is stored.
 
-        A source that keeps its changes until they are read may delete them now.
+        A source that retains changes until they are read may now delete the changes up to the mark.
         """
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets the lookup of the stored marks of any of the source's tables, by name."""
+        """Sets the function that returns the stored marks of a table, by the table's name."""
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
-        """Returns notes for `loader check` about a table: unmet requirements, with remedies."""
+        """Lists the unmet requirements of a table with remedies, for `loader check`."""
         return []
 
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
     ) -> int | None:
-        """Returns how many rows of a window have a value in one of some columns, at least.
+        """Counts the rows of a window that have a value in one of the columns, at least.
 
-        None if rows that were read before are read again by themselves if a column is added.
+        None if the source repeats earlier rows by itself when a column is added.
         """
         return None
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
-        """Returns the source's deletions since the last sync, by the values of columns.
+        """Returns frames with column values of rows that were deleted since the last sync.
 
-        Rows of earlier syncs that equal a row of one of these frames in all its columns are
-        deleted, unless their keys are among the rows that are read. Null equals nothing.
+        An earlier row is deleted if it equals a row of a frame in all columns of the frame, unless
+        the sync reads a row with the same key. Null equals no value.
         """
         return ()
 
     missing_means_deleted: ClassVar[bool] = True
-    """Whether a missing row means that it was deleted. (Files may be archived once read.)"""
+    """Whether a missing row has been deleted. False for files, which may be archived once read."""
 
     delivers: ClassVar[bool] = False
-    """Whether the source itself decides what comes next, and when: it reads all tables at once,
-    from their marks, and :meth:`bounds` waits for the next piece of a table."""
+    """Whether the source itself decides which rows it sends next. Such a source reads all tables
+    at the same time, from their marks, and :meth:`bounds` waits for the next piece of a table."""
 
     def probe(self) -> None:
-        """Makes sure that the source can be read, for `loader check`; raises TableError if not."""
+        """Checks that the source can be read, for `loader check`.
+
+        Raises:
+            TableError: if it cannot.
+        """
         return
 
     def begin(self, requests: Sequence[Request], attention: RunContext) -> None:  # noqa: B027
-        """Begins to read; called once, before any :meth:`bounds`, if the source delivers."""
+        """Starts reading; called once, before any :meth:`bounds`, if :attr:`delivers` is true."""
 
     def has_more(self, table: SourceTable) -> bool:
-        """Returns whether the table has another piece, now that the last one is recorded."""
+        """Returns whether the table has another piece; called when the last one is recorded."""
         return False
 
     def abandon(self, table: SourceTable) -> None:
-        """Cancels the rest of a table, as it has failed."""
+        """Stops reading a table that has failed."""
         return
 
     def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
-        """Makes sure that the rows that were read have the table's columns; TableError if not.
+        """Checks that the source's columns have not changed since the table was described.
 
-        Called before they are published: values of a column that the reader did not know of would
-        be permanently lost.
+        Called after the rows are read and before they are published. Otherwise, values of an added
+        column would be permanently lost.
+
+        Raises:
+            TableError: if the columns have changed.
         """
 
     def is_steady(self, table: SourceTable) -> bool:
-        """Returns whether all calls for a table see it at the same moment.
+        """Returns whether all calls for a table read the same version of its rows.
 
-        If so, a batch is published only if as many rows were read as were counted.
+        If so, a batch is published only if the number of rows equals the counted number.
         """
         return False
 
@@ -382,33 +393,33 @@ class Snapshot(ABC):
         rows: int | None = None,
         until: Cursor | None = None,
     ) -> Digest | None:
-        """Returns a digest of the rows that :meth:`read` delivers of a window without an end.
+        """Returns a digest of the rows that :meth:`read` returns for a window without an end.
 
-        None if they are many, if the source would have to send them all, or if the table is not
-        :meth:`is_steady`.
+        None if there are many rows, if the source would have to send all of them, or if
+        :meth:`is_steady` is false for the table. A source that returns digests must respect
+        :attr:`Window.above`.
 
         Args:
-            rows: how many they are; None if that is not known.
-            until: only of rows up to this cursor. A source that gives one obeys
-                :attr:`Window.above`.
+            rows: the number of rows; None if unknown.
+            until: includes only rows up to this cursor.
         """
         return None
 
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
-        """Returns about how many bytes the values of a window with few rows are.
+        """Estimates the size of a window with few rows, in bytes.
 
-        None if that is not known, or if texts may be no valid UTF-8. Light windows pass through the
-        driver's memory.
+        None if it is unknown or if texts may be invalid UTF-8. The loader reads small windows
+        through the driver's memory.
         """
         return None
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
-        """Reads rows as they are now, lazily: at least all rows that have one of these keys.
+        """Reads the current rows with the keys, lazily; may also return other rows.
 
-        Called before a row is considered deleted. It compares the keys' values, not their hashes,
-        and if the source can, it looks again, later than this snapshot.
+        Called before a row is considered deleted. It compares the values of keys, not their hashes.
+        If possible, it reads the rows anew instead of from this snapshot.
 
         Args:
             keys: the key's columns, named as in :meth:`read`.
@@ -424,14 +435,15 @@ class Snapshot(ABC):
         window: Window,
         unique: bool,
     ) -> Contents:
-        """Returns the rows by key, for `loader reconcile`; the default reads and hashes them.
+        """Returns the rows by key, for `loader reconcile`.
 
-        Override it if the source can compute checksums of its rows itself.
+        By default, Spark reads and hashes the rows. Override this method if the source can compute
+        checksums itself.
 
         Args:
             key: the primary key.
-            window: the cursor, and the rows that the spec asks for.
-            unique: whether the source has each key only once.
+            window: the cursor and the rows that the spec selects.
+            unique: whether each key has only one row in the source.
         """
         from loader.sources.contents import ReadContents
 
@@ -442,13 +454,13 @@ class Snapshot(ABC):
 
 
 def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window) -> Cursor | None:
-    """Parses the lowest or highest cursor of a window; None if the window has none.
+    """Parses the lowest or highest cursor of a window; None if the window has no rows.
 
     Args:
-        text: the cursor as the source writes it.
+        text: the cursor in the source's notation.
 
     Raises:
-        TableError: if the value cannot be ordered: NaN, infinity, a date beyond the calendar.
+        TableError: if the value cannot be ordered: NaN, infinity, or a date outside the calendar.
     """
     if text is None:
         return None
@@ -464,7 +476,7 @@ def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window
 
 
 def is_connector_state(mark: Mapping[str, Any] | None) -> bool:
-    """Returns whether a table goes on from a connector's own state, and not from its cursor."""
+    """Returns whether a mark is the state of a connector that runs as a child process."""
     return mark is not None and {"protocol", "kind", "number"} <= mark.keys()
 
 
