@@ -148,9 +148,9 @@ def _readable(error: Exception) -> LoaderError:
     """Returns the error as people should read it; its cause is kept for `--debug`."""
     if isinstance(error, LoaderError):
         return error
-    from loader.spark.error_translation import clear
+    from loader.spark.error_translation import translate_error
 
-    found = clear(error, "")
+    found = translate_error(error, "")
     found.__cause__ = error
     return found
 

@@ -234,9 +234,9 @@ def describe_tables(source: Source) -> tuple[list[str], list[str]]:
 def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
     """Returns a table's options, and why."""
     from loader.rows.cursor import CursorType
-    from loader.sources.candidates import candidates
+    from loader.sources.candidates import suggest_cursors
 
-    found = candidates(table)
+    found = suggest_cursors(table)
     times = [n for n in found if (t := CursorType.of(table.schema[n].dataType)) and t.is_time]
     named = [name for name in times if _CHANGED.search(name) and _can_be_written(name)]
     others = f"; dates and times seen: {', '.join(times[:3])}" if times else ""

@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from loader.corruption import BACK
 from loader.errors import DamagedError, TableError
 from loader.lake.lock_store import LockRecord, silent_for
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake
@@ -197,7 +197,7 @@ class CatalogLockStore:
             return self.lake.handle(TABLE).operations().current()
         except (Py4JError, PySparkException) as problem:
             where = f"table {self.lake.schema}.{TABLE}"
-            found = clear(problem, where)
+            found = translate_error(problem, where)
             if not isinstance(found, DamagedError):
                 raise
             raise TableError(

@@ -69,10 +69,10 @@ def name_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as problem:
-        from loader.spark.error_translation import clear
+        from loader.spark.error_translation import translate_error
 
         where = f"table {lake.schema}.{table}"
-        found = clear(problem, where)
+        found = translate_error(problem, where)
         if not isinstance(found, DamagedError):
             raise
         with suppress(Py4JError, PySparkException):

@@ -23,7 +23,7 @@ from loader.lake.locks import lock_table
 from loader.lake.raw_table import list_raw_tables
 from loader.lake.system_tables import PREFIX
 from loader.rows.window import BY_HAND
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 from loader.state import StateBackend, StateRow, TableState
 from loader.state.value import format_time
 from loader.sync.ownership import is_loaded_by
@@ -235,7 +235,7 @@ def quarantine_table(lake: Lake, table: str) -> str | None:
                 lake.frame(table).write.format("noop").mode("overwrite").save()
             return None
         except (Py4JError, PySparkException) as problem:
-            found = clear(problem, f"table {lake.schema}.{table}")
+            found = translate_error(problem, f"table {lake.schema}.{table}")
             if not isinstance(found, DamagedError):
                 raise found from problem
         where = _move_folder(lake, table) if _in_folders(lake) else _unregister(lake, table)

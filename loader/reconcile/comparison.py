@@ -28,9 +28,9 @@ from loader.sources.contents import (
     KEY,
     WANTED,
     Contents,
-    Share,
-    totals,
-    within,
+    KeySelection,
+    is_wanted,
+    sum_buckets,
 )
 from loader.sync.ownership import own_rows
 from loader.sync.table_plan import TablePlan
@@ -100,16 +100,16 @@ class Comparison:
         self.window = window
         self.missing_means_deleted = missing_means_deleted
 
-    def buckets(self, of: int, chosen: Sequence[int]) -> tuple[list[Bucket], Share | None]:
+    def buckets(self, of: int, chosen: Sequence[int]) -> tuple[list[Bucket], KeySelection | None]:
         """Compares the chosen buckets; returns them, and the smallest share with all differences.
 
         The share is None if nothing differs.
         """
-        share = Share(of, None if len(chosen) == of else tuple(chosen))
+        share = KeySelection(of, None if len(chosen) == of else tuple(chosen))
         parts = parts_per_bucket(self._raw().count(), of)
         source = self.contents.sums(share, parts)
         newest = self.newest(share).where(~f.col(GONE) & f.col(_INSIDE))
-        snapshot = totals(newest, of * parts)
+        snapshot = sum_buckets(newest, of * parts)
         counted = {name: f.coalesce(f.col(name), f.lit(0)) for name in ("source", "snapshot")}
         differs = ~(f.col("source_sum").eqNullSafe(f.col("snapshot_sum"))) | (
             counted["source"] != counted["snapshot"]
@@ -140,7 +140,7 @@ class Comparison:
         buckets = [found.get(number, Bucket(number, 0, 0, ())) for number in chosen]
         return buckets, smallest(buckets, of, parts)
 
-    def differences(self, share: Share) -> DataFrame:
+    def differences(self, share: KeySelection) -> DataFrame:
         """Finds the keys that differ: returns KEY, KIND, THERE, HASH, DELETED and key columns.
 
         HASH and DELETED are those of raw's newest version.
@@ -160,13 +160,13 @@ class Comparison:
             KEY, KIND, THERE, HASH, DELETED, *key_names(self.plan)
         )
 
-    def newest(self, share: Share) -> DataFrame:
+    def newest(self, share: KeySelection) -> DataFrame:
         """Returns each key's newest version in raw: KEY, CHECKSUM, HASH, DELETED, key columns.
 
         Also GONE, and _INSIDE: whether the spec means to load the row.
         """
         plan, table = self.plan, self.plan.table
-        rows = self._as_source().where(share.holds(self.contents.key_hash()))
+        rows = self._as_source().where(share.contains(self.contents.key_hash()))
         empty = [
             f.col(quote_name(name)).isNull() for name in table.schema.names if name not in plan.key
         ]
@@ -178,7 +178,7 @@ class Comparison:
             f.col(HASH),
             deleted.alias(DELETED),
             reduce(and_, empty, deleted).alias(GONE),
-            within(table.schema, self.window).alias(_INSIDE),
+            is_wanted(table.schema, self.window).alias(_INSIDE),
         )
         keys = [f.col(quote_name(name)) for name in plan.key]
         cursor = plan.cursor.name if plan.cursor else None
@@ -218,10 +218,10 @@ class Comparison:
 
 def bucket_of(number: int) -> Column:
     """Returns KEY's bucket, out of `number` buckets."""
-    return Share(number).bucket(f.col(KEY))
+    return KeySelection(number).bucket(f.col(KEY))
 
 
-def smallest(buckets: Sequence[Bucket], of: int, parts: int) -> Share | None:
+def smallest(buckets: Sequence[Bucket], of: int, parts: int) -> KeySelection | None:
     """Returns the smallest share of the keys that has all differences; None if there are none.
 
     Args:
@@ -233,5 +233,5 @@ def smallest(buckets: Sequence[Bucket], of: int, parts: int) -> Share | None:
         return None
     named = tuple(part for bucket in buckets for part in bucket.parts)
     if len(named) <= _NAMED:
-        return Share(of * parts, named)
-    return Share(of, None if len(differing) == of else tuple(differing))
+        return KeySelection(of * parts, named)
+    return KeySelection(of, None if len(differing) == of else tuple(differing))

@@ -26,7 +26,7 @@ from loader.reconcile.verified_buckets import VerifiedBucket
 from loader.rows.bookkeeping import DELETED, HASH, tombstone
 from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name
-from loader.sources.contents import KEY, Contents, Share
+from loader.sources.contents import KEY, Contents, KeySelection
 from loader.sources.interface import Snapshot
 from loader.sync.table_plan import TablePlan
 
@@ -50,7 +50,7 @@ class Differences:
     changed: tuple[str, ...] = ()
 
 
-def narrow_share(candidates: DataFrame, share: Share) -> Share | None:
+def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | None:
     """Returns the candidates' keys as a share if they fit a list, else `share`; None if none.
 
     Args:
@@ -59,7 +59,7 @@ def narrow_share(candidates: DataFrame, share: Share) -> Share | None:
     keys = [row[KEY] for row in candidates.select(KEY).limit(_NAMED + 1).collect()]
     if not keys:
         return None
-    return Share(share.of, keys=tuple(keys)) if len(keys) <= _NAMED else share
+    return KeySelection(share.of, keys=tuple(keys)) if len(keys) <= _NAMED else share
 
 
 def still(before: DataFrame, after: DataFrame) -> DataFrame:
@@ -70,7 +70,7 @@ def still(before: DataFrame, after: DataFrame) -> DataFrame:
 
 
 def certain(
-    comparison: Comparison, snapshot: Snapshot, candidates: DataFrame, share: Share
+    comparison: Comparison, snapshot: Snapshot, candidates: DataFrame, share: KeySelection
 ) -> Differences:
     """Confirms candidates by value: reads their rows again, and looks for their keys again.
 
@@ -86,7 +86,7 @@ def certain(
     """
     plan, contents = comparison.plan, comparison.contents
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED)
-    contents.judge(share)
+    contents.check_storable(share)
     rows = contents.rows(share).join(missed, KEY).withColumn(_OWN, contents.key_hash())
     rows = _by_value(comparison, materialize(rows))
     same = (
@@ -110,7 +110,7 @@ def _by_value(comparison: Comparison, rows: DataFrame) -> DataFrame:
     own = [row[_OWN] for row in odd.select(_OWN).limit(_NAMED + 1).collect()]
     if not own:
         return rows.drop(_OWN)
-    share = Share(1, keys=tuple(own)) if len(own) <= _NAMED else Share(1)
+    share = KeySelection(1, keys=tuple(own)) if len(own) <= _NAMED else KeySelection(1)
     held = comparison.newest(share).where(~f.col(GONE))
     held = held.select(f.col(KEY).alias(_OWN), HASH, DELETED)
     odd = odd.drop(HASH, DELETED).join(held, _OWN, "left")
@@ -127,7 +127,7 @@ def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, 
     if not 0 < len(keys) <= _NAMED:
         return keys
     own = contents.key_hash()
-    odd = contents.rows(Share(1)).where((f.col(KEY) != own) & own.isin(*keys))
+    odd = contents.rows(KeySelection(1)).where((f.col(KEY) != own) & own.isin(*keys))
     return tuple(set(keys) - {row[_OWN] for row in odd.select(own.alias(_OWN)).collect()})
 
 

@@ -32,7 +32,7 @@ from loader.rows.bookkeeping import DELETED, HASH, Stamp, stamp_rows
 from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name
 from loader.rows.window import Bounds, Window
-from loader.sources.contents import Share
+from loader.sources.contents import KeySelection
 from loader.sync.engine import sync_locked_table
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.recover import PriorState
@@ -158,7 +158,7 @@ class Reconciliation:
                 )
                 if self.repairs and not found.distrusted:
                     verified = repair_differences(sync, verified, differences)
-                unsure = {Share(self.buckets).number_of(key) for key in differences.changed}
+                unsure = {KeySelection(self.buckets).number_of(key) for key in differences.changed}
                 verified = [one for one in verified if one.bucket not in unsure]
         sync.lease.confirm()
         reconciled.append(verified)
@@ -166,7 +166,7 @@ class Reconciliation:
 
 
 def differing(
-    sync: TableSync, comparison: Comparison, share: Share
+    sync: TableSync, comparison: Comparison, share: KeySelection
 ) -> tuple[Differences | None, int]:
     """Returns the confirmed differences (None if none), and how many rows a second sync appended.
 

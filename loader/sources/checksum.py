@@ -30,7 +30,7 @@ NULL, BETWEEN = 1, 31
 """The control characters that stand for a null, and that separate two texts."""
 
 
-class Form(enum.Enum):
+class TextFormat(enum.Enum):
     """The text form of a column's values."""
 
     INTEGER = "integer"
@@ -44,12 +44,12 @@ class Form(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Part:
+class HashedColumn:
     """A column to compare: its name and type in Spark, and the form of its values."""
 
     name: str
     type: t.DataType
-    form: Form
+    form: TextFormat
 
     @property
     def scale(self) -> int:
@@ -57,52 +57,52 @@ class Part:
         return self.type.scale if isinstance(self.type, t.DecimalType) else 0
 
 
-def spark_form(data_type: t.DataType) -> Form:
+def text_format(data_type: t.DataType) -> TextFormat:
     """Returns the form of a column that only Spark reads and hashes."""
     if isinstance(data_type, t.IntegralType):
-        return Form.INTEGER
+        return TextFormat.INTEGER
     for kind, form in _FORMS:
         if isinstance(data_type, kind):
             return form
-    return Form.OTHER
+    return TextFormat.OTHER
 
 
-_FORMS: tuple[tuple[type[t.DataType], Form], ...] = (
-    (t.DecimalType, Form.DECIMAL),
-    (t.BooleanType, Form.BOOLEAN),
-    (t.DateType, Form.DATE),
-    (t.TimestampType, Form.TIMESTAMP),
-    (t.TimestampNTZType, Form.TIMESTAMP),
-    (t.StringType, Form.TEXT),
-    (t.BinaryType, Form.BINARY),
+_FORMS: tuple[tuple[type[t.DataType], TextFormat], ...] = (
+    (t.DecimalType, TextFormat.DECIMAL),
+    (t.BooleanType, TextFormat.BOOLEAN),
+    (t.DateType, TextFormat.DATE),
+    (t.TimestampType, TextFormat.TIMESTAMP),
+    (t.TimestampNTZType, TextFormat.TIMESTAMP),
+    (t.StringType, TextFormat.TEXT),
+    (t.BinaryType, TextFormat.BINARY),
 )
 
 
-def spark_text(part: Part) -> Column:
+def spark_text(part: HashedColumn) -> Column:
     """Returns the text of the column that has the part's name and type."""
     value = f.col(quote_name(part.name))
-    if part.form is Form.DECIMAL:
+    if part.form is TextFormat.DECIMAL:
         # Spark writes small ones as 1.2E-7; the digits before the E are the unscaled value.
         digits = f.translate(f.substring_index(value.cast("string"), "E", 1), ".", "")
         text = digits.cast("decimal(38, 0)").cast("string")
-    elif part.form is Form.BOOLEAN:
+    elif part.form is TextFormat.BOOLEAN:
         text = value.cast("int").cast("string")
-    elif part.form is Form.DATE:
+    elif part.form is TextFormat.DATE:
         text = f.unix_date(value).cast("string")
-    elif part.form is Form.TIMESTAMP:
+    elif part.form is TextFormat.TIMESTAMP:
         text = f.unix_micros(value.cast("timestamp")).cast("string")
-    elif part.form is Form.BINARY:
+    elif part.form is TextFormat.BINARY:
         text = f.lower(f.hex(value))
-    elif part.form is Form.TEXT:
+    elif part.form is TextFormat.TEXT:
         text = f.concat(f.char_length(value).cast("string"), f.lit(":"), value)
-    elif part.form is Form.OTHER and not isinstance(part.type, t.FractionalType):
+    elif part.form is TextFormat.OTHER and not isinstance(part.type, t.FractionalType):
         text = f.when(value.isNotNull(), f.to_json(f.struct(value.alias("v"))))
     else:
         text = value.cast("string")
     return f.coalesce(text, f.lit(chr(NULL)))
 
 
-def spark_hash(parts: Sequence[Part]) -> Column:
+def spark_hash(parts: Sequence[HashedColumn]) -> Column:
     """Returns the md5 of a row's texts, 32 hexadecimal digits."""
     return f.md5(f.concat_ws(chr(BETWEEN), *map(spark_text, parts)))
 

@@ -21,11 +21,11 @@ from loader.rows.version_order import SEQUENCE, quote_name
 from loader.rows.window import Window
 from loader.sources.checksum import (
     DIGITS,
-    Part,
-    spark_form,
+    HashedColumn,
     spark_hash,
     spark_number,
     spark_total,
+    text_format,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ WANTED = "_cq_wanted"
 
 
 @dataclass(frozen=True)
-class Share:
+class KeySelection:
     """A share of a table's keys: the keys in some buckets, or a list of keys.
 
     Attributes:
@@ -58,7 +58,7 @@ class Share:
     buckets: tuple[int, ...] | None = None
     keys: tuple[str, ...] | None = None
 
-    def holds(self, key: Column) -> Column:
+    def contains(self, key: Column) -> Column:
         """Returns whether the key with this hash is in the share."""
         if self.keys is not None:
             return key.isin(*self.keys)
@@ -84,13 +84,15 @@ class Contents(ABC):
         left_out: the columns that it does not cover, as ``name (type)``.
     """
 
-    def __init__(self, key: Sequence[Part], parts: Sequence[Part], left_out: Sequence[str]) -> None:
+    def __init__(
+        self, key: Sequence[HashedColumn], parts: Sequence[HashedColumn], left_out: Sequence[str]
+    ) -> None:
         self.key = tuple(key)
         self.parts = tuple(parts)
         self.left_out = tuple(left_out)
 
     @abstractmethod
-    def sums(self, share: Share, parts: int) -> DataFrame:
+    def sums(self, share: KeySelection, parts: int) -> DataFrame:
         """Counts and sums up each part of the buckets: BUCKET (its number), COUNT, CHECKSUM.
 
         Covers only rows that the spec asks for; a part without such rows is missing.
@@ -101,14 +103,14 @@ class Contents(ABC):
         """
 
     @abstractmethod
-    def hashes(self, share: Share) -> DataFrame:
+    def hashes(self, share: KeySelection) -> DataFrame:
         """Hashes each row: KEY, CHECKSUM, and WANTED (whether the spec asks for the row)."""
 
     @abstractmethod
-    def rows(self, share: Share) -> DataFrame:
+    def rows(self, share: KeySelection) -> DataFrame:
         """Reads at least the share's rows: the table's columns, and KEY as in :meth:`hashes`."""
 
-    def judge(self, share: Share) -> None:
+    def check_storable(self, share: KeySelection) -> None:
         """Refuses the share's rows if they hold values that the lake cannot, as a sync would.
 
         Raises:
@@ -145,22 +147,22 @@ class ReadContents(Contents):
         window: Window,
         unique: bool,
     ) -> None:
-        parts = [Part(c.name, c.dataType, spark_form(c.dataType)) for c in schema.fields]
+        parts = [HashedColumn(c.name, c.dataType, text_format(c.dataType)) for c in schema.fields]
         super().__init__([p for name in key for p in parts if p.name == name], parts, ())
         self._read = read
         self._schema = schema
         self._window = window
         self._unique = unique
 
-    def sums(self, share: Share, parts: int) -> DataFrame:
-        return totals(self.hashes(share).where(WANTED), share.of * parts)
+    def sums(self, share: KeySelection, parts: int) -> DataFrame:
+        return sum_buckets(self.hashes(share).where(WANTED), share.of * parts)
 
-    def hashes(self, share: Share) -> DataFrame:
+    def hashes(self, share: KeySelection) -> DataFrame:
         low, cursor = self._window.low, self._window.cursor
         hashes = self._newest(share).select(
             self.key_hash().alias(KEY),
             self.row_checksum().alias(CHECKSUM),
-            within(self._schema, self._window).alias(WANTED),
+            is_wanted(self._schema, self._window).alias(WANTED),
         )
         if low is None or cursor is None or cursor.type is not CursorType.STRING:
             return hashes
@@ -172,10 +174,10 @@ class ReadContents(Contents):
             .select(KEY, CHECKSUM, f.coalesce(WANTED, f.lit(False)).alias(WANTED))
         )
 
-    def rows(self, share: Share) -> DataFrame:
+    def rows(self, share: KeySelection) -> DataFrame:
         return self._newest(share).withColumn(KEY, self.key_hash())
 
-    def _newest(self, share: Share) -> DataFrame:
+    def _newest(self, share: KeySelection) -> DataFrame:
         read = self._read(Window())
         rows = read.drop(SEQUENCE)
         names = rows.columns
@@ -195,19 +197,19 @@ class ReadContents(Contents):
                 .agg(newest)
                 .select(*(f.col(f"_cq_row.c{i}").alias(name) for i, name in enumerate(names)))
             )
-        return rows.where(share.holds(self.key_hash()))
+        return rows.where(share.contains(self.key_hash()))
 
 
-def totals(hashes: DataFrame, of: int) -> DataFrame:
+def sum_buckets(hashes: DataFrame, of: int) -> DataFrame:
     """Sums up rows of KEY and CHECKSUM by bucket; see :meth:`Contents.sums`."""
     return (
-        hashes.groupBy(Share(of).bucket(f.col(KEY)).alias(BUCKET))
+        hashes.groupBy(KeySelection(of).bucket(f.col(KEY)).alias(BUCKET))
         .agg(f.count(f.lit(1)).alias(COUNT), spark_total(f.col(CHECKSUM)).alias(CHECKSUM))
         .select(BUCKET, COUNT, CHECKSUM)
     )
 
 
-def within(schema: StructType, window: Window) -> Column:
+def is_wanted(schema: StructType, window: Window) -> Column:
     """Returns whether the spec asks for a row: its cursor is at or above the window's lower bound.
 
     Texts are not compared with the bound: only the database knows their order.

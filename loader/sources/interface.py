@@ -85,7 +85,7 @@ class TableRef:
     origin: str = ""
 
     @property
-    def place(self) -> str:
+    def qualified_name(self) -> str:
         """The unambiguous name of the table in the source."""
         return self.origin or self.name
 
@@ -119,7 +119,7 @@ class SourceTable:
         ref: the table.
         schema: the columns of the DataFrame that :meth:`Snapshot.read` returns.
         primary_key: the key that the source declares; empty if it declares none.
-        keyless: the reason why a declared key cannot be used; empty if there is no such key.
+        no_key_reason: the reason why a declared key cannot be used; empty if there is no such key.
         cursor_field: the cursor that the connector itself defines, if any.
         indexed: the first columns of indexes; reading a window by one of them is cheap.
         system_cursors: possible cursors that are not in `schema`.
@@ -132,7 +132,7 @@ class SourceTable:
     ref: TableRef
     schema: StructType
     primary_key: tuple[str, ...] = ()
-    keyless: str = ""
+    no_key_reason: str = ""
     cursor_field: str | None = None
     system_cursors: tuple[str, ...] = ()
     indexed: frozenset[str] = frozenset()
@@ -358,7 +358,7 @@ class Snapshot(ABC):
         """
         return
 
-    def begin(self, requests: Sequence[Request], attention: RunContext) -> None:  # noqa: B027
+    def begin(self, requests: Sequence[Request], context: RunContext) -> None:  # noqa: B027
         """Starts reading; called once, before any :meth:`bounds`, if :attr:`delivers` is true."""
 
     def has_more(self, table: SourceTable) -> bool:
@@ -453,7 +453,9 @@ class Snapshot(ABC):
         return ReadContents(read, table.schema, key, window, unique)
 
 
-def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window) -> Cursor | None:
+def parse_bound(
+    text: str | None, type_: CursorType, table: SourceTable, window: Window
+) -> Cursor | None:
     """Parses the lowest or highest cursor of a window; None if the window has no rows.
 
     Args:
@@ -493,6 +495,6 @@ __all__ = [
     "SourceTable",
     "TableRef",
     "Window",
-    "edge",
     "is_connector_state",
+    "parse_bound",
 ]

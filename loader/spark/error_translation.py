@@ -101,7 +101,7 @@ _REMEDIES = {
 }
 
 
-def clear(error: BaseException, where: str) -> LoaderError:
+def translate_error(error: BaseException, where: str) -> LoaderError:
     """Returns the error as a user should read it; the loader's own pass through unchanged.
 
     If Spark's Java process has ended, that is the error, not the failures that follow from it.
@@ -124,10 +124,10 @@ def clear(error: BaseException, where: str) -> LoaderError:
         if broken is not None:
             return broken
     if isinstance(error, Py4JJavaError):
-        found = explain(error, where)
+        found = translate_jdbc_error(error, where)
         if "context was shut down" in found.what.lower():
             return TableError(_ENDING, where=where, remedy=_STOPPED)
-        length = too_long(str(error))
+        length = find_long_line(str(error))
         if length is not None:
             limit, line = length
             file = _FILE.search(str(error))
@@ -159,7 +159,7 @@ def clear(error: BaseException, where: str) -> LoaderError:
     )
 
 
-def too_long(text: str) -> tuple[int, int] | None:
+def find_long_line(text: str) -> tuple[int, int] | None:
     """Returns the limit and the line of a value that a CSV parser found to be too long."""
     found = _TOO_LONG.search(text)
     return None if found is None else (int(found[1]), int(found[2]) + 1)
@@ -228,7 +228,7 @@ class ConnectionRefusedByServer(DatabaseError):
     """Reports a refusal on a connection that is still usable for other queries."""
 
 
-def explain(
+def translate_jdbc_error(
     error: Py4JJavaError, where: str, url: str = "", answered: bool = False
 ) -> DatabaseError:
     """Turns a JDBC driver's exception into one clear error, with the remedy for its SQLSTATE.
@@ -239,7 +239,7 @@ def explain(
             :class:`ConnectionRefusedByServer`, unless its SQLSTATE says otherwise.
     """
     throwable = error.java_exception
-    cause = root_cause(throwable)
+    cause = find_root_cause(throwable)
     message = _plain(excerpt(cause.getMessage() or cause.toString(), _LONGEST))
     host = _unknown_host(throwable)
     if host is not None:
@@ -269,7 +269,7 @@ def protocol(url: str) -> str:
     return ":".join(url.split(":")[:2]) if url.lower().startswith("jdbc:") else ""
 
 
-def root_cause(throwable: Any) -> Any:
+def find_root_cause(throwable: Any) -> Any:
     """Returns the most telling exception: the deepest SQLException, else the deepest cause."""
     best = throwable
     for cause in _causes(throwable):

@@ -19,7 +19,7 @@ from loader.lake.locks import lock_table
 from loader.lake.snapshot_cache import append_and_note, get_cache
 from loader.lake.system_tables import describe_remedy
 from loader.rows.literal import text_literal
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 from loader.state import StateBackend, StateRow, second_writer_error
 from loader.state.value import format_time, parse_time
 
@@ -184,7 +184,7 @@ class LakeState(StateBackend):
                 remedy="Run again: the next run records what this one published",
             ) from None
         except (Py4JError, PySparkException, OSError) as problem:
-            readable = clear(problem, self.where)
+            readable = translate_error(problem, self.where)
             if isinstance(readable, JavaEndedError):
                 raise readable from problem
             remedy = self.remedy if isinstance(readable, DamagedError) else readable.remedy

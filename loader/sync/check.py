@@ -17,9 +17,9 @@ from loader.lake.system_tables import PREFIX
 from loader.rows.bookkeeping import HASH
 from loader.rows.cursor import CursorType
 from loader.rows.version_order import GENERATION, quote_name
-from loader.sources.candidates import candidates, marks_of_deletion
+from loader.sources.candidates import suggest_cursors, suggest_deletion_columns
 from loader.sources.interface import Snapshot, SourceTable, Window
-from loader.spark.error_translation import DatabaseError, clear
+from loader.spark.error_translation import DatabaseError, translate_error
 from loader.spark.named_steps import step
 from loader.sync.ownership import check_origin, check_ownership, own_rows
 from loader.sync.pipeline import Pipeline, PlannedSource
@@ -90,9 +90,9 @@ def describe_metadata(plan: TablePlan) -> list[str]:
     """Returns notes on problems in a table's metadata, the most likely ones first."""
     notes = []
     if not plan.key:
-        why = f" ({plan.table.keyless})" if plan.table.keyless else ""
+        why = f" ({plan.table.no_key_reason})" if plan.table.no_key_reason else ""
         notes.append(f"no primary key: syncs and appends, but a snapshot needs a key{why}")
-    marks = marks_of_deletion(plan.table)
+    marks = suggest_deletion_columns(plan.table)
     if plan.deleted is None and marks:
         notes.append(f"{marks[0]} may mark deleted rows: deleted_field makes tombstones of them")
     cursor = plan.cursor
@@ -188,7 +188,7 @@ def discover_tables(
             elif isinstance(table, Exception):
                 errors.append(pipeline.redact_error(table, f"{where}, table {ref.name}"))
             else:
-                tables_found.append((source.name, table, candidates(table)))
+                tables_found.append((source.name, table, suggest_cursors(table)))
         if denied:
             examples = ", ".join(denied[:10]) + (", …" if len(denied) > 10 else "")
             denials.append(
@@ -248,7 +248,7 @@ def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None
             "cores, and that the catalog answers",
         )
     if problems:
-        readable = clear(problems[0], where)
+        readable = translate_error(problems[0], where)
         raise TableError(
             f"it cannot be written: {readable.what}", where=where, remedy=readable.remedy
         ) from problems[0]

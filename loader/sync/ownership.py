@@ -269,8 +269,8 @@ def find_takeovers(
         owner = next(filter(None, origins_), "")
         if len(rivals) > 1:
             error = _build_shared_name_error(rivals, owner, names[0])
-            errors |= {ref.key: error for ref in rivals if ref.place != owner}
-        elif owner not in ("", rivals[0].place) and not full_refresh:
+            errors |= {ref.key: error for ref in rivals if ref.qualified_name != owner}
+        elif owner not in ("", rivals[0].qualified_name) and not full_refresh:
             error = _build_takeover_error(lake, rivals[0], owner, names[0])
             errors[rivals[0].key] = error
     return errors
@@ -283,14 +283,17 @@ def check_origin(plan: TablePlan, lake: Lake) -> None:
         TableError: if it was, unless the user requested a full refresh of this table.
     """
     origin = _read_origin(lake, plan.lake_table, plan.names)
-    if origin not in ("", plan.table.ref.place) and not plan.accepts_other_origin:
+    if origin not in ("", plan.table.ref.qualified_name) and not plan.accepts_other_origin:
         raise _build_takeover_error(lake, plan.table.ref, origin, plan.source)
 
 
 def record_origin(plan: TablePlan, lake: Lake) -> None:
     """Records in the raw table from which table it is loaded; the caller has locked it."""
     table = plan.lake_table
-    if lake.exists(table) and _read_origin(lake, table, plan.names) != plan.table.ref.place:
+    if (
+        lake.exists(table)
+        and _read_origin(lake, table, plan.names) != plan.table.ref.qualified_name
+    ):
         lake.set_properties(table, origin_property(plan, origins(lake.handle(table))))
 
 
@@ -300,7 +303,7 @@ def origin_property(plan: TablePlan, before: Mapping[str, str]) -> dict[str, str
     Args:
         before: the recorded tables of its sources.
     """
-    after = {**before, plan.source: plan.table.ref.place}
+    after = {**before, plan.source: plan.table.ref.qualified_name}
     return {ORIGINS: encode_property(json.dumps(after, sort_keys=True))}
 
 
@@ -312,7 +315,7 @@ def _read_origin(lake: Lake, table: str, names: Sequence[str]) -> str:
 def _build_shared_name_error(rivals: Sequence[TableRef], owner: str, source: str) -> TableError:
     names = sorted(ref.name for ref in rivals)
     if len(set(names)) < len(names):
-        names = sorted(ref.place for ref in rivals)
+        names = sorted(ref.qualified_name for ref in rivals)
     loaded = f", which was loaded from {owner}" if owner else ""
     return TableError(
         f"{', '.join(names[:-1])} and {names[-1]} would share the raw table "
@@ -327,7 +330,7 @@ def _build_takeover_error(lake: Lake, ref: TableRef, owner: str, source: str) ->
     name = f"{source}.{ref.lake_name}"
     return TableError(
         f"the raw table {lake.schema}.{ref.lake_name} was loaded from {owner}, and would now be "
-        f"loaded from {ref.place}",
+        f"loaded from {ref.qualified_name}",
         where=f"table {name}",
         remedy="If this is the same table, renamed or moved, read all of it again: `loader run "
         f"--full-refresh --select {name}`. If not, write the right table's name in `tables` of "

@@ -15,7 +15,7 @@ from loader.lake.ledger import Ledger
 from loader.names import in_the_lake, is_wildcard, match_selection, qualify
 from loader.sources.entry_points import find_connector
 from loader.sources.interface import Source, TableRef
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 from loader.spark.jvm_exit import has_java_ended
 from loader.spark.named_steps import step
 from loader.spec.options import TableOptions, options_for
@@ -381,7 +381,7 @@ class Pipeline:
 
     def redact_error(self, error: BaseException, where: str) -> LoaderError:
         """Returns an error that the user can read, without secrets."""
-        readable = clear(error, where)
+        readable = translate_error(error, where)
         hide = self.spec.redactor.redact
         redacted = type(readable)(
             hide(readable.what), where=hide(readable.where), remedy=hide(readable.remedy)

@@ -27,7 +27,7 @@ from loader.names import in_the_lake
 from loader.property_codec import decode_property, encode_property
 from loader.rows.bookkeeping import COLUMNS
 from loader.sources.interface import Progress, Source, SourceTable, TableRef
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 from loader.spec.options import TableOptions
 from loader.spec.plugins import LakeDestination, SourceSpec
 
@@ -175,7 +175,7 @@ def _has_state_table(lake: Lake) -> bool:
     try:
         return lake.exists(STATES)
     except (Py4JError, PySparkException) as problem:
-        if isinstance(clear(problem, f"table {lake.schema}.{STATES}"), DamagedError):
+        if isinstance(translate_error(problem, f"table {lake.schema}.{STATES}"), DamagedError):
             return True
         raise
 

@@ -308,7 +308,7 @@ class _Run:
             return
         for plan, lease in locks:
             if not plan.key:
-                why = f" ({plan.table.keyless})" if plan.table.keyless else ""
+                why = f" ({plan.table.no_key_reason})" if plan.table.no_key_reason else ""
                 self.watch.warn(plan.name, f"no primary key: a snapshot needs one{why}")
             sync = TableSync(plan, lease, snapshot, stores, self.watch, self.id)
             if snapshot.delivers:

@@ -13,7 +13,7 @@ from loader.names import explain_refusal
 from loader.rows.bookkeeping import COLUMNS
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import CursorField
-from loader.sources.candidates import MARKS, candidates, marks_of_deletion
+from loader.sources.candidates import MARKS, suggest_cursors, suggest_deletion_columns
 from loader.sources.interface import Progress, SourceTable
 from loader.spec.options import TableOptions
 
@@ -34,7 +34,7 @@ class NoCursorError(TableError):
     @classmethod
     def of(cls, table: SourceTable, where: str) -> NoCursorError:
         """Returns the error for one table."""
-        names = candidates(table)
+        names = suggest_cursors(table)
         error = cls(
             "an incremental sync needs a cursor, and the table's options name none",
             where=where,
@@ -188,7 +188,7 @@ def plan_table(
                 f"the column {column!r} of type {type_name} cannot be a cursor",
                 where=f"{where}, cursor_field",
                 remedy="Choose a timestamp, date, number or string that grows with every change"
-                + (f": {', '.join(candidates(table))}" if candidates(table) else ""),
+                + (f": {', '.join(suggest_cursors(table))}" if suggest_cursors(table) else ""),
             )
         cursor = CursorField(column, type_, column in table.collated)
         _check_lookback(options, type_, where)
@@ -208,7 +208,7 @@ def plan_table(
     if follows_log and not planned.key:
         raise TableError(
             "sync_mode: cdc needs a primary key, and the table has none"
-            + (f": {table.keyless}" if table.keyless else ""),
+            + (f": {table.no_key_reason}" if table.no_key_reason else ""),
             where=where,
             remedy=f"Declare one in the source, or set table_options.{table.ref.name}.primary_key "
             "and the table's REPLICA IDENTITY to an index on it, or to FULL",
@@ -229,7 +229,7 @@ def plan_table(
 def _find_deleted_column(table: SourceTable, options: TableOptions, where: str) -> str | None:
     if options.deleted_field is None:
         return None
-    candidates_ = marks_of_deletion(table)
+    candidates_ = suggest_deletion_columns(table)
     listed = f" (candidates: {', '.join(candidates_)})" if candidates_ else ""
     name = _find_column(table, options.deleted_field, where, "deleted_field", listed)
     data_type = table.schema[name].dataType

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from loader.errors import DamagedError, LoaderError
 from loader.lake.system_tables import append_rows
 from loader.maintenance.rebuild import quarantine_table
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 from tests.services import Database, Postgres
 from tests.sync.original import Original
 from tests.sync.project import Project, Ran
@@ -226,7 +226,7 @@ def _told_of(project: Project, column: str) -> list[LoaderError]:
     ):
         with pytest.raises((Py4JError, PySparkException)) as lost:
             read()
-        found.append(clear(lost.value, "table t"))
+        found.append(translate_error(lost.value, "table t"))
     return found
 
 

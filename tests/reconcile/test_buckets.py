@@ -10,7 +10,7 @@ from loader.lake.ledger import now
 from loader.reconcile.comparison import Bucket, parts_per_bucket, smallest
 from loader.reconcile.reconciliation import too_many_deletes
 from loader.reconcile.verified_buckets import VerifiedBucket, due
-from loader.sources.contents import Share
+from loader.sources.contents import KeySelection
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def _buckets(*parts: tuple[int, ...]) -> list[Bucket]:
 
 def test_what_is_looked_at_is_as_little_as_an_sql_list_can_name() -> None:
     assert smallest(_buckets((), (), ()), 3, 2) is None
-    assert smallest(_buckets((0, 3), (), (5,)), 3, 2) == Share(6, (0, 3, 5))
+    assert smallest(_buckets((0, 3), (), (5,)), 3, 2) == KeySelection(6, (0, 3, 5))
     many = tuple(range(0, 3 * 5000, 3))
-    assert smallest(_buckets(many, (), ()), 3, 5000) == Share(3, (0,))
-    assert smallest(_buckets(many, (1,), (2,)), 3, 5000) == Share(3)
+    assert smallest(_buckets(many, (), ()), 3, 5000) == KeySelection(3, (0,))
+    assert smallest(_buckets(many, (1,), (2,)), 3, 5000) == KeySelection(3)
 
 
 @pytest.mark.parametrize(

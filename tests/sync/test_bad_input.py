@@ -19,7 +19,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 from loader.spec.plugins import SourceSpec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database
@@ -312,7 +312,7 @@ def test_a_catalog_that_refuses_is_not_taken_for_the_source(
         spark.conf.set(f"spark.sql.catalog.{catalog}{key}", value)
     with pytest.raises(Py4JJavaError) as raised:
         spark.sql(f"create namespace {catalog}.raw")
-    text = str(clear(raised.value, "source shop"))
+    text = str(translate_error(raised.value, "source shop"))
     assert text.startswith("source shop: the catalog's database: ")
     assert told in text
     assert remedy in text

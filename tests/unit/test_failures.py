@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 
 
 def _failed(number: int, file: str | None = None) -> str:
     error = OSError(number, os.strerror(number), *([file] if file else []))
-    return str(clear(error, "table shop.orders"))
+    return str(translate_error(error, "table shop.orders"))
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,7 @@ def test_the_systems_errors_are_sentences(number: int, file: str | None, text: s
 
 def test_what_is_nested_too_deeply_is_no_defect() -> None:
     """Such as a JSON file's value, of whose type Python asks whether it is raw's."""
-    told = str(clear(RecursionError("maximum recursion depth exceeded"), "table files.deep"))
+    told = str(
+        translate_error(RecursionError("maximum recursion depth exceeded"), "table files.deep")
+    )
     assert told.startswith("table files.deep: something is nested too deeply to be read. Declare")

@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from loader.errors import JavaEndedError, LockedError, StateError
-from loader.spark.error_translation import clear
+from loader.spark.error_translation import translate_error
 from loader.spark.jvm_exit import explain_process_end
 
 
@@ -70,7 +70,7 @@ def test_what_java_has_no_part_in_keeps_its_own_words(process: subprocess.Popen[
 
 def test_each_table_gets_the_error_under_its_own_name() -> None:
     shared = JavaEndedError("Spark's Java process ended", where="state table raw._cq_state")
-    found = clear(shared, "table shop.orders")
+    found = translate_error(shared, "table shop.orders")
     assert isinstance(found, JavaEndedError)
     assert found.where == "table shop.orders"
-    assert clear(shared, "").where == "state table raw._cq_state"
+    assert translate_error(shared, "").where == "state table raw._cq_state"

@@ -27,8 +27,8 @@ from loader.sources.interface import (
     Snapshot,
     SourceTable,
     Window,
-    edge,
     is_connector_state,
+    parse_bound,
 )
 from loader.spark.session import empty
 
@@ -254,4 +254,4 @@ class ProgramSnapshot(Snapshot):
         if value is None or window.cursor is None:
             return None
         text = format_value(value, table.schema[window.cursor.name].dataType)
-        return edge(text, window.cursor.type, table, window)
+        return parse_bound(text, window.cursor.type, table, window)

@@ -22,7 +22,7 @@ from loader.sources.file.file_checks import is_archive
 from loader.sources.file.json_key_case import find_miscased_key, is_plain
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, SIZE, files
 from loader.sources.file.options import ReaderOptions
-from loader.spark.error_translation import TOO_LONG, too_long
+from loader.spark.error_translation import TOO_LONG, find_long_line
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -260,7 +260,7 @@ def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple
     try:
         lines.where(f.length("value") < 0).count()
     except Py4JJavaError as error:
-        found = too_long(str(error))
+        found = find_long_line(str(error))
         if found is None:
             raise
         return found

@@ -17,7 +17,7 @@ from loader.sources.file.file_checks import check_unpacked
 from loader.sources.file.lines import FORMATS, check_line_lengths, checked
 from loader.sources.file.listing import PATH, files
 from loader.sources.file.options import ReaderOptions
-from loader.spark.error_translation import BROKEN_LINE, TOO_LONG, TOO_MANY, clear
+from loader.spark.error_translation import BROKEN_LINE, TOO_LONG, TOO_MANY, translate_error
 
 _COLON = re.compile(r"Relative path in absolute URI: (\S.*?)(?:\.crc)?$")
 _PATTERN = re.compile(r"^(?:Input Pattern .* matches 0 files|error parsing regexp)")
@@ -31,7 +31,7 @@ def explain_read_error(
     spark: SparkSession, native: ReaderOptions, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
     """Returns the error for files that Spark could not read: names the file if that is known."""
-    found = clear(error, "")
+    found = translate_error(error, "")
     colon = _COLON.search(found.what)
     if colon is not None:
         name = colon[1].removeprefix(".")
@@ -104,7 +104,7 @@ def _find_reason(spark: SparkSession, native: ReaderOptions) -> LoaderError | No
     except TableError as packed:
         return packed
     except (PySparkException, Py4JJavaError) as error:
-        found = clear(error, "")
+        found = translate_error(error, "")
         return found if found.remedy not in ("", BROKEN_LINE) else None
     return None
 

@@ -22,7 +22,7 @@ from loader.sources.file.listing import (
     select_held,
 )
 from loader.sources.file.rows import rows_of
-from loader.sources.interface import Bounds, Snapshot, SourceTable, Window, edge
+from loader.sources.interface import Bounds, Snapshot, SourceTable, Window, parse_bound
 
 if TYPE_CHECKING:
     from loader.sources.file.options import ReaderOptions
@@ -49,12 +49,12 @@ class FileSnapshot(Snapshot):
             f.max(column).cast("string").alias("high"),
         ).collect()
         clock = clock_now(cursor.type)
-        high = edge(found["high"], cursor.type, table, window)
+        high = parse_bound(found["high"], cursor.type, table, window)
         ahead = high is not None and clock is not None and high.order > clock.order
         return Bounds(
             rows=found["rows"],
             nulls=found["rows"] - found["dated"],
-            low=edge(found["low"], cursor.type, table, window),
+            low=parse_bound(found["low"], cursor.type, table, window),
             high=high,
             clock=clock,
             future=_ahead(rows, column, clock, table, window) if ahead and clock else 0,
@@ -83,7 +83,7 @@ class FileSnapshot(Snapshot):
         if moved is not None:
             [[oldest]] = moved.agg(f.min(MODIFIED).cast("string")).collect()
         low, high, reach = (
-            edge(text, CursorType.TIMESTAMPTZ, table, window)
+            parse_bound(text, CursorType.TIMESTAMPTZ, table, window)
             for text in (found["low"], found["high"], oldest)
         )
         mark = None

@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.types import StringType
 
-from loader.sources.checksum import BETWEEN, DIGITS, NULL, Form, Part, spark_form
-from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, Share
+from loader.sources.checksum import BETWEEN, DIGITS, NULL, HashedColumn, TextFormat, text_format
+from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, KeySelection
 from loader.sources.interface import Digest
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.dialect import Dialect
@@ -49,11 +49,11 @@ class Checksum(ABC):
         """Returns SQL that lists a table's columns: name, the database's type name, its kind."""
 
     @abstractmethod
-    def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
+    def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
         """Returns the form of a column of that type; None if it cannot be compared."""
 
     @abstractmethod
-    def text(self, part: Part, column: str) -> str:
+    def text(self, part: HashedColumn, column: str) -> str:
         """Returns SQL for a column's text; null if the value is null.
 
         Args:
@@ -76,18 +76,20 @@ class Checksum(ABC):
 class PostgreSQLChecksum(Checksum):
     """PostgreSQL 10 and later."""
 
-    _FORMS: ClassVar[dict[str, Form]] = {
-        **dict.fromkeys(("int2", "int4", "int8", "oid"), Form.INTEGER),
-        **dict.fromkeys(("text", "varchar", "name", "uuid", "json", "jsonb", "citext"), Form.TEXT),
-        **dict.fromkeys(("bpchar", "bit", "varbit"), Form.TEXT),
-        "numeric": Form.DECIMAL,
-        "bool": Form.BOOLEAN,
-        "date": Form.DATE,
-        "timestamp": Form.TIMESTAMP,
-        "timestamptz": Form.TIMESTAMP,
-        "time": Form.TEXT,
-        "timetz": Form.TEXT,
-        "bytea": Form.BINARY,
+    _FORMS: ClassVar[dict[str, TextFormat]] = {
+        **dict.fromkeys(("int2", "int4", "int8", "oid"), TextFormat.INTEGER),
+        **dict.fromkeys(
+            ("text", "varchar", "name", "uuid", "json", "jsonb", "citext"), TextFormat.TEXT
+        ),
+        **dict.fromkeys(("bpchar", "bit", "varbit"), TextFormat.TEXT),
+        "numeric": TextFormat.DECIMAL,
+        "bool": TextFormat.BOOLEAN,
+        "date": TextFormat.DATE,
+        "timestamp": TextFormat.TIMESTAMP,
+        "timestamptz": TextFormat.TIMESTAMP,
+        "time": TextFormat.TEXT,
+        "timetz": TextFormat.TEXT,
+        "bytea": TextFormat.BINARY,
     }
 
     def types(self, space: str, table: str) -> str:
@@ -108,26 +110,26 @@ class PostgreSQLChecksum(Checksum):
                 and not a.attisdropped
             """
 
-    def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
-        found = Form.TEXT if kind == "e" else self._FORMS.get(type_)
+    def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
+        found = TextFormat.TEXT if kind == "e" else self._FORMS.get(type_)
         return _match_form(found, data_type)
 
-    def text(self, part: Part, column: str) -> str:
-        if part.form is Form.DECIMAL:
+    def text(self, part: HashedColumn, column: str) -> str:
+        if part.form is TextFormat.DECIMAL:
             return f"replace(round({column}, {part.scale})::text, '.', '')::numeric::text"
-        if part.form is Form.BOOLEAN:
+        if part.form is TextFormat.BOOLEAN:
             return f"({column})::int::text"
-        if part.form is Form.DATE:
+        if part.form is TextFormat.DATE:
             days = f"({column} - date '1970-01-01')::text"
             return f"case when isfinite({column}) then {days} else ({column})::text end"
-        if part.form is Form.TIMESTAMP:
+        if part.form is TextFormat.TIMESTAMP:
             # Takes whole seconds: versions before 14 extract floating point numbers.
             seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
             micros = f"{seconds} * 1000000 + extract(microseconds from {column})::bigint % 1000000"
             return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
-        if part.form is Form.BINARY:
+        if part.form is TextFormat.BINARY:
             return f"encode({column}, 'hex')"
-        if part.form is Form.TEXT:
+        if part.form is TextFormat.TEXT:
             return f"char_length(({column})::text) || ':' || ({column})::text"
         return f"({column})::text"
 
@@ -150,20 +152,22 @@ class PostgreSQLChecksum(Checksum):
 class MySQLChecksum(Checksum):
     """MariaDB and MySQL."""
 
-    _FORMS: ClassVar[dict[str, Form]] = {
-        **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "bit"), Form.INTEGER),
+    _FORMS: ClassVar[dict[str, TextFormat]] = {
+        **dict.fromkeys(
+            ("tinyint", "smallint", "mediumint", "int", "bigint", "bit"), TextFormat.INTEGER
+        ),
         **dict.fromkeys(
             ("varchar", "char", "tinytext", "text", "mediumtext", "longtext", "json"),
-            Form.TEXT,
+            TextFormat.TEXT,
         ),
         **dict.fromkeys(
-            ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), Form.BINARY
+            ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), TextFormat.BINARY
         ),
-        **dict.fromkeys(("enum", "set", "uuid", "time"), Form.TEXT),
-        "decimal": Form.DECIMAL,
-        "date": Form.DATE,
-        "datetime": Form.TIMESTAMP,
-        "timestamp": Form.TIMESTAMP,
+        **dict.fromkeys(("enum", "set", "uuid", "time"), TextFormat.TEXT),
+        "decimal": TextFormat.DECIMAL,
+        "date": TextFormat.DATE,
+        "datetime": TextFormat.TIMESTAMP,
+        "timestamp": TextFormat.TIMESTAMP,
     }
 
     def types(self, space: str, table: str) -> str:
@@ -174,31 +178,33 @@ class MySQLChecksum(Checksum):
                 and table_name = {self.dialect.text(table)}
             """
 
-    def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
+    def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
         found = self._FORMS.get(type_)
-        if found is Form.INTEGER and isinstance(data_type, t.BooleanType):
-            found = Form.BOOLEAN  # tinyint(1) or bit(1), if the driver reports them as booleans
+        if found is TextFormat.INTEGER and isinstance(data_type, t.BooleanType):
+            found = (
+                TextFormat.BOOLEAN
+            )  # tinyint(1) or bit(1), if the driver reports them as booleans
         elif type_ == "bit" and isinstance(data_type, t.StringType):
-            found = Form.TEXT
-        elif found is Form.INTEGER and isinstance(data_type, t.DecimalType):
-            found = Form.DECIMAL  # bigint unsigned
+            found = TextFormat.TEXT
+        elif found is TextFormat.INTEGER and isinstance(data_type, t.DecimalType):
+            found = TextFormat.DECIMAL  # bigint unsigned
         return _match_form(found, data_type)
 
-    def text(self, part: Part, column: str) -> str:
-        if part.form is Form.DECIMAL:
+    def text(self, part: HashedColumn, column: str) -> str:
+        if part.form is TextFormat.DECIMAL:
             # Adding 0 removes the leading zeros of a `zerofill`.
             digits = f"replace(cast(round({column} + 0, {part.scale}) as char), '.', '')"
             return f"cast(cast({digits} as decimal(65, 0)) as char)"
-        if part.form is Form.BOOLEAN:
+        if part.form is TextFormat.BOOLEAN:
             return f"cast({column} <> 0 as char)"
-        if part.form is Form.DATE:
+        if part.form is TextFormat.DATE:
             return f"cast(datediff({column}, '1970-01-01') as char)"
-        if part.form is Form.TIMESTAMP:
+        if part.form is TextFormat.TIMESTAMP:
             start = "timestamp '1970-01-01 00:00:00'"
             return f"cast(timestampdiff(microsecond, {start}, {column}) as char)"
-        if part.form is Form.BINARY:
+        if part.form is TextFormat.BINARY:
             return f"lower(hex({column}))"
-        if part.form is Form.TEXT:
+        if part.form is TextFormat.TEXT:
             value = f"convert({column} using utf8mb4)"
             return f"concat(char_length({value}), ':', {value})"
         return f"cast({column} + 0 as char)"
@@ -221,9 +227,9 @@ def choose_checksum(dialect: Dialect) -> Checksum | None:
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 
-def _match_form(form: Form | None, data_type: t.DataType) -> Form | None:
+def _match_form(form: TextFormat | None, data_type: t.DataType) -> TextFormat | None:
     """Returns the form if it fits the type that Spark reads the column as, otherwise None."""
-    return form if form is spark_form(data_type) else None
+    return form if form is text_format(data_type) else None
 
 
 Query = Callable[[str], DataFrame]
@@ -252,8 +258,8 @@ class JdbcContents(Contents):
         relation: str,
         wanted: str,
         columns: Mapping[str, str],
-        key: Sequence[Part],
-        parts: Sequence[Part],
+        key: Sequence[HashedColumn],
+        parts: Sequence[HashedColumn],
         left_out: Sequence[str],
         query: Query,
         read: Read,
@@ -268,7 +274,7 @@ class JdbcContents(Contents):
         self._read = read
         self._judge = judge
 
-    def sums(self, share: Share, parts: int) -> DataFrame:
+    def sums(self, share: KeySelection, parts: int) -> DataFrame:
         number = self._sql.number(self._hash(self.parts))
         numbered = (
             f"select {self._bucket(share.of * parts)} as b, {number} as n "
@@ -284,7 +290,7 @@ class JdbcContents(Contents):
             f.col("t").cast("string").alias(CHECKSUM),
         )
 
-    def hashes(self, share: Share) -> DataFrame:
+    def hashes(self, share: KeySelection) -> DataFrame:
         wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
         hashed = (
             f"select {self._hash(self.key)} as k, "
@@ -297,19 +303,19 @@ class JdbcContents(Contents):
             (f.col("w") == 1).alias(WANTED),
         )
 
-    def rows(self, share: Share) -> DataFrame:
+    def rows(self, share: KeySelection) -> DataFrame:
         return self._read(_join_conditions(self._holds(share)), self._hash(self.key))
 
-    def judge(self, share: Share) -> None:
+    def judge(self, share: KeySelection) -> None:
         self._judge(_join_conditions(self._holds(share), self._wanted))
 
-    def _hash(self, parts: Sequence[Part]) -> str:
+    def _hash(self, parts: Sequence[HashedColumn]) -> str:
         return self._sql.hash([self._sql.text(part, self._columns[part.name]) for part in parts])
 
     def _bucket(self, of: int) -> str:
         return f"mod({self._sql.number(self._hash(self.key))}, {of})"
 
-    def _holds(self, share: Share) -> str:
+    def _holds(self, share: KeySelection) -> str:
         if share.keys is not None:
             # We made these hexadecimal digits, so they need no escape.
             return f"{self._hash(self.key)} in ({', '.join(map(repr, share.keys))})"
@@ -320,7 +326,7 @@ class JdbcContents(Contents):
 
 def list_comparable(
     checksum: Checksum, connection: Connection, table: SourceTable
-) -> tuple[list[Part], list[str]]:
+) -> tuple[list[HashedColumn], list[str]]:
     """Returns the columns that can be compared, and those that cannot, as ``name (type)``.
 
     Args:
@@ -339,9 +345,9 @@ def list_comparable(
         type_, kind = own.get(name, ("", ""))
         form = checksum.form(type_, kind, column.dataType)
         if index in native.as_texts and isinstance(column.dataType, StringType):
-            form = Form.TEXT
+            form = TextFormat.TEXT
         if form is not None:
-            parts.append(Part(column.name, column.dataType, form))
+            parts.append(HashedColumn(column.name, column.dataType, form))
         else:
             left_out.append(f"{column.name} ({type_ or column.dataType.simpleString()})")
     return parts, left_out

@@ -24,7 +24,7 @@ from loader.spark.error_translation import (
     OVERDUE,
     ConnectionRefusedByServer,
     DatabaseError,
-    explain,
+    translate_jdbc_error,
 )
 from loader.spark.interruption import check_interruption, interruptible
 from loader.spark.spark_version import jdbc_schema
@@ -93,7 +93,7 @@ class Connection:
             dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
             java = dialect.createConnectionFactory(spark_options(spark, options)).apply(-1)
         except Py4JJavaError as error:
-            raise explain(error, where, options["url"]) from error
+            raise translate_jdbc_error(error, where, options["url"]) from error
         connection = cls(spark, java, where, options["url"])
         try:
             yield connection
@@ -320,7 +320,7 @@ class Connection:
             closed = True
             with suppress(Py4JJavaError):
                 closed = self.java.isClosed()  # drivers close it if the server has closed it
-            explained = explain(error, self.where, answered=not closed)
+            explained = translate_jdbc_error(error, self.where, answered=not closed)
             if self.is_overdue:
                 what, remedy = "the database has not answered in time", OVERDUE
                 explained = DatabaseError(what, where=self.where, remedy=remedy)

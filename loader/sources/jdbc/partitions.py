@@ -22,7 +22,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sources.interface import Bounds, SourceTable, Window, edge
+from loader.sources.interface import Bounds, SourceTable, Window, parse_bound
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
@@ -156,7 +156,7 @@ class Ranges:
         with snapshot.connect(table) as connection:
             if window.cursor is None or name != window.cursor.name:
                 [ends] = connection.rows(f"select min({column}), max({column}) from {rows}")
-                low, high = (edge(end, type_, table, window) for end in ends)
+                low, high = (parse_bound(end, type_, table, window) for end in ends)
                 bounds = Bounds(bounds.rows, low=low, high=high)
             edges = cut_slices(bounds)
             if not edges:

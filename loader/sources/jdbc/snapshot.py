@@ -26,7 +26,7 @@ from loader.sources.interface import (
     Snapshot,
     SourceTable,
     Window,
-    edge,
+    parse_bound,
 )
 from loader.sources.jdbc.checksum_sql import (
     JdbcContents,
@@ -52,7 +52,7 @@ from loader.sources.jdbc.reader import (
     choose_fetch_size,
     needs_row_width,
 )
-from loader.spark.error_translation import DatabaseError, explain
+from loader.spark.error_translation import DatabaseError, translate_jdbc_error
 
 _RECAST = (
     (TimestampNTZType(), TimestampType()),
@@ -150,7 +150,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             if known:
                 before = int(others.pop(0) or 0)
             clock = self._convert_clock(_parse_utc(others.pop()) if together else now, type_)
-            bottom, top = (edge(text, type_, table, window) for text in (low, high))
+            bottom, top = (parse_bound(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
                 reach = bottom  # nothing lies below
                 if window.is_exhaustive:
@@ -406,7 +406,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 spark, table, relation, division.conditions, types, fetch_size, instants
             )
         except Py4JJavaError as error:
-            raise explain(error, f"table {source.name}.{table.ref.name}") from error
+            raise translate_jdbc_error(error, f"table {source.name}.{table.ref.name}") from error
         hashed = [KEY] if key else []
         if division.column:
             frame = frame.drop(PLACE)

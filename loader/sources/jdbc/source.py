@@ -48,7 +48,7 @@ from loader.sources.jdbc.postgresql.continuity import XMIN
 from loader.sources.jdbc.postgresql.exported_snapshot import open_exported_snapshot
 from loader.sources.jdbc.reader import build_custom_schema, read_schema
 from loader.sources.jdbc.snapshot import JdbcSnapshot
-from loader.spark.error_translation import explain
+from loader.spark.error_translation import translate_jdbc_error
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
@@ -182,7 +182,7 @@ class JdbcSource(Database):
             ),
             StructType(fields),
             primary_key=tuple(map(self.dialect.lake_name, key.columns)),
-            keyless=key.lacking,
+            no_key_reason=key.lacking,
             system_cursors=(self.any_cursor,) if self.any_cursor and native.stored else (),
             indexed=frozenset(
                 self.dialect.lake_name(row["COLUMN_NAME"] or "")
@@ -370,7 +370,7 @@ class JdbcSource(Database):
             with self.lend_catalog_connection(where) as connection:
                 schema = read_schema(self.spark, connection, options, query)
         except Py4JJavaError as error:
-            raise explain(error, where) from error
+            raise translate_jdbc_error(error, where) from error
         except PySparkException as error:
             remedy = "Read it through a view in the database, with other names or fewer columns"
             if "ecimal scale" in str(error):

@@ -10,7 +10,7 @@ from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import BY_HAND
-from loader.sources.interface import SourceTable, Window, edge
+from loader.sources.interface import SourceTable, Window, parse_bound
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits_interface import WITHIN, Moment
 from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
@@ -247,7 +247,9 @@ class PostgresLateCommits:
         values = find_lowest(connection, tables, lowest_of)
         if values is None:
             return condition
-        cursors = [c for c in (edge(v, type_, table, window) for v in values) if c is not None]
+        cursors = [
+            c for c in (parse_bound(v, type_, table, window) for v in values) if c is not None
+        ]
         bottom = min(cursors, key=lambda cursor: cursor.order, default=None)
         if bottom is None or (window.low is not None and bottom.order >= window.low.order):
             return ""
