@@ -19,7 +19,7 @@ PACKAGE = ROOT / "loader"
 FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE})
 
 
-def _rooms(line: str) -> list[str]:
+def _packages(line: str) -> list[str]:
     return re.split(r" *[|│] *", re.split(r" {2,}", line.strip())[0])
 
 
@@ -30,9 +30,9 @@ def test_the_picture_is_what_the_linter_checks() -> None:
         for contract in settings["tool"]["importlinter"]["contracts"]
         if contract.get("containers") == ["loader"]
     ]
-    section = PAGE.split("## The rooms")[1]
+    section = PAGE.split("## Packages")[1]
     picture = section.split("```")[1].strip().splitlines()
-    assert [_rooms(line) for line in picture] == [_rooms(layer) for layer in layers]
+    assert [_packages(line) for line in picture] == [_packages(layer) for layer in layers]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
