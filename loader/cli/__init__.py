@@ -1,3 +1,3 @@
-"""The command line: a module for each command that has its own."""
+"""The command line: one module for each command."""
 
 from loader.cli.app import main as main

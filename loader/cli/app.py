@@ -24,17 +24,17 @@ from loader.cli.reconcile import reconcile
 from loader.cli.run import run
 from loader.cli.settings import Settings
 from loader.cli.setup import setup
-from loader.cli.signals import unwinding
+from loader.cli.signals import unwind_on_signal
 from loader.cli.state import state
 from loader.cli.status import status
 from loader.errors import LoaderError, SpecError
 
 GROUP = "strandline.commands"
-"""The entry points of commands that plug-ins add: click commands, imported once they are used."""
+"""Entry-point group for the click commands of plug-ins; a command is imported at its first use."""
 
 
 class _Commands(click.Group):
-    """A group that suggests "did you mean" and shows our errors without a stack trace."""
+    """A group that suggests similar command names and prints errors without stack traces."""
 
     _signals: Sequence[int] = ()
 
@@ -43,9 +43,9 @@ class _Commands(click.Group):
         return sorted({*super().list_commands(ctx), *plugged})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            return command
         for entry in entry_points(group=GROUP):
             if entry.name == cmd_name:
                 return _load_command(entry)
@@ -62,9 +62,11 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
-            with unwinding() as self._signals:
+            with unwind_on_signal() as self._signals:
                 return super().main(*args, **extra)
-        except OSError as error:  # of `--help` and the like: commands write by their Output
+        except (
+            OSError
+        ) as error:  # while click prints `--help`: commands themselves print with Output
             discard(sys.stdout)
             click.echo(f"error: standard output: it cannot be written: {error.strerror}", err=True)
             sys.exit(LoaderError.exit_code)
@@ -74,21 +76,19 @@ class _Commands(click.Group):
             result = self._invoke_command(ctx)
         except (SystemExit, click.exceptions.Exit) as ended:
             if not (ended.code if isinstance(ended, SystemExit) else ended.exit_code):
-                _end_with_lost_output(ctx)
+                _exit_if_output_lost(ctx)
             raise
-        _end_with_lost_output(ctx)
+        _exit_if_output_lost(ctx)
         return result
 
     def _invoke_command(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            own = {name for option in self.params for name in option.opts}
-            if ctx.parent is None and error.option_name in own:
+            global_options = {name for option in self.params for name in option.opts}
+            if ctx.parent is None and error.option_name in global_options:
                 name, command = error.option_name, ctx.invoked_subcommand
-                message = (
-                    f"{error.message} It stands before the command: `loader {name} … {command}`."
-                )
+                message = f"{error.message} Put it before the command: `loader {name} … {command}`."
                 raise click.UsageError(message, error.ctx) from None
             raise
         except (click.ClickException, click.Abort, click.exceptions.Exit):
@@ -101,15 +101,15 @@ class _Commands(click.Group):
             settings: Settings | None = ctx.obj
             if settings is None:
                 raise
-            found = _readable(error)
-            settings.output.error(found)
-            ctx.exit(found.exit_code)
+            readable = _to_loader_error(error)
+            settings.output.error(readable)
+            ctx.exit(readable.exit_code)
 
 
 def _load_command(entry: EntryPoint) -> click.Command:
-    """Imports a plug-in's command; one that cannot be imported fails only if it is called."""
+    """Imports a plug-in's command; if that fails, returns a command that reports why."""
     try:
-        found: click.Command = entry.load()
+        command: click.Command = entry.load()
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
 
@@ -123,19 +123,19 @@ def _load_command(entry: EntryPoint) -> click.Command:
             raise SpecError(
                 f"the command {entry.name} cannot be imported from {entry.value}: {why}",
                 where=f"loader {entry.name}",
-                remedy=f"Install {_package(entry)} again, or remove it",
+                remedy=f"Reinstall or uninstall {_package(entry)}",
             )
 
         return refuse
-    return found
+    return command
 
 
 def _package(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else "its package"
 
 
-def _end_with_lost_output(ctx: click.Context) -> None:
-    """Ends a command that did its work, but could not write what it found."""
+def _exit_if_output_lost(ctx: click.Context) -> None:
+    """Exits with an error if the command could not write its results to standard output."""
     settings: Settings | None = ctx.obj
     if ctx.parent is None and settings is not None and settings.output.streams.code:
         error = settings.output.streams.error
@@ -144,15 +144,15 @@ def _end_with_lost_output(ctx: click.Context) -> None:
         ctx.exit(settings.output.streams.code)
 
 
-def _readable(error: Exception) -> LoaderError:
-    """Returns the error as people should read it; its cause is kept for `--debug`."""
+def _to_loader_error(error: Exception) -> LoaderError:
+    """Translates any exception into a loader error; `--debug` also prints the original one."""
     if isinstance(error, LoaderError):
         return error
     from loader.spark.error_translation import translate_error
 
-    found = translate_error(error, "")
-    found.__cause__ = error
-    return found
+    translated = translate_error(error, "")
+    translated.__cause__ = error
+    return translated
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -170,17 +170,17 @@ def _readable(error: Exception) -> LoaderError:
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
-    help="Text for people, or one JSON object per line.",
+    help="Readable text, or one JSON object per line.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show errors only.")
 @click.option(
-    "--debug", is_flag=True, help="Show stack traces, Spark's own log, and what connectors say."
+    "--debug", is_flag=True, help="Show stack traces and the logs of Spark and of connectors."
 )
 @click.pass_context
 def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:
-    """Appends changes from databases and files to a lakehouse, and remembers how far it got."""
+    """Appends changes from databases and files to a lakehouse; stores a cursor for each table."""
     if not debug and not logging.root.handlers:
-        # Py4J reports a broken connection to the root logger, with a stack trace.
+        # Otherwise Python prints the stack traces that Py4J logs for broken connections.
         logging.root.addHandler(logging.NullHandler())
     output = Output(form, quiet, debug=debug)
     ctx.obj = Settings(config, form, quiet, debug, output)

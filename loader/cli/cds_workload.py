@@ -1,8 +1,8 @@
-"""Runs the workload that the class archive is recorded from: two small syncs, a build's SQL.
+"""Workload for recording the class archive: two small syncs and the SQL of a build.
 
-A program for :mod:`loader.spark.class_archive`, which runs it in a process and a folder of its
-own: ``python -m loader.cli.cds_workload FOLDER``. The classes that it loads are those that Spark's
-JVM then finds in the archive; so it does what every run does, on a few rows.
+:mod:`loader.spark.class_archive` runs ``python -m loader.cli.cds_workload FOLDER`` in a new process
+and folder. The archive contains the classes that this workload loads, so it does what every run
+does, with a few rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ spec:
 kind: destination
 spec: {name: lake, path: spark, spec: {schema: raw}}
 """
-# As in profiles/profiles.yml, as far as it decides which classes are loaded.
+# The settings of profiles/profiles.yml that determine which classes are loaded.
 _CONF = {
     "spark.master": "local[*]",
     "spark.driver.memory": "1g",
@@ -75,7 +75,7 @@ _SOURCE = (
     "(2, null, null, timestamp('2025-01-02 00:00:00'))",
 )
 _CHANGE = ("insert into orders values (3, 'c', 3, timestamp('2025-01-03 00:00:00'))",)
-# The queries of a build, in the SQL of the package's snapshots and tests.
+# The SQL of a build: queries of the dbt package's materializations and tests.
 _NEWEST = """
 select newest.* from (
     select max_by(struct(*), struct(_cq_generation, updated_at, _cq_batch, _cq_seq)) as newest
@@ -105,7 +105,7 @@ _BUILD = (
 
 
 def main(folder: Path) -> None:
-    """Syncs, changes the source, syncs again, builds; returns once the JVM has ended."""
+    """Syncs twice with a change between, runs the SQL of a build, and waits until the JVM ends."""
     (folder / "loader.yml").write_text(_SPEC)
     (folder / "drop" / "events").mkdir(parents=True)
     (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")
@@ -113,15 +113,15 @@ def main(folder: Path) -> None:
     spark = session(Profile("strandline", "embedded", "session", "analytics", conf, folder))
     gateway: Any = spark.sparkContext._gateway
     class_path = str(gateway.jvm.java.lang.System.getProperty("java.class.path"))
-    about = {"group": gateway.proc.pid, "class_path": class_path.split(os.pathsep)}
-    (folder / JVM_FILE).write_text(json.dumps(about))
+    info = {"group": gateway.proc.pid, "class_path": class_path.split(os.pathsep)}
+    (folder / JVM_FILE).write_text(json.dumps(info))
     try:
         spark.sparkContext.setLogLevel("OFF")
         _load_drivers(spark)
         for statements in (_SOURCE, _CHANGE):
             _execute(spark, statements)
             _sync(spark, folder)
-        _sync(spark, folder)  # nothing new
+        _sync(spark, folder)  # no new rows
         for statement in _BUILD:
             spark.sql(statement).collect()
     finally:
@@ -129,23 +129,23 @@ def main(folder: Path) -> None:
 
 
 def _load_drivers(spark: SparkSession) -> None:
-    """Loads the classes of the installed databases' drivers: there is no database to connect to."""
+    """Loads the classes of installed JDBC drivers, without a connection."""
     jvm: Any = spark._jvm
-    jvm.javax.crypto.Mac.getInstance("HmacSHA256")  # most databases check passwords with it
+    jvm.javax.crypto.Mac.getInstance("HmacSHA256")  # used for most databases' passwords
     classes = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     for jar in find_drivers():
         if not any(driver.owns(jar.name) for driver in DRIVERS.values()):
             continue
         for name in classes_in(jar):
-            with suppress(Py4JJavaError):  # it needs a library that is not there
+            with suppress(Py4JJavaError):  # the class needs a library that is not installed
                 jvm.java.lang.Class.forName(name, False, classes)
 
 
 def classes_in(jar: Path) -> list[str]:
-    """Returns the names of a jar's classes; none if it is damaged, which Java passes over, too."""
+    """Returns the names of a jar's classes; none if it is damaged, because Java ignores it too."""
     try:
-        with ZipFile(jar) as packed:
-            files = packed.namelist()
+        with ZipFile(jar) as archive:
+            files = archive.namelist()
     except (OSError, BadZipFile):
         return []
     return [
@@ -156,8 +156,8 @@ def classes_in(jar: Path) -> list[str]:
 def _execute(spark: SparkSession, statements: tuple[str, ...]) -> None:
     jvm: Any = spark._jvm
     connection = jvm.java.sql.DriverManager.getConnection("jdbc:derby:shop;create=true")
-    for each in statements:
-        connection.createStatement().execute(each)
+    for statement in statements:
+        connection.createStatement().execute(statement)
     connection.close()
 
 
@@ -169,7 +169,7 @@ def _sync(spark: SparkSession, folder: Path) -> None:
 
 
 def _end(spark: SparkSession) -> None:
-    """The JVM writes the archive as it ends, which takes longer than PySpark waits."""
+    """Stops Spark, and waits until the JVM has written the archive; PySpark would kill it."""
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()

@@ -15,7 +15,7 @@ from loader.package import page
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
-    """Checks the spec, the lake, the connections and the cursors, and says how to fix them."""
+    """Checks spec, lake, connections and cursors, and prints a remedy for each error."""
     from loader.sync.check import check_destinations, check_tables
 
     with open_pipeline(settings) as pipeline:
@@ -25,19 +25,22 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
             settings.output.error(problem)
             reported.add(str(problem))
         for part in pipeline.plan_tables(select):
-            for found in (*part.problems, *check_tables(pipeline, part)):
-                if isinstance(found, LoaderError):
-                    if str(found) not in reported:  # tables may share an error
-                        settings.output.error(found)
-                    reported.add(str(found))
+            for result in (*part.problems, *check_tables(pipeline, part)):
+                if isinstance(result, LoaderError):
+                    if (
+                        str(result) not in reported
+                    ):  # tables of one source may fail with the same error
+                        settings.output.error(result)
+                    reported.add(str(result))
                     continue
-                plan, notes = found
+                plan, notes = result
                 cursor = f"{plan.cursor.name} ({plan.cursor.type.value})" if plan.cursor else ""
                 rows.append((plan.name, plan.mode, cursor, plan.key, "; ".join(notes)))
         for key in sorted(settings.profile.secrets if settings.profile else ()):
             settings.output.warning(
-                f"{key}: the profile holds a secret, which dbt without the loader's plugin puts on "
-                f"Java's command line. Name a variable instead: {page('security', 'Secrets')}"
+                f"{key}: the profile contains a secret, which dbt without the loader's plugin "
+                "puts on Java's command line. Use a variable instead: "
+                f"{page('security', 'Secrets')}"
             )
         settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
         if reported:

@@ -1,4 +1,4 @@
-"""``loader codegen``: the dbt side of what the loader syncs."""
+"""``loader codegen``: writes dbt sources, tests and models for the synced tables."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     "--history",
     multiple=True,
     metavar="PATTERN",
-    help="Also write a history model for these tables; repeatable. Later runs keep it.",
+    help="Also write a history model for these tables; repeatable. Later runs keep the model.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder to write to; default: the one with a `codegen.json`, else `strandline` in "
-    "the models of the dbt project next to the spec.",
+    help="The folder to write to; default: the folder with `codegen.json`, otherwise `strandline` "
+    "in the models of the dbt project next to the spec.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, write nothing.")
 @click.pass_obj
@@ -45,7 +45,7 @@ def codegen(
 ) -> None:
     """Writes dbt sources with tests, and a snapshot model for each table with a key.
 
-    Later runs add what is new and update what nobody has edited: your edits stay.
+    Later runs add new tables and columns, and update unedited entries: your edits stay.
     """
     from loader.cli.settings import open_pipeline_with_served
     from loader.codegen.dbt_project import DbtProject, read, write_all
@@ -55,58 +55,57 @@ def codegen(
 
     spec = settings.spec(needs_source=False)
     project = DbtProject.find(spec.folder, output)
-    memory_file = project.output / FILE
-    remembered = read(memory_file)
-    memory = Manifest.from_json(remembered, str(memory_file))
-    for name in (SOURCES, MODELS):  # reports broken files before Spark starts, which takes seconds
+    manifest_file = project.output / FILE
+    manifest_text = read(manifest_file)
+    manifest = Manifest.from_json(manifest_text, str(manifest_file))
+    for name in (SOURCES, MODELS):  # reports invalid files before Spark starts
         YamlText(read(project.output / name) or "", str(project.output / name))
     with open_pipeline_with_served(settings, spec) as pipeline:
         from loader.codegen.table import NotSynced, describe_tables
 
-        found = list(describe_tables(pipeline, select))
+        results = list(describe_tables(pipeline, select))
         sources = {source.name for source in pipeline.spec.sources}
         unread = pipeline.unreadable
-    left_out = [one.name for one in found if isinstance(one, NotSynced)]
-    tables = [one for one in found if not isinstance(one, LoaderError | NotSynced)]
-    errors = [one for one in found if isinstance(one, LoaderError)]
-    if left_out and not tables and not errors:
+    not_synced = [result.name for result in results if isinstance(result, NotSynced)]
+    tables = [r for r in results if not isinstance(r, LoaderError | NotSynced)]
+    errors = [result for result in results if isinstance(result, LoaderError)]
+    if not_synced and not tables and not errors:
         raise SpecError(
             "no table has been synced yet",
             where="loader codegen",
-            remedy="Run `loader run` first: models are built on what it loads",
+            remedy="Run `loader run` first: models read the tables that it loads",
         )
-    if (
-        not errors and not left_out
-    ):  # otherwise a pattern may be meant for a table that could not be read
-        _all_match(history, tables)
+    if not errors and not not_synced:  # otherwise a pattern may match a table that is missing here
+        _require_matches(history, tables)
     folder = Folder(
         lambda name: read(project.output / name),
         lambda name: project.relative_path(project.output / name),
         project.elsewhere(),
         project.raw_schema,
     )
-    complete = sources if not (select or errors or unread or left_out) else set()
-    made = generate(tables, folder, memory, history, complete)
+    complete = sources if not (select or errors or unread or not_synced) else set()
+    generated = generate(tables, folder, manifest, history, complete)
     texts = {
         project.output / file.name: file.text
-        for file in made.files
+        for file in generated.files
         if file.text is not None and file.text != file.before
     }
-    if made.memory != memory:
-        texts[memory_file] = made.memory.to_json()
+    if generated.manifest != manifest:
+        texts[manifest_file] = generated.manifest.to_json()
     if dry_run:
-        _show_changes(settings.output, made.files, folder.shown)
+        _print_diffs(settings.output, generated.files, folder.relative_path)
     else:
         write_all(texts)
-    rows = [(folder.shown(file.name), file.what) for file in made.files]
-    if memory_file in texts:
-        rows.append((folder.shown(FILE), "written" if remembered is None else "updated"))
+    rows = [(folder.relative_path(file.name), file.status) for file in generated.files]
+    if manifest_file in texts:
+        status = "written" if manifest_text is None else "updated"
+        rows.append((folder.relative_path(FILE), status))
     settings.output.table("file", ("file", "what"), rows)
-    for about, note in made.notes:
+    for about, note in generated.notes:
         settings.output.warning(f"{about}: {note}", about=about)
-    for name in left_out:
+    for name in not_synced:
         settings.output.warning(
-            f"{name}: left out, as it has not been synced yet: `loader run`, and codegen again",
+            f"{name}: left out, because it has not been synced yet: run `loader run`, then codegen",
             about=name,
         )
     for error in errors:
@@ -117,29 +116,31 @@ def codegen(
         sys.exit(1)
 
 
-def _all_match(history: Sequence[str], tables: Sequence[Table]) -> None:
+def _require_matches(history: Sequence[str], tables: Sequence[Table]) -> None:
     """Refuses a pattern that matches no table, as `--select` does."""
-    from loader.codegen.generate import matches
+    from loader.codegen.generate import match_patterns
 
     known = [table.selectable for table in tables]
-    found = {pattern for table in tables for pattern in matches(table, history)}
+    matched = {pattern for table in tables for pattern in match_patterns(table, history)}
     for pattern in history:
-        if pattern not in found:
+        if pattern not in matched:
             raise SpecError(
-                f"no selected table is called {pattern!r}",
+                f"no selected table matches {pattern!r}",
                 where="--history",
                 remedy=f"{did_you_mean(pattern, known)} Choose from: "
                 f"{', '.join(sorted(known)[:20])}".strip(),
             )
 
 
-def _show_changes(output: Output, files: Sequence[File], shown: Callable[[str], str]) -> None:
-    """Shows the files' changes as unified diffs."""
+def _print_diffs(
+    output: Output, files: Sequence[File], relative_path: Callable[[str], str]
+) -> None:
+    """Prints the changes of files as unified diffs."""
     for file in files:
         if file.text is None or file.text == file.before:
             continue
         before = [] if file.before is None else file.before.splitlines()
-        name = shown(file.name)
+        name = relative_path(file.name)
         lines = difflib.unified_diff(before, file.text.splitlines(), name, name, lineterm="")
         if output.json:
             output.event("diff", "", file=name, diff="\n".join(lines))

@@ -1,4 +1,4 @@
-"""``loader compact``: upkeep of raw tables, state and ledger."""
+"""``loader compact``: removes what raw tables, state and ledger no longer need."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from loader.sync.pipeline import Pipeline
 
 
-@click.command(short_help="Frees what is no longer needed.")
+@click.command(short_help="Frees space in raw tables, state and ledger.")
 @click.option(
     "-s",
     "--select",
     multiple=True,
-    help="source.table or a wildcard; repeatable. The loader's own tables are compacted only "
-    "without it.",
+    help="source.table or a wildcard; repeatable. Without it, the loader's own tables are "
+    "compacted too.",
 )
 @click.option(
     "--keep-versions",
     type=click.IntRange(1),
     metavar="N",
-    help="Remove all but the newest N versions of each key; snapshots stay the same.",
+    help="Remove all but the newest N versions of each key; snapshots do not change.",
 )
 @click.option(
     "--keep-days",
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     default=5,
     show_default=True,
     metavar="N",
-    help="Drop Iceberg snapshots older than N days, which frees disk space. With 0, running "
+    help="Expire Iceberg snapshots older than N days, which frees disk space. With 0, running "
     "queries may fail.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, change nothing.")
@@ -64,12 +64,12 @@ def compact(
     expire_days: int,
     dry_run: bool,
 ) -> None:
-    """Frees what raw tables, state and ledger no longer need; loaders may run at the same time.
+    """Frees space in raw tables, state and ledger; loaders may run at the same time.
 
-    By default it removes no rows: it merges small files and drops old Iceberg snapshots, old
-    versions of cursors, and files that killed runs left behind. --keep-versions and --keep-days
-    also remove versions of rows; with both, a version stays if either keeps it. Snapshot tables,
-    histories and redelivery checks give the same results afterwards.
+    By default it removes no rows: it merges small files, and removes old Iceberg snapshots, old
+    versions of cursors, and files of killed runs. --keep-versions and --keep-days also remove
+    versions of rows; with both, a version stays if either option keeps it. Snapshot tables,
+    histories and redelivery checks do not change.
     """
     from loader.cli.settings import open_pipeline_with_served
     from loader.lake.ledger import now
@@ -84,12 +84,12 @@ def compact(
     with open_pipeline_with_served(settings) as pipeline:
         done: list[CompactionResult] = []
         failed = False
-        for one in _compact_tables(pipeline, select, upkeep):
-            if isinstance(one, LoaderError):
-                output.error(one)
+        for result in _compact_tables(pipeline, select, upkeep):
+            if isinstance(result, LoaderError):
+                output.error(result)
                 failed = True
             else:
-                done.append(one)
+                done.append(result)
         if not done and not failed:
             raise SpecError(
                 "there is no such raw table" if select else "there is no raw table yet",
@@ -102,33 +102,33 @@ def compact(
 
 
 def _report(output: Output, done: Sequence[CompactionResult], upkeep: Upkeep) -> None:
-    lines = [_preview(one) if upkeep.dry_run else _count_freed(one) for one in done]
+    lines = [_preview(each) if upkeep.dry_run else _count_freed(each) for each in done]
     if lines:
         kind = "preview" if upkeep.dry_run else "compacted"
         output.table(kind, tuple(lines[0]), [tuple(line.values()) for line in lines])
     if upkeep.keep is None:
-        output.say("No row versions were removed: that takes --keep-versions or --keep-days.")
+        output.say("No row versions were removed: use --keep-versions or --keep-days for that.")
 
 
-def _count_freed(one: CompactionResult) -> dict[str, object]:
-    line: dict[str, object] = {"table": one.table}
+def _count_freed(result: CompactionResult) -> dict[str, object]:
+    line: dict[str, object] = {"table": result.table}
     for measure in ("rows", "files", "bytes", "stored"):
-        line[f"{measure}_before"] = getattr(one.before, measure)
-        line[f"{measure}_after"] = getattr(one.after, measure)
-    return {**line, "note": one.note}
+        line[f"{measure}_before"] = getattr(result.before, measure)
+        line[f"{measure}_after"] = getattr(result.after, measure)
+    return {**line, "note": result.note}
 
 
-def _preview(one: CompactionResult) -> dict[str, object]:
+def _preview(result: CompactionResult) -> dict[str, object]:
     return {
-        "table": one.table,
-        "rows": one.before.rows,
-        "rows_to_remove": one.removed,
-        "files": one.before.files,
-        "bytes": one.before.bytes,
-        "stored": one.before.stored,
-        "snapshots": one.before.snapshots,
-        "snapshots_to_expire": one.expired,
-        "note": one.note,
+        "table": result.table,
+        "rows": result.before.rows,
+        "rows_to_remove": result.removed,
+        "files": result.before.files,
+        "bytes": result.before.bytes,
+        "stored": result.before.stored,
+        "snapshots": result.before.snapshots,
+        "snapshots_to_expire": result.expired,
+        "note": result.note,
     }
 
 
@@ -143,43 +143,43 @@ def _compact_tables(
     from loader.reconcile.verified_buckets import Reconciled
     from loader.sync.ingest import prune_states
 
-    known, errors, failed = _find_raw_tables(pipeline, select) if upkeep.keep else ({}, [], set())
+    planned, errors, failed = _plan_raw_tables(pipeline, select) if upkeep.keep else ({}, [], set())
     yield from errors
-    tables, damaged = _choose_raw_tables(pipeline, select, known, failed)
+    tables, damaged = _list_raw_tables(pipeline, select, planned, failed)
     yield from damaged.values()
-    # A table known to be raw or our own is not a snapshot, even if it cannot be read.
+    # A raw table or system table is not a snapshot, even if it cannot be read.
     known_raw = {
         f"{pipeline.stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
-        for source, table in known
+        for source, table in planned
     } | {f"{own.lake.schema}.{own.name}".lower() for own in list_system_tables(pipeline)}
 
     listed: list[Dependent] | None = None
     unreadable: dict[str, Unreadable] = {}
 
-    def compacted(table: tuple[Lake, Raw]) -> CompactionResult:
-        lake, one = table
+    def compact_table(table: tuple[Lake, Raw]) -> CompactionResult:
+        lake, raw = table
 
-        def readers() -> list[Dependent]:
+        def list_readers() -> list[Dependent]:
             nonlocal listed
-            # Compaction takes time and models may be built in it: only a dry run lists once.
+            # Models may be built during compaction, so only a dry run reuses the list.
             if listed is None or not upkeep.dry_run:
                 try:
                     listed = dependents(lake, known_raw)
-                except Unreadable as problem:
-                    unreadable[problem.where] = problem
+                except Unreadable as error:
+                    unreadable[error.where] = error
                     raise
             return listed
 
-        with step(f"{one.name}: compacting"):
-            return compact_raw(lake, one, upkeep, readers)
+        with step(f"{raw.name}: compacting"):
+            return compact_raw(lake, raw, upkeep, list_readers)
 
-    for (_, raw), outcome in retry_locked_tables(tables, compacted):
+    for (_, raw), outcome in retry_locked_tables(tables, compact_table):
         if isinstance(outcome, Exception):
             yield pipeline.redact_error(outcome, f"table {raw.name}")
         else:
             yield outcome
-    for problem in unreadable.values():
-        yield pipeline.redact_error(problem, problem.where)
+    for error in unreadable.values():
+        yield pipeline.redact_error(error, error.where)
     if select:
         return
     if not upkeep.dry_run:
@@ -190,8 +190,8 @@ def _compact_tables(
         for shared in list_backends(pipeline):
             try:
                 shared.prune(VERSIONS)
-            except Exception as problem:
-                yield pipeline.redact_error(problem, f"state of {', '.join(shared.sources)}")
+            except Exception as error:
+                yield pipeline.redact_error(error, f"state of {', '.join(shared.sources)}")
     for own in list_system_tables(pipeline):
         lake, where = own.lake, f"table {own.lake.schema}.{own.name}"
         if where in damaged:
@@ -209,20 +209,22 @@ def _compact_tables(
                     prune_states(lake, VERSIONS)
                 done = compact_shared(lake, own.name, upkeep, own.order)
             yield done
-        except Exception as problem:
-            yield pipeline.redact_error(problem, where)
+        except Exception as error:
+            yield pipeline.redact_error(error, where)
 
 
-def _find_raw_tables(
+def _plan_raw_tables(
     pipeline: Pipeline, select: Sequence[str]
 ) -> tuple[dict[tuple[str, str], Raw], list[LoaderError], set[str]]:
-    """Returns the spec's tables, with their keys, by source and lake table; and the errors.
+    """Plans the spec's tables, to know their keys.
 
-    Also the sources that have described none of their tables, as they are down.
+    Returns:
+        The raw tables by source and lake table, the errors, and the names of sources of which no
+        table could be described.
     """
     from loader.maintenance.compaction import Raw
 
-    found, errors, failed = {}, [], set()
+    planned, errors, failed = {}, [], set()
     for part in pipeline.plan_tables(select):
         errors += part.problems
         if part.problems and not part.plans:
@@ -230,22 +232,22 @@ def _find_raw_tables(
         for plan in part.plans:
             cursor = plan.cursor.name if plan.cursor else None
             raw = Raw(plan.lake_table, plan.name, plan.key, cursor, known=True)
-            found[plan.source, plan.lake_table] = raw
-    return found, errors, failed
+            planned[plan.source, plan.lake_table] = raw
+    return planned, errors, failed
 
 
-def _choose_raw_tables(
+def _list_raw_tables(
     pipeline: Pipeline,
     select: Sequence[str],
-    known: dict[tuple[str, str], Raw],
+    planned: dict[tuple[str, str], Raw],
     failed: set[str],
 ) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
-    """Returns the raw tables of the spec's sources, each once; and errors for unreadable ones."""
+    """Returns the raw tables of the spec's sources, each once, and errors of unreadable tables."""
     from loader.lake.raw_table import list_raw_tables
     from loader.maintenance.compaction import Raw
     from loader.sync.ownership import is_loaded_by
 
-    found: dict[tuple[str, str], tuple[Lake, Raw]] = {}
+    by_name: dict[tuple[str, str], tuple[Lake, Raw]] = {}
     errors: dict[str, LoaderError] = {}
     for source, _ in pipeline.sources:
         lake = pipeline.stores(source).lake
@@ -257,12 +259,12 @@ def _choose_raw_tables(
             try:
                 if table in unreadable:
                     raise unreadable[table]
-                # A table that sources share is compacted once, for all of them.
+                # A table that several sources share is compacted only once.
                 if is_loaded_by(lake, table, (source.name, *source.formerly)):
                     why = "its source cannot be read" if source.name in failed else Raw.why
-                    raw = known.get((source.name, table)) or Raw(table, name, why=why)
-                    found.setdefault((lake.schema, table), (lake, raw))
-            except Exception as problem:
+                    raw = planned.get((source.name, table)) or Raw(table, name, why=why)
+                    by_name.setdefault((lake.schema, table), (lake, raw))
+            except Exception as error:
                 where = f"table {lake.schema}.{table}"
-                errors.setdefault(where, pipeline.redact_error(problem, where))
-    return list(found.values()), errors
+                errors.setdefault(where, pipeline.redact_error(error, where))
+    return list(by_name.values()), errors

@@ -33,19 +33,19 @@ from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 OUT, ERR = "stdout", "stderr"
 _CLOSED = "it is closed"
 _WIDE = 10_000
-# Control characters, which a terminal obeys instead of showing; those that change the direction of
-# writing, or that are invisible (Unicode's category Cf); line breaks that are not \n; halves of
-# characters. A source chooses its names and error texts, so these are escaped.
-_OBEYED = re.compile(
+# Characters that are escaped, because names and error texts of a source are not trusted: control
+# characters, invisible characters (Unicode category Cf), characters that change the direction of
+# text, line breaks other than \n, and lone surrogates.
+_UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u070f\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_OWN_LINE = re.compile(r"\n(?!- )")  # several problems in one error are a list
+_LINE_BREAK = re.compile(r"\n(?!- )")  # except those of a list: several problems in one error
 
 
 class _Console(Console):
-    """A console that leaves it to its caller what a broken pipe means: rich ends the process."""
+    """A console that raises BrokenPipeError; rich's own console ends the process."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -56,9 +56,9 @@ class Output:
 
     Args:
         form: ``text`` or ``json``.
-        quiet: shows errors only.
+        quiet: whether to print errors only.
         redact: removes secrets from a text.
-        debug: shows errors with their stack traces.
+        debug: whether to print errors with their stack traces.
     """
 
     def __init__(
@@ -74,47 +74,47 @@ class Output:
         self.debug = debug
         self.streams = Streams()
         self.slow_steps = SlowSteps(self.show_step)
-        # A pipe or a file has no width to fold a table into.
+        # Output to a pipe or a file is not wrapped.
         self.out = _Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
         self.err = _Console(stderr=True, highlight=False, soft_wrap=True)
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
-        """Reports an event: a JSON line, or `text` for people (nothing if empty)."""
+        """Prints an event: with `--log-format json` a JSON line, otherwise `text` if not empty."""
         if self.quiet:
             return
         if self.json:
             self._line(OUT, kind, **facts)
         elif text:
-            self._err(self._line_of(text))
+            self._err(self._format_line(text))
 
     def show_step(self, text: str) -> None:
-        """Shows the user that work still goes on."""
+        """Prints what the command is waiting for; not in JSON output."""
         if not self.quiet and not self.json:
-            self._err(self._line_of(text))
+            self._err(self._format_line(text))
 
     def warning(self, text: str, **facts: Any) -> None:
-        """Reports something a user should know, though the command goes on."""
+        """Prints a warning."""
         if self.quiet:
             return
         if self.json:
             self._line(OUT, "warning", text=text, **facts)
         else:
-            self._err(Text("warning: ", style="yellow") + self._line_of(text))
+            self._err(Text("warning: ", style="yellow") + self._format_line(text))
 
     def error(self, error: LoaderError) -> None:
-        """Reports what is wrong, where, and what to do; also with `quiet`."""
+        """Prints an error with its location and remedy; also with `quiet`."""
         trace = redact_foreign("".join(traceback.format_exception(error))) if self.debug else ""
         if self.json:
             facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
             self._line(ERR, "error", **facts, **({"trace": trace} if trace else {}))
             return
-        shown = [Text("error: ", style="bold red") + self._line_of(str(error))]
-        self._err(*shown, *([Text(_plain(self.redact(trace)), style="dim")] if trace else []))
+        texts = [Text("error: ", style="bold red") + self._format_line(str(error))]
+        self._err(*texts, *([Text(_escape(self.redact(trace)), style="dim")] if trace else []))
 
     def table(
         self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     ) -> None:
-        """Prints a table for people, or a line per row for machines."""
+        """Prints a table, or with `--log-format json` a JSON line for each row."""
         if self.quiet:
             return
         if self.json:
@@ -127,25 +127,25 @@ class Output:
         for column in columns:
             drawn.add_column(column.replace("_", " "), overflow="fold")
         for row in rows:
-            drawn.add_row(*(self._line_of(_format_value(value)) for value in row))
+            drawn.add_row(*(self._format_line(_format_value(value)) for value in row))
         if self.out.is_terminal:
             self.streams.write(OUT, lambda: self.out.print(drawn))
             return
-        # Not `capture`, which writes an empty text to the stream that may be full or gone.
+        # Not `capture`: it writes an empty text to the stream, which may be full or closed.
         page = io.StringIO()
         _Console(highlight=False, width=_WIDE, file=page).print(drawn)
         lines = [line.rstrip() for line in page.getvalue().splitlines()]
         self.streams.write(OUT, lambda: print(*lines, sep="\n"))
 
     def say(self, text: str) -> None:
-        """Prints text for people on stdout; it may have several lines."""
+        """Prints text of one or several lines to stdout; not in JSON output."""
         if not self.quiet and not self.json:
-            shown = Text(_plain(self.redact(text)))
-            self.streams.write(OUT, lambda: self.out.print(shown))
+            escaped = Text(_escape(self.redact(text)))
+            self.streams.write(OUT, lambda: self.out.print(escaped))
 
-    def _line_of(self, text: str) -> Text:
-        """Redacts a text, and escapes line breaks that a source put into it."""
-        return Text(_OWN_LINE.sub(r"\\x0a", _plain(self.redact(text))))
+    def _format_line(self, text: str) -> Text:
+        """Redacts a text, and escapes the line breaks of names and error texts in it."""
+        return Text(_LINE_BREAK.sub(r"\\x0a", _escape(self.redact(text))))
 
     def _err(self, *texts: Text) -> None:
         self.streams.write(ERR, lambda: self.err.print(*texts, sep="\n"))
@@ -154,11 +154,11 @@ class Output:
         at = dt.datetime.now(dt.timezone.utc).isoformat()
         record = {"event": kind, "at": at, **self._redact(facts)}
         text = json.dumps(record, default=str, ensure_ascii=False)
-        text = _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
+        text = _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
 
     def _redact(self, value: Any) -> Any:
-        """Redacts the texts of a value, but no keys."""
+        """Redacts the texts in a value, except the keys of mappings."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, Mapping):
@@ -172,20 +172,20 @@ class Output:
 
 
 class Overheard(logging.Handler):
-    """Shows connectors' logs (the logger `loader.program`), redacted; for `--debug`."""
+    """Prints the logs of connectors (the logger `loader.program`), redacted; for `--debug`."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.DEBUG)
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Shows a line."""
+        """Prints a log record."""
         text = record.getMessage()
         self._output.event("said", text, text=text)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listens for as long as a command runs."""
+        """Attaches the handler while a command runs."""
         program = logging.getLogger("loader.program")
         program.addHandler(self)
         program.setLevel(logging.DEBUG)
@@ -197,7 +197,7 @@ class Overheard(logging.Handler):
 
 
 class Progress:
-    """Live progress, a line per table: phase, rows, rate.
+    """Live progress with one line for each table: phase, rows, rate.
 
     Implements :class:`loader.sync.run_context.Listener`.
 
@@ -232,8 +232,8 @@ class Progress:
 
     def report_phase(self, table: str, phase: str, rows: int | None) -> None:
         with self._lock:
-            known = self._tables.get(table, ("", None, dt.datetime.now()))
-            self._tables[table] = (phase, rows if rows is not None else known[1], known[2])
+            _, old_rows, since = self._tables.get(table, ("", None, dt.datetime.now()))
+            self._tables[table] = (phase, rows if rows is not None else old_rows, since)
         text = "" if self._live is not None else _phase_text(table, phase, rows)
         self.output.event("phase", text, table=table, phase=phase, rows=rows)
 
@@ -241,7 +241,7 @@ class Progress:
         self.output.warning(f"{table}: {text}", table=table)
 
     def done(self, table: str, text: str) -> None:
-        """Removes the line of a finished table and prints `text`."""
+        """Removes the line of a finished table, and prints `text`."""
         with self._lock:
             self._tables.pop(table, None)
         if not self.output.json:
@@ -250,11 +250,11 @@ class Progress:
     def _render(self) -> Table:
         drawn = Table(box=None, pad_edge=False, show_header=False)
         for table, phase, count, rate, seconds in self._progress():
-            drawn.add_row(self.output._line_of(table), phase, count, rate, seconds)
+            drawn.add_row(self.output._format_line(table), phase, count, rate, seconds)
         return drawn
 
     def _lines(self) -> list[str]:
-        """Returns the same as lines of a log."""
+        """Returns the progress of each table as a line of text."""
         return [f"{table}: {', '.join(filter(None, facts))}" for table, *facts in self._progress()]
 
     def _progress(self) -> Iterator[tuple[str, str, str, str, str]]:
@@ -268,16 +268,16 @@ class Progress:
             yield table, phase, count, rate, f"{seconds:.0f} s"
 
 
-def _plain(text: str) -> str:
-    """Escapes a text's control characters and invisible ones."""
+def _escape(text: str) -> str:
+    """Escapes control characters and invisible characters."""
 
-    def format_value(found: re.Match[str]) -> str:
-        code = ord(found[0])
+    def format_escape(match: re.Match[str]) -> str:
+        code = ord(match[0])
         if code > 0xFFFF:
             return f"\\U{code:08x}"
         return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
-    return _OBEYED.sub(format_value, text)
+    return _UNSAFE.sub(format_escape, text)
 
 
 def _phase_text(table: str, phase: str, rows: int | None) -> str:
@@ -297,21 +297,22 @@ def _format_value(value: Any) -> str:
 
 
 SECONDS = 5.0
-"""After so long a step is shown; then after twice as long, until it is every :data:`LONGEST`."""
+"""A step is first reported after so many seconds; the interval then doubles up to LONGEST."""
 
 LONGEST = 60.0
+"""The longest interval between two reports of a step, in seconds."""
 
 _PAUSE = 0.5
 
 
 class SlowSteps(logging.Handler):
-    """Shows the oldest of the steps that :func:`loader.spark.named_steps.step` encloses.
+    """Reports the oldest of the steps that run in :func:`loader.spark.named_steps.step`.
 
     Args:
-        show: shows a line.
+        show: prints a line.
 
     Attributes:
-        describe: returns lines that are shown instead, if there are any: the tables of a run.
+        describe: returns lines to print instead, such as the progress of tables; empty for none.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -319,17 +320,17 @@ class SlowSteps(logging.Handler):
         self.describe: Callable[[], list[str]] = list
         self._show_line = show
         self._ended = threading.Event()
-        self._steps: dict[int | None, tuple[str, float]] = {}  # by thread, with its begin
+        self._steps: dict[int | None, tuple[str, float]] = {}  # by thread: text, start
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Notes that a step has begun or ended."""
+        """Records that a step has begun or ended."""
         self._steps.pop(record.thread, None)
         if record.getMessage():
             self._steps[record.thread] = record.getMessage(), time.monotonic()
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Shows steps for as long as a command runs."""
+        """Reports slow steps while a command runs."""
         log = logging.getLogger(LOGGER)
         log.addHandler(self)
         log.setLevel(logging.DEBUG)
@@ -343,28 +344,28 @@ class SlowSteps(logging.Handler):
             log.removeHandler(self)
 
     def _show(self) -> None:
-        doing: object = None
-        shown, pause = 0.0, SECONDS
+        reported: object = None
+        last, pause = 0.0, SECONDS
         while not self._ended.wait(min(_PAUSE, SECONDS)):
             now = time.monotonic()
             lines, current, began = self.describe(), "tables", now
-            oldest = min(self._steps.copy().values(), key=lambda one: one[1], default=None)
+            oldest = min(self._steps.copy().values(), key=lambda step: step[1], default=None)
             if not lines and oldest is not None:
                 current, began = oldest
                 lines = [f"{current} ({now - began:.0f} s)"]
-            if (current, bool(lines)) != doing:
-                doing, shown, pause = (current, bool(lines)), began, SECONDS
-            if lines and now - shown >= pause:
-                shown, pause = now, min(2 * pause, LONGEST)
+            if (current, bool(lines)) != reported:
+                reported, last, pause = (current, bool(lines)), began, SECONDS
+            if lines and now - last >= pause:
+                last, pause = now, min(2 * pause, LONGEST)
                 for line in lines:
                     self._show_line(line)
 
 
 class Streams:
-    """Writes to the standard streams. What cannot be written is lost, and nothing fails for it.
+    """Writes to the standard streams, and discards output that cannot be written.
 
-    A sync must not fail a table because its progress is no longer read. The exit code shows it:
-    see :attr:`code`.
+    A table must not fail to sync because nothing reads its progress. Only the exit code reports
+    lost output: see :attr:`code`.
     """
 
     def __init__(self) -> None:
@@ -372,34 +373,34 @@ class Streams:
         self._lost: dict[str, Exception] = {}
         self._closed = {name for name in (OUT, ERR) if getattr(sys, name) is None}
         if self._closed:
-            self._replace()
+            self._replace_closed()
 
     @property
     def code(self) -> int:
-        """The exit code of a command that did its work: 0 unless standard output was lost.
+        """The exit code of a successful command: 0 unless standard output was lost.
 
-        If a pipe has lost its reader, it is that of a process that SIGPIPE ended, 141.
+        If the reader of a pipe has exited, the code is 141, as after SIGPIPE.
         """
         lost = self._lost.get(OUT)
         if lost is None:
             return 0
-        return 128 + signal.SIGPIPE if _unread(lost) else LoaderError.exit_code
+        return 128 + signal.SIGPIPE if _is_broken_pipe(lost) else LoaderError.exit_code
 
     @property
     def error(self) -> LoaderError | None:
-        """Why standard output was lost; None if it was not, or if its reader went away."""
+        """The error of lost standard output; None if nothing was lost or the reader has exited."""
         lost = self._lost.get(OUT)
-        if lost is None or _unread(lost):
+        if lost is None or _is_broken_pipe(lost):
             return None
         why = getattr(lost, "strerror", None) or _CLOSED
         return LoaderError(
             f"it cannot be written: {why}",
             where="standard output",
-            remedy="The command did its work without it; `loader status` shows the tables",
+            remedy="The command itself succeeded; `loader status` shows the tables",
         )
 
     def write(self, name: str, write: Callable[[], object]) -> None:
-        """Calls `write`, which writes to a stream; does nothing if the stream was lost before."""
+        """Calls `write`, which writes to the stream `name`, unless that stream is lost already."""
         with self._lock:
             if name in self._lost:
                 return
@@ -416,8 +417,8 @@ class Streams:
                 self._lost[name] = error
                 discard(stream)
 
-    def _replace(self) -> None:
-        """Opens closed streams on nothing, so that no file or socket gets their numbers."""
+    def _replace_closed(self) -> None:
+        """Opens closed streams on /dev/null, so that no file or socket gets their descriptors."""
         for number in range(3):
             try:
                 os.fstat(number)
@@ -428,15 +429,15 @@ class Streams:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
-def _unread(error: Exception) -> bool:
+def _is_broken_pipe(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 
 def discard(stream: Any) -> None:
-    """Lets what is left in a stream's buffer go nowhere: else Python reports it at its end."""
+    """Redirects a stream to /dev/null: at exit, Python would fail to flush its buffer."""
     with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
+        devnull = os.open(os.devnull, os.O_WRONLY)
         try:
-            os.dup2(nowhere, stream.fileno())
+            os.dup2(devnull, stream.fileno())
         finally:
-            os.close(nowhere)
+            os.close(devnull)

@@ -1,4 +1,4 @@
-"""``loader run --every``: rounds in one process, until a signal ends it."""
+"""``loader run --every``: repeats the run in one process, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from loader.cli.run_once import RestartingRun, Wanted, build_in_pipeline
+from loader.cli.run_once import RestartingRun, RunRequest, build_in_pipeline
 from loader.cli.settings import Settings, profile_of, refuse_two_readers
-from loader.cli.signals import stopping
+from loader.cli.signals import stop_on_signal
 from loader.errors import LoaderError, TableError
 from loader.spec.spec import Spec, load_spec
 from loader.sync.fault_injection import load_fault_injection
@@ -19,64 +19,64 @@ from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
 
-_LONGEST_REST = 300.0
-_REMEMBERED = 4
-"""Specs whose secrets are still removed from all output: an error may quote an earlier one."""
+_LONGEST_PAUSE = 300.0
+_REDACTED_SPECS = 4
+"""How many versions of the spec have their secrets redacted: an error may quote an old one."""
 
 
-def rest_after(failures: int, every: float) -> float:
-    """Seconds to wait after so many failures in a row: one interval, then two, four and so on.
+def backoff_seconds(failures: int, every: float) -> float:
+    """Returns the pause after consecutive failures: one interval, then two, four and so on.
 
-    Five minutes at most, or one interval if that is longer.
+    The maximum is five minutes, or one interval if that is longer.
     """
-    return float(min(every * 2 ** min(failures - 1, 30), max(every, _LONGEST_REST)))
+    return float(min(every * 2 ** min(failures - 1, 30), max(every, _LONGEST_PAUSE)))
 
 
-class _Heard:
-    """A loop's listener: reports warnings only, and each only when it is new."""
+class _NewWarnings:
+    """A listener that prints a warning only if the round before did not have it."""
 
     def __init__(self, settings: Settings) -> None:
         self.output = settings.output
-        self.reported: set[tuple[str, str]] = set()
-        self.now: set[tuple[str, str]] = set()
+        self.last_round: set[tuple[str, str]] = set()
+        self.this_round: set[tuple[str, str]] = set()
 
     def report_phase(self, table: str, phase: str, rows: int | None) -> None: ...
 
     def warn(self, table: str, text: str) -> None:
-        self.now.add((table, text))
-        if (table, text) not in self.reported:
+        self.this_round.add((table, text))
+        if (table, text) not in self.last_round:
             self.output.warning(f"{table}: {text}", table=table)
 
-    def next(self) -> None:
-        """A round begins."""
-        self.reported, self.now = self.now, set()
+    def start_round(self) -> None:
+        """Starts a new round."""
+        self.last_round, self.this_round = self.this_round, set()
 
 
 @dataclass
-class _Failing:
-    """Counts the failures in a row.
+class _Backoff:
+    """Consecutive failures of a source or of the build, and when to retry.
 
     Attributes:
-        until: when it is tried again, by the monotonic clock.
+        until: the time of the next attempt, by the monotonic clock.
     """
 
     since: dt.datetime = field(default_factory=dt.datetime.now)
     times: int = 0
     until: float = 0.0
 
-    def again(self, every: float) -> None:
-        """It failed once more. The round that is due when its rest ends may come a bit early."""
+    def add_failure(self, every: float) -> None:
+        """Counts a failure; half an interval of tolerance, because rounds may start early."""
         self.times += 1
-        self.until = time.monotonic() + rest_after(self.times, every) - every / 2
+        self.until = time.monotonic() + backoff_seconds(self.times, every) - every / 2
 
 
 @dataclass
 class Daemon:
-    """Rounds in one process, until a signal ends it.
+    """Repeats a run in one process, until a signal stops it.
 
-    A source whose tables all failed rests: for one interval, then two, four and so on up to five
-    minutes. Other sources do not wait for it. The spec is read again before each round; if it is
-    wrong, the loop reports that and goes on with the one before.
+    A source whose tables all failed is paused for one interval, then two, four and so on, up to
+    five minutes; other sources do not wait for it. The spec is read before each round; if it is
+    invalid, the error is reported, and the last valid spec stays in use.
 
     Args:
         every: seconds from the start of one round to the start of the next.
@@ -84,53 +84,54 @@ class Daemon:
 
     settings: Settings
     pipeline: Pipeline
-    wanted: Wanted
+    request: RunRequest
     every: float
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._heard = _Heard(self.settings)
-        self._down: dict[str, _Failing] = {}
-        self._errors: dict[str, tuple[str, str]] = {}  # by table: its source, and the text
-        self._wrong_spec = ""
-        self._unbuilt = True
+        self._warnings = _NewWarnings(self.settings)
+        self._down: dict[str, _Backoff] = {}  # by source
+        self._errors: dict[str, tuple[str, str]] = {}  # by table: source, text
+        self._spec_error = ""
+        self._is_build_due = True
         self._building = False
         self._build_code = 0
-        self._build_failing = _Failing()
+        self._build_backoff = _Backoff()
         self._redacts = [self.settings.output.redact]
         self.settings.output.redact = self._redact
 
     def run(self) -> int:
-        """Runs the rounds; returns 0, or 1 if tables or the build failed in the last one."""
+        """Runs all rounds; returns 1 if tables or the build failed in the last round, else 0."""
         steps = load_fault_injection(os.environ, self.pipeline.spark)
         number, failing = 0, False
         runs = RestartingRun(self.settings, self.pipeline)
-        with stopping(self.stopped.set, runs.cancel, interrupt=lambda: self._building):
+        with stop_on_signal(self.stopped.set, runs.cancel, interrupt=lambda: self._building):
             while not self.stopped.is_set():
                 number += 1
                 began = time.monotonic()
                 self._read_spec()
                 if self.stopped.is_set():
                     break
-                self._heard.next()
-                watch = Watch(self._heard, steps)
+                self._warnings.start_round()
+                watch = Watch(self._warnings, steps)
                 watch.stopped = self.stopped
                 outcomes: list[Outcome] = []
-                resting = (name for name, down in self._down.items() if down.until > began)
-                self.pipeline.paused_sources = frozenset(resting)
-                broken = None
+                paused = (name for name, down in self._down.items() if down.until > began)
+                self.pipeline.paused_sources = frozenset(paused)
+                run_error = None
                 runs.pipeline = self.pipeline
                 try:
-                    self.wanted.run(runs, watch, outcomes.append)
+                    self.request.run(runs, watch, outcomes.append)
                 except Exception as error:
                     if number == 1:
                         raise
-                    broken = self.pipeline.redact_error(error, "run")
+                    run_error = self.pipeline.redact_error(error, "run")
                 self.pipeline = runs.pipeline
                 if self.stopped.is_set():
                     break
-                self._alive()
-                failing = self._report_round(number, outcomes, broken, time.monotonic() - began)
+                self._require_spark()
+                seconds = time.monotonic() - began
+                failing = self._report_round(number, outcomes, run_error, seconds)
                 self._build(outcomes)
                 self.stopped.wait(max(0.0, began + self.every - time.monotonic()))
         self.settings.output.event("stopped", "stopped", rounds=number)
@@ -146,20 +147,20 @@ class Daemon:
         try:
             spec = load_spec(config)
             if not spec.same_as(self.pipeline.spec):
-                self._redacts = [spec.redactor.redact, *self._redacts][:_REMEMBERED]
+                self._redacts = [spec.redactor.redact, *self._redacts][:_REDACTED_SPECS]
                 self.pipeline = self._rebuild_pipeline(spec)
-                output.event("spec", f"{config} was read again: it has changed")
-            self._wrong_spec = ""
+                output.event("spec", f"{config} has changed, and was read again")
+            self._spec_error = ""
         except LoaderError as error:
-            if str(error) != self._wrong_spec:
+            if str(error) != self._spec_error:
                 output.error(error)
-            self._wrong_spec = str(error)
+            self._spec_error = str(error)
 
     def _rebuild_pipeline(self, spec: Spec) -> Pipeline:
-        """The pipeline of a spec that has changed, on the Spark that there is.
+        """Returns the pipeline of a changed spec, on the running Spark.
 
         Raises:
-            SpecError, TableError: if it is wrong, or needs another Spark.
+            SpecError, TableError: if the spec is invalid, or needs another Spark.
         """
         profile, known = profile_of(self.settings, spec), self.settings.profile
         if known is not None and (profile.name, profile.target, profile.conf) != (
@@ -168,27 +169,27 @@ class Daemon:
             known.conf,
         ):
             raise TableError(
-                "the spec now needs another Spark",
+                "the spec now needs a Spark with other settings",
                 where=str(self.settings.config),
-                remedy="Start the loader again: this process goes on with the one it has",
+                remedy="Restart the loader: this process continues with its Spark",
             )
         refuse_two_readers(spec)
         return Pipeline(spec, self.pipeline.spark)
 
     def _report_round(
-        self, number: int, outcomes: list[Outcome], broken: LoaderError | None, seconds: float
+        self, number: int, outcomes: list[Outcome], run_error: LoaderError | None, seconds: float
     ) -> bool:
-        """Reports a round to people; returns whether something is failing."""
+        """Reports a round; returns whether something is failing."""
         output = self.settings.output
         failed: dict[str, Outcome] = {}
-        for one in outcomes:
-            if one.error is not None:  # several of a source's own may have the same place
-                again = one.table in failed
-                failed[f"{one.table}: {one.error.what}" if again else one.table] = one
-        if broken is not None:
-            failed["run"] = Outcome("run", error=broken)
-        self._tell(failed, outcomes, broken is None)
-        self._sources(outcomes)
+        for outcome in outcomes:
+            if outcome.error is not None:  # several errors of a source may have the same location
+                name = outcome.table
+                failed[f"{name}: {outcome.error.what}" if name in failed else name] = outcome
+        if run_error is not None:
+            failed["run"] = Outcome("run", error=run_error)
+        self._report_changes(failed, outcomes, run_error is None)
+        self._update_backoff(outcomes)
         appended = {
             o.table: o.record.rows_appended
             for o in outcomes
@@ -208,33 +209,37 @@ class Daemon:
         )
         return bool(failed or self._down)
 
-    def _tell(self, failed: dict[str, Outcome], outcomes: list[Outcome], whole: bool) -> None:
-        """Reports an error when it is new, not in each round, and when it is over."""
+    def _report_changes(
+        self, failed: dict[str, Outcome], outcomes: list[Outcome], is_complete: bool
+    ) -> None:
+        """Reports new errors, and errors that have ended, but no error in each round."""
         output = self.settings.output
-        tried = {outcome.source for outcome in outcomes} | ({""} if whole else set())
+        tried = {outcome.source for outcome in outcomes} | ({""} if is_complete else set())
         names = {source.name for source in self.pipeline.spec.sources} | {""}
-        well = {outcome.table for outcome in outcomes if outcome.error is None}
+        succeeded = {outcome.table for outcome in outcomes if outcome.error is None}
         for name, (source, _) in list(self._errors.items()):
             if name not in failed and (source in tried or source not in names):
                 del self._errors[name]
-                if name in well:
+                if name in succeeded:
                     output.event("recovered", f"{name}: syncs again", table=name)
-                    self._unbuilt = True  # rows that were published, and not recorded
+                    self._is_build_due = (
+                        True  # recovery may have recorded rows that were published before
+                    )
         for name, outcome in failed.items():
             text = str(outcome.error)
             if self._errors.get(name, ("", ""))[1] != text:
-                # Tables of one source that is down share its error.
+                # A source that is down fails all its tables with one error.
                 if outcome.error and text not in {known for _, known in self._errors.values()}:
                     output.error(outcome.error)
                 self._errors[name] = outcome.source, text
 
-    def _sources(self, outcomes: list[Outcome]) -> None:
-        """Notes which sources are down, and until when they rest."""
+    def _update_backoff(self, outcomes: list[Outcome]) -> None:
+        """Records which sources are down, and how long they are paused."""
         names = {source.name for source in self.pipeline.spec.sources}
         self._down = {name: down for name, down in self._down.items() if name in names}
         for name in {outcome.source for outcome in outcomes} & names:
             if all(outcome.error is not None for outcome in outcomes if outcome.source == name):
-                self._down.setdefault(name, _Failing()).again(self.every)
+                self._down.setdefault(name, _Backoff()).add_failure(self.every)
                 continue
             down = self._down.pop(name, None)
             if down is not None:
@@ -242,29 +247,29 @@ class Daemon:
                 self.settings.output.event("back", text, source=name, rounds=down.times)
 
     def _build(self, outcomes: list[Outcome]) -> None:
-        """Builds if there is news, or if the last build failed and has rested."""
-        if self.wanted.build is None or self.stopped.is_set():
+        """Runs the build if rows were appended, or if it is time to retry a failed build."""
+        if self.request.build is None or self.stopped.is_set():
             return
         if any(o.record is not None and o.record.rows_appended for o in outcomes):
-            self._unbuilt = True
-        failing = self._build_failing
-        if not self._unbuilt and not (failing.times and failing.until <= time.monotonic()):
+            self._is_build_due = True
+        backoff = self._build_backoff
+        if not self._is_build_due and not (backoff.times and backoff.until <= time.monotonic()):
             return
         self._building = True
         code = 0
-        with suppress(KeyboardInterrupt):  # a signal: see run()
-            code = build_in_pipeline(self.settings, self.pipeline, self.wanted.build)
+        with suppress(KeyboardInterrupt):  # raised by a signal: see run()
+            code = build_in_pipeline(self.settings, self.pipeline, self.request.build)
         self._building = False
         if self.stopped.is_set():
-            return  # it was interrupted, which is no failure
-        self._build_code, self._unbuilt = code, False
+            return  # an interrupted build is not a failed build
+        self._build_code, self._is_build_due = code, False
         if code:
-            failing.again(self.every)
+            backoff.add_failure(self.every)
         else:
-            self._build_failing = _Failing()
+            self._build_backoff = _Backoff()
 
-    def _alive(self) -> None:
-        """Ends the loop if Spark is gone: no round could succeed.
+    def _require_spark(self) -> None:
+        """Ends the daemon if Spark has stopped, because no round could succeed.
 
         Raises:
             TableError: if Spark has stopped.
@@ -278,8 +283,8 @@ class Daemon:
             ended = True
         if ended:
             raise TableError(
-                "Spark has stopped, and this process cannot go on without it",
+                "Spark has stopped, and this process cannot continue without it",
                 where="Spark",
-                remedy="Start the loader again; give Spark more memory if it ran out of it "
+                remedy="Restart the loader; give Spark more memory if it ran out of memory "
                 "(spark.driver.memory in the profile's target)",
             )

@@ -1,4 +1,4 @@
-"""``loader run --build``: runs `dbt build` in the process and the Spark of the run before it."""
+"""``loader run --build``: runs `dbt build` in the loader's process and Spark after a sync."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ _SELECTIONS = (
     *("--select", "-s", "--models", "-m", "--selector", "--exclude"),
     *("--resource-type", "--resource-types", "--exclude-resource-type", "--exclude-resource-types"),
 )
-_SINCE = re.compile(r"\b(?:state|result|source_status):")
-_GOOD = frozenset({"success", "pass", "no-op"})
-_BAD = frozenset({"error", "fail", "runtime error", "partial success"})
+_STATE_SELECTOR = re.compile(r"\b(?:state|result|source_status):")
+_SUCCESS = frozenset({"success", "pass", "no-op"})
+_FAILURE = frozenset({"error", "fail", "runtime error", "partial success"})
 _DBT_LOGGING = ("dbt_common.events.functions", "dbt.events.logging")
-# dbt's options that the spec has decided for this process: one Spark, one profile and target.
-_OURS = {"--profile": "profile", "--target": "target", "-t": "target"}
+# Options of dbt whose values the spec determines: one process has one Spark, profile and target.
+_FIXED_OPTIONS = {"--profile": "profile", "--target": "target", "-t": "target"}
 
 
 @dataclass(frozen=True)
 class Build:
-    """`dbt build` of the project beside a spec.
+    """A `dbt build` of the project next to a spec.
 
     Attributes:
         project: the folder of dbt_project.yml.
-        arguments: further ones for dbt, as they were given.
+        arguments: the user's arguments for dbt.
     """
 
     project: Path
     arguments: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, folder: Path, arguments: Sequence[str]) -> Build:
-        """Returns the build for a command line; starts to load dbt, which takes seconds.
+    def create(cls, folder: Path, arguments: Sequence[str]) -> Build:
+        """Returns the build of a command line; loads dbt in the background, which takes seconds.
 
         Args:
-            folder: the spec's.
+            folder: the spec's folder.
 
         Raises:
             SpecError: if dbt is not installed or there is no project.
@@ -68,16 +68,16 @@ class Build:
             raise SpecError(
                 f"there is no dbt_project.yml in {project}",
                 where="--build",
-                remedy="Run `loader init` there, or name the folder: --build -- --project-dir DIR",
+                remedy="Run `loader init` there, or set the folder: --build -- --project-dir DIR",
             )
         threading.Thread(target=_load, name="load-dbt", daemon=True).start()
         return cls(project, tuple(arguments))
 
     def check(self, profile: Profile) -> None:
-        """Refuses a build on another Spark than the loader's.
+        """Refuses a build whose profile or target differs from the loader's.
 
         Raises:
-            SpecError: names what differs.
+            SpecError: with the option that differs.
         """
         folder = _find_option_value(self.arguments, "--profiles-dir")
         if folder is not None and Path(folder).absolute() != profile.path.parent.absolute():
@@ -87,49 +87,49 @@ class Build:
                 remedy="One process has one Spark: set profiles_dir in the destination of "
                 "loader.yml, or run `dbt build` by itself",
             )
-        named = {"profile": profile.name, "target": profile.target}
-        for option, kind in _OURS.items():
-            given = _find_option_value(self.arguments, option)
-            if given is not None and given != named[kind]:
+        expected = {"profile": profile.name, "target": profile.target}
+        for option, kind in _FIXED_OPTIONS.items():
+            value = _find_option_value(self.arguments, option)
+            if value is not None and value != expected[kind]:
                 raise SpecError(
-                    f"the {kind} {given} is not the loader's, {named[kind]}",
+                    f"the {kind} {value} differs from the loader's, {expected[kind]}",
                     where=f"--build, {option}",
                     remedy="One process has one Spark: set it in the destination of loader.yml, "
                     "or run `dbt build` by itself",
                 )
-        own = read_profile_name(self.project)
+        name = read_profile_name(self.project)
         if (
-            own is not None
-            and own != profile.name
+            name is not None
+            and name != profile.name
             and not _find_option_value(self.arguments, "--profile")
         ):
             raise SpecError(
-                f"its profile is {own}, the loader's is {profile.name}",
+                f"its profile is {name}, the loader's is {profile.name}",
                 where=str(self.project / "dbt_project.yml"),
-                remedy="One process has one Spark: name the same profile in both, "
+                remedy="One process has one Spark: set the same profile in both, "
                 "or run `dbt build` by itself",
             )
 
     def run(self, output: Output, profile: Profile, folder: Path) -> int:
-        """Builds, reports; returns 0, 1 if something failed, or 2 if dbt did not finish.
+        """Builds and reports; returns 0, 1 if something failed, or 2 if dbt did not finish.
 
         Args:
-            folder: the spec's; it is the profile's `PWD`, as it was for the loader.
+            folder: the spec's folder; dbt's profile gets it as `PWD`, as in the loader.
         """
         began = time.monotonic()
-        with _at(folder), redact_log():
-            ended = _runner().invoke(self.command(output, profile, folder))
+        with _set_pwd(folder), redact_log():
+            ended = _create_runner().invoke(self.command(output, profile, folder))
         results = getattr(ended.result, "results", None) or []
-        # A hook that ran well is none of the models and tests that people count.
+        # Hooks that succeeded are not counted: the totals are of models and tests.
         by_status = Counter(
             str(result.status)
             for result in results
-            if result.node.resource_type != "operation" or str(result.status) in _BAD
+            if result.node.resource_type != "operation" or str(result.status) in _FAILURE
         )
         facts = {
-            "succeeded": sum(by_status[status] for status in _GOOD),
+            "succeeded": sum(by_status[status] for status in _SUCCESS),
             "warned": by_status["warn"],
-            "failed": sum(by_status[status] for status in _BAD),
+            "failed": sum(by_status[status] for status in _FAILURE),
             "skipped": by_status["skipped"],
             "seconds": round(time.monotonic() - began, 1),
         }
@@ -145,18 +145,17 @@ class Build:
         return 0 if ended.success else 1
 
     def _has_selection_by_name(self) -> bool:
-        """Whether dbt was to build something; what has changed since may be nothing."""
-        chosen = [_find_option_value(self.arguments, option) for option in _SELECTIONS]
-        return any(chosen) and not any(_SINCE.search(one) for one in self.arguments)
+        """Whether the selection must match a node; selectors such as `state:` may match none."""
+        selections = [_find_option_value(self.arguments, option) for option in _SELECTIONS]
+        return any(selections) and not any(map(_STATE_SELECTOR.search, self.arguments))
 
     def command(self, output: Output, profile: Profile, folder: Path) -> list[str]:
         """Returns dbt's arguments.
 
-        A profile or a target on the command line makes dbt parse the whole project again, if the
-        `dbt build` before it had none, and again the other way round. So they are given only if dbt
-        would choose others.
+        Profile and target are passed only if dbt would choose others: dbt parses the whole project
+        again when the command line of the build before differs in them.
         """
-        # Ours come last: the last one counts.
+        # The loader's arguments come last, because dbt uses the last value of an option.
         command = ["build", *self.arguments, "--project-dir", str(self.project)]
         command += ["--profiles-dir", str(profile.path.parent.absolute())]
         if os.environ.get("DBT_PROFILE") or read_profile_name(self.project) != profile.name:
@@ -173,27 +172,27 @@ class Build:
 
 
 def _load() -> None:
-    # If loading fails, the build itself reports why.
+    # The build itself reports why loading fails.
     with suppress(Exception):
-        _runner()
+        _create_runner()
         importlib.import_module("dbt.adapters.spark")
 
 
-def _runner() -> Any:
+def _create_runner() -> Any:
     from dbt.cli.main import dbtRunner
 
     return dbtRunner()
 
 
 @contextmanager
-def _at(folder: Path) -> Iterator[None]:
-    """Sets `PWD`, which the profile reads; restores it and the folder, which dbt changes."""
-    here, before = os.getcwd(), os.environ.get("PWD")
+def _set_pwd(folder: Path) -> Iterator[None]:
+    """Sets `PWD` for dbt's profile; restores it, and the current folder, which dbt changes."""
+    current, before = os.getcwd(), os.environ.get("PWD")
     os.environ["PWD"] = str(folder.absolute())
     try:
         yield
     finally:
-        os.chdir(here)
+        os.chdir(current)
         if before is None:
             del os.environ["PWD"]
         else:
@@ -202,50 +201,50 @@ def _at(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def redact_log() -> Iterator[None]:
-    """Removes secrets from what dbt prints and from its log; it removes those of `DBT_ENV_SECRET_`.
+    """Removes secrets from dbt's output and log; dbt itself only removes `DBT_ENV_SECRET_*`.
 
-    dbt takes its own function for that from these two modules, and no other.
+    dbt looks up its function for that in these two modules.
     """
     modules: list[Any] = [importlib.import_module(name) for name in _DBT_LOGGING]
-    own = [module.env_scrubber for module in modules]
-    for module, scrub in zip(modules, own, strict=True):
+    originals = [module.env_scrubber for module in modules]
+    for module, scrub in zip(modules, originals, strict=True):
         module.env_scrubber = lambda text, scrub=scrub: redact_foreign(scrub(text))
     try:
         yield
     finally:
-        for module, scrub in zip(modules, own, strict=True):
+        for module, scrub in zip(modules, originals, strict=True):
             module.env_scrubber = scrub
 
 
 def _find_option_value(arguments: Sequence[str], option: str) -> str | None:
     """Returns the value of one of dbt's options, written as two words or with `=`."""
-    found = None
+    value = None
     for i, argument in enumerate(arguments):
         if argument == option and i + 1 < len(arguments):
-            found = arguments[i + 1]
+            value = arguments[i + 1]
         elif argument.startswith(f"{option}="):
-            found = argument.partition("=")[2]
+            value = argument.partition("=")[2]
         elif len(option) == 2 and argument.startswith(option) and len(argument) > 2:
-            found = argument[2:]
-    return found
+            value = argument[2:]
+    return value
 
 
 def _default_target(profile: Profile, folder: Path) -> str | None:
-    """Returns the target that dbt chooses if none is given; None if it is unknown."""
+    """Returns the target that dbt uses without --target; None if it cannot be determined."""
     from loader.spark.profile import load_profile
 
     try:
-        found = load_profile(profile.name, None, folder, profiles_dir=str(profile.path.parent))
-    except SpecError:  # its default target needs a variable that is not set
+        default = load_profile(profile.name, None, folder, profiles_dir=str(profile.path.parent))
+    except SpecError:  # the default target needs a variable that is not set
         return None
-    return found.target
+    return default.target
 
 
 def _nothing_selected(arguments: Sequence[str]) -> SpecError:
     return SpecError(
         f"nothing in the project matches {' '.join(arguments)}",
         where="dbt build",
-        remedy="Correct the arguments after `--`; `dbt ls` lists what there is",
+        remedy="Correct the arguments after `--`; `dbt ls` lists all nodes",
     )
 
 
@@ -254,7 +253,7 @@ def _explain_unfinished(error: BaseException) -> SpecError:
         return SpecError(
             "it was interrupted",
             where="dbt build",
-            remedy="What was built stays; run it again",
+            remedy="Models that are already built stay; run it again",
         )
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return SpecError(

@@ -22,22 +22,24 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
         spec.source(name)
     with open_pipeline(settings, spec) as pipeline:
         with pipeline.reuse_connections():
-            found, errors, denials = discover_tables(pipeline, sources)
+            tables, errors, denials = discover_tables(pipeline, sources)
         for error in errors:
             settings.output.error(error)
         for denial in denials:
             settings.output.warning(str(denial))
-        head = ("source", "table", "kind", "primary_key", "cursor_candidates")
+        names = ("source", "table", "kind", "primary_key", "cursor_candidates")
         if columns:
-            listed = [
+            rows = [
                 (source, t.ref.name, c.name, c.dataType.simpleString(), c.name in t.primary_key)
-                for source, t, _ in found
+                for source, t, _ in tables
                 for c in t.schema.fields
             ]
-            settings.output.table("column", ("source", "table", "column", "type", "key"), listed)
+            settings.output.table("column", ("source", "table", "column", "type", "key"), rows)
         else:
             settings.output.table(
-                "table", head, [(s, t.ref.name, t.ref.kind, t.primary_key, c) for s, t, c in found]
+                "table",
+                names,
+                [(s, t.ref.name, t.ref.kind, t.primary_key, c) for s, t, c in tables],
             )
         if errors:
             sys.exit(1)

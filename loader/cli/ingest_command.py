@@ -1,7 +1,7 @@
-"""Opens a lake for a plug-in's command that pushes batches into it: the interface of such commands.
+"""Interface for plug-in commands that push batches: opens a lake for them.
 
-A command is a click command, found by its name in the entry-point group ``strandline.commands``,
-and gets the :class:`Settings` by ``@click.pass_obj``::
+A command is a click command in the entry-point group ``strandline.commands``, and gets the
+:class:`Settings` with ``@click.pass_obj``::
 
     spec, lake = choose_lake(settings, destination)
     with open_ingest(settings, spec, lake, server.end) as ingest:
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 
 class _Warnings:
-    """Shows warnings only, not the phases of a sync that another program started."""
+    """A listener that prints warnings only, without progress."""
 
     def __init__(self, settings: Settings) -> None:
         self._output = settings.output
 
     def report_phase(self, table: str, phase: str, rows: int | None) -> None:
-        """Shows nothing."""
+        """Ignores the phase."""
 
     def warn(self, table: str, text: str) -> None:
-        """Shows a warning."""
+        """Prints a warning."""
         self._output.warning(f"{table}: {text}", table=table)
 
 
 def choose_lake(settings: Settings, destination: str | None) -> tuple[Spec, str]:
-    """Reads the spec; returns it and the name of a destination, the first lake by default.
+    """Reads the spec; returns it and the name of a lake, by default the first one.
 
     Raises:
-        SpecError: if there is no lake, or the destination is none.
+        SpecError: if the spec has no lake, or `destination` is not a lake.
     """
     from loader.spec.plugins import LakeDestination
 
     spec = settings.spec(needs_source=False)
-    lakes = [one.name for one in spec.destinations if isinstance(one, LakeDestination)]
+    lakes = [lake.name for lake in spec.destinations if isinstance(lake, LakeDestination)]
     if not lakes:
         raise SpecError(
             "there is no lake to write to",
@@ -55,7 +55,7 @@ def choose_lake(settings: Settings, destination: str | None) -> tuple[Spec, str]
             remedy="Add a destination with `path: spark`",
         )
     name = destination or lakes[0]
-    spec.destination(name).lake  # noqa: B018 - refuses one that holds state only
+    spec.destination(name).lake  # noqa: B018 - raises if it stores only state
     return spec, name
 
 
@@ -63,9 +63,9 @@ def choose_lake(settings: Settings, destination: str | None) -> tuple[Spec, str]
 def open_ingest(
     settings: Settings, spec: Spec, destination: str, stop: Callable[[], object]
 ) -> Iterator[Ingest]:
-    """Opens Spark and a lake; a signal stops what is being appended, and calls `stop`."""
+    """Opens Spark and a lake; on a signal, cancels running appends and calls `stop`."""
     spark = open_session(settings, spec, spec.destination(destination).lake)
-    from loader.cli.signals import stopping
+    from loader.cli.signals import stop_on_signal
     from loader.cli.system_table_upkeep import compact_system_tables
     from loader.sync.fault_injection import load_fault_injection
     from loader.sync.ingest import Ingest
@@ -85,5 +85,5 @@ def open_ingest(
         watch.stopped.set()
         stop()
 
-    with stopping(end, spark.sparkContext.cancelAllJobs):
+    with stop_on_signal(end, spark.sparkContext.cancelAllJobs):
         yield Ingest(spec, spark, destination, watch, report, compact_system_tables)

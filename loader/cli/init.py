@@ -1,4 +1,4 @@
-"""``loader init``: a starter project; with ``--from URL``, with a spec for all tables there."""
+"""``loader init``: writes a starter project; ``--from URL`` adds all tables of a database."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from loader.cli.settings import Settings
     from loader.sources.interface import Source, SourceTable
 
-_FORMS = "postgresql://user@host:5432/shop, mysql://… or mariadb://…"
+_URL_EXAMPLES = "postgresql://user@host:5432/shop, mysql://… or mariadb://…"
 _KINDS = {"postgresql": "PG", "postgres": "PG", "mysql": "MYSQL", "mariadb": "MYSQL"}
 _PASSWORDS = {"PG": "PGPASSWORD", "MYSQL": "MYSQL_PWD"}
-# The host, perhaps with a port, and the database: what is written must hold no credentials.
-_PLACE = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
+# Host with optional port, and database. Strict patterns, so that no credentials reach the spec.
+_HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
 _DATABASE = re.compile(r"/[\w.$ -]*")
-# A column that applications or triggers set whenever they change a row, by its name.
-_CHANGED = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNORECASE)
-_PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
+# Names of columns that applications or triggers usually set when they change a row.
+_UPDATE_COLUMN = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNORECASE)
+_UNQUOTED = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
 @click.command(short_help="Writes a starter project.")
@@ -38,8 +38,9 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
     "--from",
     "url",
     metavar="URL",
-    help="Look at a database, and write a spec for all its tables: postgresql://user@host/shop, "
-    "mysql://…, mariadb://… or jdbc:…. PGHOST, PGUSER and so on fill in what is missing.",
+    help="Read a database's schema, and write a spec for all its tables: "
+    "postgresql://user@host/shop, mysql://…, mariadb://… or jdbc:…. PGHOST, PGUSER and so on "
+    "supply missing parts.",
 )
 @click.pass_obj
 def init(settings: Settings, url: str | None) -> None:
@@ -54,13 +55,13 @@ def init(settings: Settings, url: str | None) -> None:
 
 @dataclass(frozen=True)
 class DatabaseUrl:
-    """The location of a database, as in a spec.
+    """A database's URL, split into the parts of a spec.
 
     Attributes:
-        jdbc: its JDBC URL, without credentials.
-        user: the account; empty if nothing names one.
-        password: as it was given; it is never written.
-        variable: the environment variable that the spec takes the password from.
+        jdbc: the JDBC URL, without credentials.
+        user: the account; empty if unknown.
+        password: the password; it is never written to a file.
+        variable: the environment variable that the spec reads the password from.
 
     Example:
         >>> DatabaseUrl.parse("postgresql://ann:pw@db/shop", {}).jdbc
@@ -77,17 +78,18 @@ class DatabaseUrl:
         """Parses a URL of PostgreSQL, MariaDB or MySQL, with or without `jdbc:` before it.
 
         Args:
-            env: for PostgreSQL, its variables (PGHOST, PGUSER …) complete the URL.
+            env: the environment variables; those of PostgreSQL (PGHOST, PGUSER …) supply missing
+                parts.
 
         Raises:
-            SpecError: if it is none, or has credentials in other places than a user and a password
-                have. It never shows the URL.
+            SpecError: if it is not such a URL, or has credentials outside of user and password. The
+                message does not contain the URL.
         """
         wrong = SpecError(
-            "this is no URL of a database that the loader can look at",
+            "this is not a URL of PostgreSQL, MariaDB or MySQL",
             where="--from",
-            remedy=f"Write it as {_FORMS}, characters such as / @ # in a password as %2F %40 %23. "
-            "For other databases, `loader init` writes a sample to edit",
+            remedy=f"Write it as {_URL_EXAMPLES}, and characters such as / @ # in a password as "
+            "%2F %40 %23. For other databases, `loader init` writes a sample to edit",
         )
         try:
             parts = urlsplit(re.sub("^jdbc:", "", url, flags=re.IGNORECASE))
@@ -97,18 +99,18 @@ class DatabaseUrl:
         kind = _KINDS.get(parts.scheme.lower())
         if kind is None:
             raise wrong
-        given = env if kind == "PG" else {}
+        defaults = env if kind == "PG" else {}
         account, _, host = parts.netloc.rpartition("@")
         name, _, secret = account.partition(":")
         credentials = {key.lower(): options.pop(key) for key in list(options) if _is_account(key)}
-        user = unquote(name) or credentials.get("user") or given.get("PGUSER", "")
+        user = unquote(name) or credentials.get("user") or defaults.get("PGUSER", "")
         password = unquote(secret) or credentials.get("password") or env.get(_PASSWORDS[kind], "")
         if not host:
-            host = given.get("PGHOST", "localhost")
-            host += f":{given['PGPORT']}" if "PGPORT" in given else ""
-        path = parts.path if len(parts.path) > 1 else f"/{given.get('PGDATABASE', user)}"
-        safe = _PLACE.fullmatch(host) and _DATABASE.fullmatch(path) and not parts.fragment
-        if not safe or "$" in user or any(is_secret_key(key) for key in options):
+            host = defaults.get("PGHOST", "localhost")
+            host += f":{defaults['PGPORT']}" if "PGPORT" in defaults else ""
+        path = parts.path if len(parts.path) > 1 else f"/{defaults.get('PGDATABASE', user)}"
+        is_safe = _HOST.fullmatch(host) and _DATABASE.fullmatch(path) and not parts.fragment
+        if not is_safe or "$" in user or any(is_secret_key(key) for key in options):
             raise wrong
         query = f"?{urlencode(options)}" if options else ""
         scheme = "postgresql" if kind == "PG" else parts.scheme.lower()
@@ -116,7 +118,7 @@ class DatabaseUrl:
 
     @property
     def source_name(self) -> str:
-        """A name for the source: the database's, as far as a name may have its characters."""
+        """The database's name, with `_` for characters that a source's name must not have."""
         name = re.split(r"[?;]", self.jdbc)[0].rstrip("/").rpartition("/")[2]
         return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "database"
 
@@ -126,12 +128,12 @@ def _is_account(key: str) -> bool:
 
 
 def init_from_database(settings: Settings, text: str) -> None:
-    """Looks at a database, and writes a project whose spec has its tables.
+    """Reads a database's schema, and writes a project whose spec lists its tables.
 
     If the database cannot be read, nothing is written.
 
     Raises:
-        SpecError: if the URL is none, or there is a spec already.
+        SpecError: if the URL is invalid, or a spec exists already.
         TableError: if the database cannot be read.
     """
     from loader.cli.settings import open_pipeline
@@ -140,28 +142,28 @@ def init_from_database(settings: Settings, text: str) -> None:
 
     url, say = DatabaseUrl.parse(text, os.environ), settings.output.say
     setup.refuse_existing_spec(Path.cwd())
-    given = os.environ.get(url.variable) != url.password
+    is_new_password = os.environ.get(url.variable) != url.password
     if url.password:
-        os.environ[url.variable] = url.password  # the spec names the variable
+        os.environ[url.variable] = url.password  # the spec reads the variable
     with TemporaryDirectory(prefix="strandline-init-") as folder:
         spec = Path(folder) / "loader.yml"
-        own = f"    profiles_dir: {json.dumps(str(package_folder() / 'profiles'))}\n"
-        spec.write_text(render_spec(url) + own, encoding="utf-8")
+        profiles_dir = f"    profiles_dir: {json.dumps(str(package_folder() / 'profiles'))}\n"
+        spec.write_text(render_spec(url) + profiles_dir, encoding="utf-8")
         with open_pipeline(replace(settings, config=spec)) as pipeline:
             [(_, source)] = pipeline.sources
             with pipeline.reuse_connections(keep=4):
                 tables, options = describe_tables(source)
     if not options:
         raise SpecError(
-            "its account may read no table",
+            "the account may not read any table",
             where="--from",
-            remedy="Grant it usage on the schema and select on its tables",
+            remedy="Grant the account usage on the schema and select on its tables",
         )
     setup.create(Path.cwd(), say, render_spec(url, tables, options))
     count = "1 table" if len(options) == 1 else f"{len(options)} tables, each"
-    say(f"loader.yml has {count} with its cursor and the reason for it.")
-    if given and url.password:
-        say(f"No password was written: loader.yml takes it from the variable {url.variable}.")
+    say(f"loader.yml has {count} with its cursor and a comment on that choice.")
+    if is_new_password and url.password:
+        say(f"The password was not written: loader.yml reads it from the variable {url.variable}.")
     say("Next: loader check, loader run, loader codegen, dbt build")
 
 
@@ -169,14 +171,14 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
     """Returns the text of a spec.
 
     Args:
-        tables: lines of the list of tables; empty is all.
+        tables: lines of the list of tables; empty means all tables.
         options: lines of `table_options`.
     """
     listed = ["  tables:", *(f"    {line}" for line in tables)] if tables else ['  tables: ["*"]']
     password = f'    password: "${{{url.variable}}}"'
     lines = [
-        "# Written by `loader init --from`. Check it with `loader check`. Rows that the source",
-        "# deletes stay in the lake until `loader reconcile --repair` compares the two.",
+        "# Written by `loader init --from`. Check it with `loader check`. Rows that are deleted in",
+        "# the source stay in the lake until `loader reconcile --repair` marks them as deleted.",
         "",
         "kind: source",
         "spec:",
@@ -203,7 +205,7 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
 
 
 def describe_tables(source: Source) -> tuple[list[str], list[str]]:
-    """Returns the lines of a spec's `tables` and `table_options`, with a reason for each choice."""
+    """Returns the lines of a spec's `tables` and `table_options`, with a comment on each choice."""
     from contextlib import nullcontext
 
     from loader.sync.table_selection import describe_tables
@@ -211,57 +213,58 @@ def describe_tables(source: Source) -> tuple[list[str], list[str]]:
     tables, options = [], []
     refs = source.tables()
     stored = [ref for ref in refs if ref.kind == "table"]
-    for ref, found in zip(
+    for ref, described in zip(
         stored, describe_tables(source, stored, None, lambda _: nullcontext()), strict=True
     ):
         if not _can_be_written(ref.name):
-            tables.append(f"# {ref.name!a}: read it through a view with a plainer name")
-        elif isinstance(found, Exception):
-            why = getattr(found, "what", "") or type(found).__name__
+            tables.append(f"# {ref.name!a}: create a view with a simpler name, and load that")
+        elif isinstance(described, Exception):
+            why = getattr(described, "what", "") or type(described).__name__
             tables.append(f"# - {_text(ref.name)} # {_comment(why)}")
         else:
             tables.append(f"- {_text(ref.name)}")
-            chosen, why = _choose_cursor(source, found)
-            key = f"key: {', '.join(found.primary_key)}" if found.primary_key else "no primary key"
-            options.append(f"{_text(ref.name)}: {{{chosen}}} # {_comment(f'{why}; {key}')}")
+            cursor, why = _choose_cursor(source, described)
+            primary_key = described.primary_key
+            key = f"key: {', '.join(primary_key)}" if primary_key else "no primary key"
+            options.append(f"{_text(ref.name)}: {{{cursor}}} # {_comment(f'{why}; {key}')}")
     views = [ref.name for ref in refs if ref.kind != "table"]
     if views:
         shown = ", ".join(views[:20]) + (", …" if len(views) > 20 else "")
-        tables.append(f"# views, which need a cursor and a key of yours: {_comment(shown)}")
+        tables.append(f"# views, for which you must choose cursor and key: {_comment(shown)}")
     return tables, options
 
 
 def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
-    """Returns a table's options, and why."""
+    """Returns the options of a table, and the reason for them."""
     from loader.rows.cursor import CursorType
     from loader.sources.candidates import suggest_cursors
 
-    found = suggest_cursors(table)
-    times = [n for n in found if (t := CursorType.of(table.schema[n].dataType)) and t.is_time]
-    named = [name for name in times if _CHANGED.search(name) and _can_be_written(name)]
-    others = f"; dates and times seen: {', '.join(times[:3])}" if times else ""
-    if named:
-        index = "" if named[0] in table.indexed else ", without an index"
-        return f"cursor_field: {_text(named[0])}", f"named like a time of update{index}"
+    names = suggest_cursors(table)
+    times = [n for n in names if (t := CursorType.of(table.schema[n].dataType)) and t.is_time]
+    updated = [name for name in times if _UPDATE_COLUMN.search(name) and _can_be_written(name)]
+    others = f"; columns with dates and times: {', '.join(times[:3])}" if times else ""
+    if updated:
+        index = "" if updated[0] in table.indexed else ", without an index"
+        return f"cursor_field: {_text(updated[0])}", f"its name suggests a time of update{index}"
     if source.any_cursor and table.ref.native.stored:
-        return f"cursor_field: {source.any_cursor}", f"no time of update found{others}"
-    return "sync_mode: full_refresh", f"no time of update found{others}"
+        return f"cursor_field: {source.any_cursor}", f"no column with a time of update{others}"
+    return "sync_mode: full_refresh", f"no column with a time of update{others}"
 
 
 def _can_be_written(name: str) -> bool:
-    """Whether a spec takes a name for itself: no variable, no reference, no wildcard."""
+    """Whether a spec reads a name literally: not as a variable, a reference or a wildcard."""
     return name.isprintable() and "$" not in name and "@@" not in name and not is_wildcard(name)
 
 
 def _text(text: str) -> str:
     return (
         text
-        if _PLAIN.fullmatch(text) and text.lower() not in _YAML
+        if _UNQUOTED.fullmatch(text) and text.lower() not in _YAML_WORDS
         else json.dumps(text, ensure_ascii=False)
     )
 
 
-_YAML = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
 def _comment(text: str) -> str:

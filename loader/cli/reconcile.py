@@ -1,4 +1,4 @@
-"""``loader reconcile``: finds changes that cursors miss."""
+"""``loader reconcile``: finds and repairs changes that cursors miss."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from loader.sync.runner import Outcome
 
 BUCKETS = 64
-_MOST = 4096
+_MAX_BUCKETS = 4096
 
 
 @click.command(short_help="Finds changes that cursors miss.")
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
-@click.option("--repair", is_flag=True, help="Append what was missed, as one batch per table.")
+@click.option("--repair", is_flag=True, help="Append missed changes, as one batch per table.")
 @click.option(
     "--allow-deletes",
     is_flag=True,
-    help="Treat missing rows as deleted even if more than a tenth of a table's rows are gone.",
+    help="Treat missing rows as deleted even if they are more than a tenth of a table.",
 )
 @click.option(
     "--buckets",
-    type=click.IntRange(1, _MOST),
+    type=click.IntRange(1, _MAX_BUCKETS),
     default=BUCKETS,
     show_default=True,
     metavar="N",
@@ -39,7 +39,7 @@ _MOST = 4096
     "--per-run",
     type=click.IntRange(1),
     metavar="M",
-    help="Compare only the M buckets compared longest ago; default: all.",
+    help="Compare only the M buckets whose last comparison is oldest; default: all.",
 )
 @click.option("--concurrency", type=click.IntRange(1), help="How many tables to reconcile at once.")
 @click.pass_obj
@@ -54,12 +54,12 @@ def reconcile(
 ) -> None:
     """Compares sources with the lake to find updates, rows and deletes that cursors miss.
 
-    Each table is synced first, as by `loader run`. Exits with 1 if differences remain or a table
+    Each table is first synced, as in `loader run`. Exits with 1 if differences remain or a table
     failed. Tables that cannot be compared are skipped with a warning.
     """
     from loader.cli.console import Progress
     from loader.cli.settings import open_pipeline
-    from loader.cli.signals import stopping
+    from loader.cli.signals import stop_on_signal
     from loader.reconcile.reconciliation import Reconciliation
     from loader.spark.session import rows_written
     from loader.sync.fault_injection import load_fault_injection
@@ -71,7 +71,7 @@ def reconcile(
     with open_pipeline(settings) as pipeline:
         progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
         watch = Watch(progress, load_fault_injection(os.environ, pipeline.spark))
-        with progress, stopping(watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs):
+        with progress, stop_on_signal(watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs):
             outcomes = []
             for outcome in run_tables(pipeline, watch, select, False, concurrency, work):
                 progress.done(outcome.table, "")
@@ -80,7 +80,7 @@ def reconcile(
 
 
 def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) -> int:
-    """Prints the results; returns 0 if source and lake are equal or were made so, otherwise 1."""
+    """Prints the results; returns 0 if source and lake are equal or were repaired, otherwise 1."""
     findings = work.findings
     columns = (
         "table",
@@ -96,39 +96,40 @@ def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconcili
         "not_compared",
     )
     ordered = sorted(findings, key=lambda finding: finding.table)
-    output.table("reconciled", columns, map(_line, ordered))
-    differing = [(one.table, kind, key) for one in ordered for kind, key in one.sample]
+    output.table("reconciled", columns, map(_to_row, ordered))
+    differing = [(finding.table, kind, key) for finding in ordered for kind, key in finding.sample]
     if differing:
         output.table("difference", ("table", "difference", "key"), differing)
-    for one in ordered:
-        if one.skipped:
-            output.warning(f"{one.table}: not compared: {one.skipped}", table=one.table)
-        if one.changed:
+    for finding in ordered:
+        table = finding.table
+        if finding.skipped:
+            output.warning(f"{table}: not compared: {finding.skipped}", table=table)
+        if finding.changed:
             output.warning(
-                f"{one.table}: {one.changed} keys were gone when the table was compared and are "
-                "back now, with other rows: it was emptied and refilled in between. They count as "
-                "neither equal nor missed; reconcile again",
-                table=one.table,
+                f"{table}: {finding.changed} keys were missing during the comparison, and now "
+                "exist with other rows: the table was emptied and refilled meanwhile. They are "
+                "reported neither as equal nor as missed; reconcile again",
+                table=table,
             )
-        if one.distrusted:
+        if finding.distrusted:
             output.warning(
-                f"{one.table}: {'nothing was repaired: ' if work.repairs else ''}"
-                f"{one.total('missed_deletes')} of its {one.total('rows_snapshot')} rows are gone "
-                "from the source, more than a tenth. Look at the source; if they were deleted, "
-                f"`loader reconcile --repair --allow-deletes --select {one.table}`",
-                table=one.table,
+                f"{table}: {'nothing was repaired: ' if work.repairs else ''}"
+                f"{finding.total('missed_deletes')} of its {finding.total('rows_snapshot')} rows "
+                "are missing in the source, more than a tenth. Check the source; if the rows were "
+                f"deleted, run `loader reconcile --repair --allow-deletes --select {table}`",
+                table=table,
             )
-        elif one.has_unrepaired:
-            output.say(f"{one.table}: `loader reconcile --repair --select {one.table}` appends it.")
+        elif finding.has_unrepaired:
+            output.say(f"{table}: `loader reconcile --repair --select {table}` appends them.")
     failed = {str(o.error): o.error for o in outcomes if o.error is not None}
     for error in failed.values():
         output.error(error)
     if not outcomes:
         output.say("No table was selected.")
-    return 1 if failed or any(one.has_unrepaired or one.changed for one in findings) else 0
+    return 1 if failed or any(f.has_unrepaired or f.changed for f in findings) else 0
 
 
-def _line(finding: Finding) -> tuple[object, ...]:
+def _to_row(finding: Finding) -> tuple[object, ...]:
     if finding.skipped:
         return (finding.table, "skipped", *(None,) * 9)
     missed = finding.total("all_missed")

@@ -1,4 +1,4 @@
-"""``loader run``: the sync, the build after it, and both again and again."""
+"""``loader run``: syncs tables, with ``--build`` also runs dbt, with ``--every`` repeats both."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from loader.duration import seconds_of
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
 
-_FORMS = "write it as '30s', '5 min' or '2h'"
+_EXAMPLES = "write it as '30s', '5 min' or '2h'"
 
 
 def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    """Reads an option that is a time, as a callback of click; in seconds."""
+    """Parses an option such as '5 min' into seconds; a callback of click."""
     if value is None:
         return None
     try:
-        seconds = float(seconds_of(value.strip(), "a time", _FORMS))
-    except ValueError as problem:
-        raise click.BadParameter(str(problem)) from None
+        seconds = float(seconds_of(value.strip(), "a time", _EXAMPLES))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
     if seconds <= 0:
-        raise click.BadParameter(f"{value!r} is not a positive time: {_FORMS}")
+        raise click.BadParameter(f"{value!r} is not a positive time: {_EXAMPLES}")
     return seconds
 
 
@@ -33,30 +33,28 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
 @click.option(
     "--full-refresh",
     is_flag=True,
-    help="Read everything again, as a new generation that outranks all earlier versions.",
+    help="Read everything again, as a new generation that replaces all earlier versions.",
 )
 @click.option("--concurrency", type=click.IntRange(1), help="How many tables to sync at once.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
 @click.option(
     "--accept-key-change",
     is_flag=True,
-    help="Let key and cursor columns in raw take the wider types that they have in the source.",
+    help="Widen key and cursor columns of raw tables to their types in the source.",
 )
 @click.option(
-    "--from", "low", help="Read a range again, from this cursor on; the stored cursor stays."
+    "--from", "low", help="Read a range again, from this cursor; the stored cursor stays unchanged."
 )
 @click.option(
-    "--to", "high", help="With --from: where the range ends, inclusive; default: the stored cursor."
+    "--to", "high", help="With --from: the end of the range, inclusive; default: the stored cursor."
 )
-@click.option(
-    "--chunk", help="With --from: how much one batch covers: '1 day', or 10000 for numbers."
-)
-@click.option("--build", is_flag=True, help="Then run `dbt build`, in the same warm Spark.")
+@click.option("--chunk", help="With --from: the range of one batch: '1 day', or 10000 for numbers.")
+@click.option("--build", is_flag=True, help="Then run `dbt build`, in the same Spark.")
 @click.option(
     "--every",
     metavar="INTERVAL",
     callback=read_duration,
-    help="Run again and again in one process: '30s', '5 min'. SIGINT or SIGTERM ends it.",
+    help="Repeat the run in one process: '30s', '5 min'. Stop it with SIGINT or SIGTERM.",
 )
 @click.argument("dbt_arguments", nargs=-1, metavar="[-- DBT_ARGUMENTS]...")
 @click.pass_obj
@@ -74,40 +72,40 @@ def run(
     every: float | None,
     dbt_arguments: tuple[str, ...],
 ) -> None:
-    """Appends what changed since the last cursor, one batch per table, and records the cursor.
+    """Appends rows changed since the last cursor, one batch per table, and stores the new cursor.
 
-    With --build, what follows `--` goes to `dbt build`.
+    With --build, arguments after `--` are passed to `dbt build`.
     """
     if low is None and (high or chunk):
-        raise click.UsageError("--to and --chunk belong to a backfill: set its start with --from.")
+        raise click.UsageError("--to and --chunk need --from, the start of the range.")
     if low is not None and (full_refresh or dry_run):
         raise click.UsageError("--from reads a range again: remove --full-refresh and --dry-run.")
     if dry_run and build:
         raise click.UsageError("--dry-run writes nothing to build: remove --build.")
     if every is not None and (low is not None or full_refresh or dry_run):
         raise click.UsageError(
-            "--every repeats an incremental sync: remove --full-refresh, --dry-run and --from."
+            "--every only repeats incremental syncs: remove --full-refresh, --dry-run and --from."
         )
     if every is not None and accept_key_change:
         raise click.UsageError(
-            "--accept-key-change accepts the change that you have looked at, and --every would "
-            "accept all later ones, too: run once without --every."
+            "--accept-key-change is for a change that you have checked, and --every would also "
+            "accept all later changes: run once without --every."
         )
     if dbt_arguments and not build:
         first = dbt_arguments[0]
         raise click.UsageError(
-            f"unexpected argument {first!r}. Choose tables with --select {first}; put arguments "
+            f"unexpected argument {first!r}. To select tables, use --select {first}; put arguments "
             "for dbt after `--build --`."
         )
     spec = settings.spec()
     from loader.cli.dbt_build import Build
 
-    built = Build.of(spec.folder, dbt_arguments) if build else None
+    dbt_build = Build.create(spec.folder, dbt_arguments) if build else None
     from loader.cli.settings import open_pipeline
 
     with open_pipeline(settings, spec) as pipeline:
         from loader.cli.daemon import Daemon
-        from loader.cli.run_once import Wanted, once, report_previews
+        from loader.cli.run_once import RunRequest, report_previews, run_once
         from loader.sync.backfill import Backfill
         from loader.sync.engine import sync_table
         from loader.sync.runner import preview_tables
@@ -116,10 +114,10 @@ def run(
             pipeline.accepts_key_change = accept_key_change
             previews = preview_tables(pipeline, select, full_refresh)
             sys.exit(report_previews(settings.output, previews))
-        if built is not None and settings.profile is not None:
-            built.check(settings.profile)
+        if dbt_build is not None and settings.profile is not None:
+            dbt_build.check(settings.profile)
         work = Backfill(low, high, chunk) if low is not None else sync_table
-        wanted = Wanted(select, full_refresh, concurrency, accept_key_change, work, built)
+        request = RunRequest(select, full_refresh, concurrency, accept_key_change, work, dbt_build)
         if every is None:
-            sys.exit(once(settings, pipeline, wanted))
-        sys.exit(Daemon(settings, pipeline, wanted, every).run())
+            sys.exit(run_once(settings, pipeline, request))
+        sys.exit(Daemon(settings, pipeline, request, every).run())

@@ -1,4 +1,4 @@
-"""Executes one run of ``loader run``, and starts another JVM if Spark's has ended."""
+"""Executes one run of ``loader run``; restarts Spark if its JVM has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from loader.cli.console import Output, Progress
 from loader.cli.settings import Settings, restart_pipeline
-from loader.cli.signals import stopping
+from loader.cli.signals import stop_on_signal
 from loader.cli.system_table_upkeep import compact_system_tables
 from loader.errors import JavaEndedError, LoaderError, TableError
 from loader.lake.ledger import SyncRecord
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
 Sync = Callable[[Pipeline, tuple[str, ...], Callable[[Outcome], None]], None]
 
 _REMEDY = (
-    "Nothing of its batch is visible. Look for what is unusual in the table, such as a huge value; "
-    "give Spark more memory (spark.driver.memory in the profile's target), or leave the table out "
+    "No row of its batch is visible. Check the table for unusual data, such as a huge value; "
+    "give Spark more memory (spark.driver.memory in the profile's target), or exclude the table "
     "with skip_tables"
 )
 _SOURCE_REMEDY = (
-    "Look at what the server sends: an endless answer ends Java. If the source has very many "
-    "tables, give Spark more memory (spark.driver.memory in the profile's target)"
+    "Check the response of the server: an endless response exhausts Java's memory. If the source "
+    "has very many tables, give Spark more memory (spark.driver.memory in the profile's target)"
 )
 
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """The remaining work of a run when the JVM ends.
+    """The remaining work of a run whose JVM has ended.
 
     Attributes:
-        why: the error of the tables that were in work, or of the run itself.
-        in_work: the tables of which one may have ended it.
-        others: the tables on which no work had begun, or whose rows are published already.
-        source: the source that ended it when it was asked for its tables; empty if none did.
+        error: the error of the tables in progress, or of the run itself.
+        in_progress: the tables that were being synced; one of them may have ended the JVM.
+        pending: the tables that were not started, or whose rows are already published.
+        source: the source whose list of tables was being read; empty if none.
     """
 
-    why: LoaderError
-    in_work: list[str]
-    others: list[str]
+    error: LoaderError
+    in_progress: list[str]
+    pending: list[str]
     source: str = ""
 
 
 @dataclass
 class RestartingRun:
-    """Runs of a spec, each of which survives the end of Spark's JVM.
+    """Runs a spec, and continues in a new JVM if Spark's JVM ends.
 
     Attributes:
-        pipeline: the spec, on the JVM that runs now.
+        pipeline: the spec's pipeline in the current JVM.
     """
 
     settings: Settings
@@ -70,40 +70,40 @@ class RestartingRun:
     def run(
         self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
     ) -> None:
-        """Syncs the tables; calls `done` for each as it ends.
+        """Syncs tables; calls `done` for each table that has ended.
 
         Args:
             select: tables, by name or wildcard; empty means all.
-            sync: syncs such tables in a JVM that may end.
+            sync: syncs the selected tables; the JVM may end meanwhile.
 
         Raises:
-            JavaEndedError: if the JVM ended while no table was in work, or was stopped.
+            JavaEndedError: if the JVM ended while no table was in progress, or after a stop.
         """
-        runs = [select]
-        while runs:
-            chosen = runs.pop()
-            ended = self._run(chosen, sync, watch, done)
+        selections = [select]
+        while selections:
+            selected = selections.pop()
+            ended = self._run(selected, sync, watch, done)
             if ended is None:
                 continue
             self._restart(ended)
             if ended.source:
-                what = f"{ended.why.what}, while this source was asked for its tables"
+                what = f"{ended.error.what}, while the list of this source's tables was read"
                 error = TableError(what, where=f"source {ended.source}", remedy=_SOURCE_REMEDY)
                 done(Outcome(error.where, error=error, source=ended.source))
                 self.pipeline.paused_sources |= {ended.source}
-                runs.append(chosen)
+                selections.append(selected)
                 continue
-            if len(ended.in_work) == 1:
-                what = f"{ended.why.what}, while this table alone was in work"
-                [table] = ended.in_work
+            if len(ended.in_progress) == 1:
+                what = f"{ended.error.what}, while only this table was being synced"
+                [table] = ended.in_progress
                 error = TableError(what, where=f"table {table}", remedy=_REMEDY)
                 source, _, name = table.partition(".")
                 spec = self.pipeline.spec.source(source)
                 done(record_failure(self.pipeline, spec, name, error))
             else:
-                runs += [(glob.escape(table),) for table in ended.in_work]
-            if ended.others:
-                runs.append(tuple(map(glob.escape, ended.others)))
+                selections += [(glob.escape(table),) for table in ended.in_progress]
+            if ended.pending:
+                selections.append(tuple(map(glob.escape, ended.pending)))
 
     def cancel(self) -> None:
         """Cancels Spark's jobs."""
@@ -112,12 +112,12 @@ class RestartingRun:
     def _run(
         self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
     ) -> _RunEnd | None:
-        """Returns the remaining work if the JVM ended, and a new one may go on; otherwise None."""
+        """Returns the remaining work if the JVM ended and the run can continue, otherwise None."""
         unfinished: dict[str, Outcome] = {}
         finished: set[str] = set()
-        why: LoaderError | None = None
+        run_error: LoaderError | None = None
 
-        def sort(outcome: Outcome) -> None:
+        def collect(outcome: Outcome) -> None:
             if outcome.error is not None and may_precede_java_end(outcome.error):
                 unfinished[outcome.table] = outcome
             else:
@@ -129,47 +129,49 @@ class RestartingRun:
         pipeline.tables_in_progress.clear()
         pipeline.fatal_source = ""
         try:
-            sync(pipeline, select, sort)
+            sync(pipeline, select, collect)
         except Exception as error:
-            why = pipeline.redact_error(error, "")
-            if not isinstance(why, JavaEndedError):
+            run_error = pipeline.redact_error(error, "")
+            if not isinstance(run_error, JavaEndedError):
                 raise
         errors = [outcome.error for outcome in unfinished.values()]
-        ended = why or next((one for one in errors if isinstance(one, JavaEndedError)), None)
-        left = (pipeline.planned_names | unfinished.keys()) - finished
-        in_work = sorted(left & pipeline.tables_in_progress)
+        ended = run_error or next((e for e in errors if isinstance(e, JavaEndedError)), None)
+        remaining = (pipeline.planned_names | unfinished.keys()) - finished
+        in_progress = sorted(remaining & pipeline.tables_in_progress)
         stopped = watch.stopped.is_set() or watch.steps is not None
-        known = in_work or pipeline.fatal_source
-        if ended is not None and known and not stopped and is_restart_wanted():
-            return _RunEnd(ended, in_work, sorted(left - set(in_work)), pipeline.fatal_source)
+        suspects = in_progress or pipeline.fatal_source
+        if ended is not None and suspects and not stopped and is_restart_wanted():
+            pending = sorted(remaining - set(in_progress))
+            return _RunEnd(ended, in_progress, pending, pipeline.fatal_source)
         for outcome in unfinished.values():
             done(outcome)
-        if why is not None:
-            raise why
+        if run_error is not None:
+            raise run_error
         return None
 
     def _restart(self, ended: _RunEnd) -> None:
         if ended.source:
             self.settings.output.warning(
-                f"{ended.why.what}: in a new one, the run goes on without source {ended.source}"
+                f"{ended.error.what}: the run continues in a new one, without source {ended.source}"
             )
             self.pipeline = restart_pipeline(self.settings, self.pipeline)
             return
-        tables = ", ".join(ended.in_work)
-        then = f"then each of these alone: {tables}" if ended.in_work[1:] else f"and {tables} fails"
+        tables = ", ".join(ended.in_progress)
+        several = ended.in_progress[1:]
+        rest = f"then with each of these alone: {tables}" if several else f"and {tables} fails"
         self.settings.output.warning(
-            f"{ended.why.what}: in a new one, the run goes on with the other tables, {then}"
+            f"{ended.error.what}: the run continues in a new one with the other tables, {rest}"
         )
         self.pipeline = restart_pipeline(self.settings, self.pipeline)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The work of each round.
+class RunRequest:
+    """The options of a run.
 
     Attributes:
         select: tables, by name or wildcard; empty means all.
-        build: the dbt build afterwards; None means none.
+        build: the dbt build after the sync; None means no build.
     """
 
     select: tuple[str, ...] = ()
@@ -180,10 +182,10 @@ class Wanted:
     build: Build | None = None
 
     def run(self, runs: RestartingRun, watch: Watch, done: Callable[[Outcome], None]) -> None:
-        """Syncs the tables; calls `done` for each as it ends.
+        """Syncs the tables; calls `done` for each table that has ended.
 
         Raises:
-            JavaEndedError: if Spark's JVM has ended, and the run cannot go on in a new one.
+            JavaEndedError: if Spark's JVM has ended, and the run cannot continue in a new one.
         """
 
         def sync(
@@ -199,8 +201,8 @@ class Wanted:
         runs.run(self.select, sync, watch, done)
 
 
-def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
-    """Runs once, and builds after it; returns the higher of both exit codes."""
+def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int:
+    """Runs a request once, with its build; returns the higher of both exit codes."""
     output = settings.output
     runs = RestartingRun(settings, pipeline)
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
@@ -213,9 +215,9 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
 
     stop = watch.stopped.set
     ended: LoaderError | None = None
-    with progress, stopping(stop, runs.cancel):
+    with progress, stop_on_signal(stop, runs.cancel):
         try:
-            wanted.run(runs, watch, done)
+            request.run(runs, watch, done)
         except JavaEndedError as error:
             ended = error
     is_reported = any(isinstance(outcome.error, JavaEndedError) for outcome in outcomes)
@@ -223,21 +225,21 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
     if ended is not None and not is_reported:
         output.error(ended)
         code = ended.exit_code
-    if wanted.build is None or watch.stopped.is_set() or is_reported or ended is not None:
+    if request.build is None or watch.stopped.is_set() or is_reported or ended is not None:
         return code
-    with stopping(stop, runs.cancel, interrupt=lambda: True):
-        return max(code, build_in_pipeline(settings, runs.pipeline, wanted.build))
+    with stop_on_signal(stop, runs.cancel, interrupt=lambda: True):
+        return max(code, build_in_pipeline(settings, runs.pipeline, request.build))
 
 
 def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> int:
-    """Builds in the loader's Spark, whose settings are afterwards as they were; the exit code."""
+    """Runs a build in the loader's Spark, and restores its settings; returns the exit code."""
     assert settings.profile is not None
     with restore_settings(pipeline.spark):
         return build.run(settings.output, settings.profile, pipeline.spec.folder)
 
 
 def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
-    """Prints the table at the end of `loader run`; returns 0 if all tables synced, otherwise 1."""
+    """Prints the summary of `loader run`; returns 0 if all tables were synced, otherwise 1."""
     columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
     rows = [
         (
@@ -254,7 +256,7 @@ def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
         if outcome.record is not None
     ]
     output.table("table", columns, rows)
-    # If a source is down, its tables share one error.
+    # If a source is down, all its tables have the same error.
     failed = {str(o.error): o.error for o in outcomes if o.error is not None}
     for error in failed.values():
         output.error(error)
@@ -264,7 +266,7 @@ def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
 
 
 def describe_end(outcome: Outcome) -> str:
-    """Returns a line for people on how a table ended; the table at the end has the details."""
+    """Returns a line on the result of a table; the summary at the end has the details."""
     record = outcome.record
     if record is None:
         return ""
@@ -273,7 +275,7 @@ def describe_end(outcome: Outcome) -> str:
 
 
 def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> int:
-    """Prints the table of `loader run --dry-run`; returns 0 if all tables could be read, else 1."""
+    """Prints the summary of a dry run; returns 0 if all tables could be read, otherwise 1."""
     rows = []
     errors: list[LoaderError] = []
     for found in previews:
@@ -281,7 +283,7 @@ def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> in
             if found.error is not None:
                 errors.append(found.error)
             continue
-        low, high = found.window.low, found.bounds.high  # known even if the window has no end
+        low, high = found.window.low, found.bounds.high  # the high is also known for an open window
         rows.append(
             (
                 found.plan.name,

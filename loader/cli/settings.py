@@ -1,4 +1,4 @@
-"""The global options, and the spec, profile and Spark that every command opens with them."""
+"""The global options, and functions that open spec, profile and Spark for a command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ Result = TypeVar("Result")
 
 @dataclass
 class Settings:
-    """The global options, which stand before a command."""
+    """The global options: those before the command.
+
+    Attributes:
+        form: ``text`` or ``json``, the format of output.
+        profile: dbt's profile; None until Spark is started.
+        master: replaces the profile's ``spark.master``.
+    """
 
     config: Path = Path("loader.yml")
     form: str = "text"
@@ -33,10 +39,10 @@ class Settings:
     debug: bool = False
     output: Output = field(default_factory=Output)
     profile: Profile | None = None
-    master: str | None = None  # instead of the profile's own
+    master: str | None = None
 
     def spec(self, needs_source: bool = True) -> Spec:
-        """Reads the spec; from then on its secrets are removed from all output."""
+        """Reads the spec, and redacts its secrets in all later output."""
         from loader.spec.spec import load_spec
 
         spec = load_spec(self.config, needs_source=needs_source)
@@ -46,20 +52,20 @@ class Settings:
 
 @contextmanager
 def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
-    """Opens the spec, its profile and Spark, in that order: cheap mistakes are reported first."""
+    """Opens spec, profile and Spark, in this order, to report mistakes before Spark starts."""
     spec = spec or settings.spec()
     profile = _begin_java(settings, spec)
-    from loader.sync.pipeline import Pipeline  # takes a while, in which Java starts
+    from loader.sync.pipeline import Pipeline  # slow; Java starts meanwhile
 
     yield Pipeline(spec, _start_spark(settings, profile))
 
 
 @contextmanager
 def open_pipeline_with_served(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
-    """Opens the same for commands that also look at what `loader serve` has appended.
+    """Opens a pipeline that also includes the tables that `loader serve` has written.
 
     Raises:
-        LoaderError: if there is no source, neither in the spec nor in its lakes.
+        LoaderError: if there is no source in the spec and none in its lakes.
     """
     with open_pipeline(settings, spec or settings.spec(needs_source=False)) as pipeline:
         from loader.sync.pushed_tables import add_served
@@ -72,10 +78,10 @@ def open_pipeline_with_served(settings: Settings, spec: Spec | None = None) -> I
 
 
 def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], Result]) -> Result:
-    """Reads state and ledger: in a local folder without Spark, otherwise by a Spark of one thread.
+    """Reads state and ledger: without Spark if they are in a local folder, else with one thread.
 
     Args:
-        read: reads what a command needs. It may be called twice, so it prints nothing.
+        read: reads the data for a command. It may be called twice, so it must not print.
 
     Raises:
         LoaderError: as :func:`open_pipeline_with_served` does.
@@ -95,30 +101,30 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], 
 
 
 def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:
-    """Starts Spark again after its JVM has ended; returns the pipeline of the same spec on it."""
+    """Restarts Spark after its JVM has ended; returns a pipeline of the same spec."""
     from loader.spark.jvm import forget_ended
     from loader.sync.pipeline import Pipeline
 
     assert settings.profile is not None
     forget_ended()
-    again = Pipeline(pipeline.spec, _start_spark(settings, settings.profile))
-    again.paused_sources = pipeline.paused_sources
-    return again
+    restarted = Pipeline(pipeline.spec, _start_spark(settings, settings.profile))
+    restarted.paused_sources = pipeline.paused_sources
+    return restarted
 
 
 def profile_of(settings: Settings, spec: Spec) -> Profile:
-    """Loads the target whose Spark a spec is for.
+    """Loads the target of dbt's profile that a spec uses.
 
     Raises:
-        SpecError: if it does not exist, or the destinations of the spec's sources name several.
+        SpecError: if the target does not exist, or the spec's sources use several targets.
     """
     from loader.spark.profile import load_profile
     from loader.spec.plugins import LakeDestination
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
-        # of several, the first: `loader serve` writes there, too, by default
-        lakes = [one.lake for one in spec.destinations if isinstance(one, LakeDestination)][:1]
+        # The first lake, which is the default of `loader serve`.
+        lakes = [lake.lake for lake in spec.destinations if isinstance(lake, LakeDestination)][:1]
     if not lakes:
         raise SpecError(
             "there is neither a source nor a lake",
@@ -129,9 +135,9 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
     for lake in lakes:
         if (lake.profile, lake.target) != (first.profile, first.target):
             raise SpecError(
-                "the sources' destinations name different profiles or targets",
+                "the sources' destinations use different profiles or targets",
                 where=str(settings.config),
-                remedy="Put them into two specs: one process has one Spark",
+                remedy="Split the spec: one process can use only one Spark",
             )
     profile = load_profile(
         first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
@@ -142,7 +148,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
 
 def open_session(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSession:
-    """Opens the Spark of one destination."""
+    """Starts Spark with the profile of one destination."""
     from loader.spark.profile import load_profile
 
     profile = load_profile(
@@ -152,7 +158,7 @@ def open_session(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSess
 
 
 def _begin_java(settings: Settings, spec: Spec) -> Profile:
-    """Begins to start Java, and reports mistakes in connectors' options while it does."""
+    """Starts Java in the background, and meanwhile validates the options of connectors."""
     from loader.spark.profile import refuse_moved_project
     from loader.spark.session import begin
     from loader.spark.setup import provide_jars
@@ -171,25 +177,26 @@ def _begin_java(settings: Settings, spec: Spec) -> Profile:
 
 
 def refuse_two_readers(spec: Spec) -> None:
-    """Refuses sources that would read what has one reader.
+    """Refuses two sources that use the same exclusive resource, such as a replication slot.
 
     Raises:
-        SpecError: names both.
+        SpecError: with the names of both sources.
     """
     from loader.sources.entry_points import find_connector
 
-    taken: dict[tuple[str, ...], str] = {}
+    readers: dict[tuple[str, ...], str] = {}
     for source in spec.sources:
-        found = find_connector(source.path, f"{source.where}.path")
-        alone = found.find_exclusive_resource(source.name, source.options(found.options_model))
-        if alone is None:
+        connector = find_connector(source.path, f"{source.where}.path")
+        options = source.options(connector.options_model)
+        resource = connector.find_exclusive_resource(source.name, options)
+        if resource is None:
             continue
-        other = taken.setdefault((source.path, *alone.identity), source.name)
+        other = readers.setdefault((source.path, *resource.identity), source.name)
         if other != source.name:
             raise SpecError(
-                f"the source {other} reads {alone.shown}, too",
-                where=f"{source.where}.spec.{alone.option}",
-                remedy=f"Name another `{alone.option}` in one of them",
+                f"the source {other} reads {resource.shown}, too",
+                where=f"{source.where}.spec.{resource.option}",
+                remedy=f"Set a different `{resource.option}` in one of the two sources",
             )
 
 
@@ -200,13 +207,13 @@ def _start_spark(settings: Settings, profile: Profile) -> SparkSession:
     settings.profile = profile
     if profile.conf.get(SUBSTITUTION, "false").lower() != "false":
         settings.output.warning(
-            f"{profile.path}, target {profile.target}: {SUBSTITUTION} is on, and the loader turns "
-            "it off for itself: anybody who names a column in a source could read the environment. "
+            f"{profile.path}, target {profile.target}: {SUBSTITUTION} is on. The loader turns it "
+            "off, because a column's name in a source could otherwise read environment variables. "
             'Set it to "false" for dbt, too'
         )
     with step("starting Spark"):
         spark = session(profile)
-    # Spark logs the stack trace of every failed task; our error shows it once.
+    # Spark logs the stack trace of every failed task; the loader's error contains it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
     if settings.debug:
         silence_drivers(spark)

@@ -19,16 +19,16 @@ CDC = "cdc"
 @click.option(
     "--archive/--no-archive",
     default=None,
-    help="Wait for the class archive (200 MB), which halves Spark's start, or record none. By "
-    "default it is recorded in the background.",
+    help="Wait for the class archive (200 MB), which halves Spark's start-up time, or record none. "
+    "By default it is recorded in the background.",
 )
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) -> None:
-    """Prepares Spark: fetches Iceberg and JDBC DRIVERS, and shows which Java is used.
+    """Prepares Spark: downloads Iceberg and JDBC DRIVERS, and shows which Java is used.
 
     DRIVERS are postgresql, mariadb, mysql, sqlite, derby (which comes with Spark), aws (S3FileIO
-    and Glue), or paths of jars. `cdc` among them shows what databases need before their logs can
-    be read.
+    and Glue), or paths of jars. `cdc` prints the SQL that a database needs before its log can be
+    read.
     """
     from loader.spark.setup import prepare
 
@@ -49,20 +49,20 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
 
 
 def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
-    """Reports whether Debezium is installed, and each source's SQL for an administrator.
+    """Checks that Debezium is installed, and reports the SQL that administrators must run.
 
-    Connects to nothing: `loader check` reports a database's unmet requirements.
+    Does not connect to the databases: `loader check` reports their unmet requirements.
 
     Raises:
-        SpecError: if Debezium is not installed, or the spec is wrong.
+        SpecError: if Debezium is not installed, or the spec is invalid.
     """
     from loader.sources.jdbc.interface import load_capture
     from loader.sources.jdbc.options import JdbcOptions
 
     try:
         load_capture("jdbc:postgresql:", "loader setup").check_installed("loader setup")
-    except TableError as lack:
-        raise SpecError(lack.what, where=lack.where, remedy=lack.remedy) from lack
+    except TableError as error:
+        raise SpecError(error.what, where=error.where, remedy=error.remedy) from error
     report("Debezium: installed")
     if not settings.config.exists():
         return
@@ -70,10 +70,12 @@ def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
         if source.path != "jdbc":
             continue
         options = source.options(JdbcOptions)
-        tables = [name for name, own in options.table_options.items() if own.sync_mode == "cdc"]
+        tables = [name for name, table in options.table_options.items() if table.sync_mode == "cdc"]
         if not tables:
             continue
-        report(f"source {source.name}: what its database needs; `loader check` says what it lacks")
+        report(
+            f"source {source.name}: SQL for its database; `loader check` reports what is missing"
+        )
         capture = load_capture(options.url, source.where)
         for statement in capture.list_setup_sql(source.name, options, tables):
             report(f"    {statement}")

@@ -1,4 +1,4 @@
-"""Ends a command in order when a signal comes."""
+"""Ends a command cleanly on SIGINT, SIGTERM or SIGHUP."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from loader.spark.interruption import resume
 from loader.spark.temporary_files import remove_all
 
 AT_ONCE = 1.0
-"""Seconds in which several signals are one: `timeout` signals its child, then the whole group."""
+"""Signals within so many seconds are one: `timeout` signals its child, then the whole group."""
 
 
 @contextmanager
-def stopping(
+def stop_on_signal(
     stop: Callable[[], object],
     cancel: Callable[[], object],
     interrupt: Callable[[], bool] = bool,
 ) -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, cancels running reads and publishes nothing more.
 
-    A second signal, later than :data:`AT_ONCE`, ends the process at once, even while it waits: a
-    connection whose network is silent is never closed.
+    A second signal, later than :data:`AT_ONCE`, kills the process immediately, because closing a
+    connection may hang.
 
     Args:
         stop: requests the stop.
         cancel: cancels Spark's jobs.
-        interrupt: whether also to raise KeyboardInterrupt, now that the signal has come: for work
-            that does not poll for a stop.
+        interrupt: returns whether to raise KeyboardInterrupt too, for work that does not poll for
+            a stop. It is called when the signal arrives.
 
     Yields:
-        The signal, once one has come.
+        A list that receives the signal.
     """
     first: float | None = None
-    came: list[int] = []
+    received: list[int] = []
 
     def end() -> None:
         stop()
@@ -51,14 +51,14 @@ def stopping(
         now = time.monotonic()
         if first is not None:
             if now - first > AT_ONCE:
-                remove_all()  # some hold secrets
+                remove_all()  # temporary files may contain secrets
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
             return
         first = now
-        came.append(number)
-        # Not in this thread. It may hold the lock that `stop` wants, or be in the middle of a
-        # call to the JVM: a second call would use the same connection.
+        received.append(number)
+        # Not in this thread: it may hold the lock that `stop` needs, or be in a call to the JVM,
+        # whose connection a second call would use.
         stops.start()
         cancels.start()
         stops.join(0.2)
@@ -66,13 +66,13 @@ def stopping(
             raise KeyboardInterrupt
 
     numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` lets it be ignored
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under `nohup`
         numbers = (*numbers, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
         signal.signal(number, handle)
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -82,31 +82,31 @@ def stopping(
 
 
 @contextmanager
-def unwinding() -> Iterator[list[int]]:
-    """On SIGINT, SIGTERM or SIGHUP, raises KeyboardInterrupt, so that all that is open is closed.
+def unwind_on_signal() -> Iterator[list[int]]:
+    """On SIGINT, SIGTERM or SIGHUP, raises KeyboardInterrupt, so that resources are released.
 
-    It may be a folder with secrets, or a connector. SIGTERM and SIGHUP then end the process, as
-    they do by default. A command that ends in order by itself (:func:`stopping`) does so in this.
+    Such resources are connectors and folders with secrets. SIGTERM and SIGHUP then end the process,
+    as they do by default. Commands that can stop cleanly use :func:`stop_on_signal` inside of it.
 
     Yields:
-        The signal, once one has come. An error after it is what an interrupted call left behind.
+        A list that receives the signal. An error after the signal results from an interrupted call.
     """
     if threading.current_thread() is not threading.main_thread():
         yield []
         return
-    came: list[int] = []
+    received: list[int] = []
     try:
-        with stopping(_nothing, _nothing, interrupt=lambda: True) as came:
-            yield came
+        with stop_on_signal(_do_nothing, _do_nothing, interrupt=lambda: True) as received:
+            yield received
     finally:
-        if came and came[0] != signal.SIGINT:
-            from loader.spark.jvm import give_up  # most commands that end at once need none of it
+        if received and received[0] != signal.SIGINT:
+            from loader.spark.jvm import give_up  # imported late, for a fast start
 
             give_up()
             remove_all()
-            signal.signal(came[0], signal.SIG_DFL)
-            signal.raise_signal(came[0])
+            signal.signal(received[0], signal.SIG_DFL)
+            signal.raise_signal(received[0])
 
 
-def _nothing() -> None:
-    """Does nothing: the exception is enough."""
+def _do_nothing() -> None:
+    """Does nothing: KeyboardInterrupt stops the command."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.group(short_help="Shows, moves, exports or rebuilds cursors.")
 def state() -> None:
-    """Shows and changes stored cursors. A change is a new version; old ones stay."""
+    """Shows and changes stored cursors. Each change adds a version."""
 
 
 @state.command("list", short_help="Shows every table's cursor.")
@@ -48,19 +48,20 @@ def list_(settings: Settings) -> None:
         return [state.rows() for state in list_state_readers(progress)]
 
     rows: list[tuple[object, ...]] = []
-    found = read_progress(settings, read)
-    by_key = (pair for each in found for pair in groupby(each, key=lambda row: row.key))
+    stored = read_progress(settings, read)
+    by_key = (pair for each in stored for pair in groupby(each, key=lambda row: row.key))
     for key, group in by_key:
-        top, *others = group
+        newest, *older = group
         try:
-            said = [top, *(row for row in others if row.version == top.version)]
-            top = choose_effective_row(said, partial(settings.output.warning, table=key)) or top
-            known = TableState.from_json(top.value, key)
-            cursor = known.cursor.text if known.cursor else None
-            rows.append((key, cursor, known.cursor_field, known.batch, top.version))
+            same_version = [newest, *(row for row in older if row.version == newest.version)]
+            warn = partial(settings.output.warning, table=key)
+            newest = choose_effective_row(same_version, warn) or newest
+            table_state = TableState.from_json(newest.value, key)
+            cursor = table_state.cursor.text if table_state.cursor else None
+            rows.append((key, cursor, table_state.cursor_field, table_state.batch, newest.version))
         except StateError as error:
             settings.output.warning(str(error), table=key)
-            rows.append((key, top.value, None, None, top.version))
+            rows.append((key, newest.value, None, None, newest.version))
     columns = ("table", "cursor", "field", "batch", "version")
     if rows or settings.output.json:
         settings.output.table("state", columns, rows)
@@ -72,15 +73,18 @@ def list_(settings: Settings) -> None:
 @click.argument("table")
 @click.pass_obj
 def show(settings: Settings, table: str) -> None:
-    """Shows all versions of TABLE's state, newest first: source.table, or table if it is clear."""
+    """Shows all versions of TABLE's state, newest first.
+
+    TABLE is source.table, or the name alone if only one source has such a table.
+    """
     from loader.cli.settings import read_progress
     from loader.state import StateRow
 
     def read(progress: Sequence[StatusReaders]) -> list[StateRow]:
         key = find_key(progress, table, "loader state show")
         source = key.partition(".")[0]
-        [one, *_] = (one for one in progress if source in one.names)
-        return one.state.rows(key)
+        readers = next(each for each in progress if source in each.names)
+        return readers.state.rows(key)
 
     settings.output.table(
         "state",
@@ -96,7 +100,7 @@ def show(settings: Settings, table: str) -> None:
 def set_(settings: Settings, table: str, cursor: str) -> None:
     """Starts TABLE's next sync at CURSOR (inclusive).
 
-    An older value is safe: rows that are read again are recognised. A newer one skips rows.
+    A lower value is safe: rows that raw already has are recognised. A higher value skips rows.
     """
     from loader.cli.settings import open_pipeline_with_served
     from loader.sources.interface import is_connector_state
@@ -108,20 +112,20 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
         known = _read_known_state(stores, table)
         if known is not None and is_connector_state(known.mark):
             raise SpecError(
-                f"{table} goes on from its connector's own state, which is not a cursor",
+                f"{table} resumes from its connector's state, which is not a cursor",
                 where="loader state set",
                 remedy="`loader state reset` makes the connector start from the beginning; most "
-                "connectors have a start date in their own `config`",
+                "connectors have a start date in their `config`",
             )
         if known is None or not known.batch:
             raise SpecError(
-                f"{table} has no cursor yet, so its type is not known",
+                f"{table} has no cursor yet, so the type of its cursor is unknown",
                 where="loader state set",
                 remedy="Set `initial_cursor` in the spec, or run a first sync",
             )
         if known.cursor is None or known.cursor_field is None:
             raise SpecError(
-                f"{table} has no cursor: it was not read by one",
+                f"{table} has no cursor: it was last synced without one",
                 where="loader state set",
                 remedy="`loader run --full-refresh` reads all of it again",
             )
@@ -132,11 +136,11 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
         _store(settings, pipeline, table, known.set_by_hand(moved))
 
 
-@state.command(short_help="Begins a table again from the start.")
+@state.command(short_help="Resets a cursor, to read a table from the beginning.")
 @click.argument("table")
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
-    """Forgets TABLE's cursor: the next sync reads from the beginning and appends what is new."""
+    """Resets TABLE's cursor: the next sync reads all rows, and appends those that raw lacks."""
     from loader.cli.settings import open_pipeline_with_served
 
     with open_pipeline_with_served(settings) as pipeline:
@@ -147,12 +151,12 @@ def reset(settings: Settings, table: str) -> None:
             raise SpecError(
                 f"there is no state for {table!r}",
                 where="loader state reset",
-                remedy="`loader state list` shows what there is",
+                remedy="`loader state list` shows the stored cursors",
             )
         _store(settings, pipeline, table, known.move_cursor(None, known.cursor_field))
 
 
-@state.command(short_help="Forgets old versions of cursors.")
+@state.command(short_help="Deletes old versions of cursors.")
 @click.option(
     "--keep",
     type=click.IntRange(1),
@@ -163,11 +167,11 @@ def reset(settings: Settings, table: str) -> None:
 )
 @click.pass_obj
 def prune(settings: Settings, keep: int) -> None:
-    """Forgets all but the newest N versions of each table's state."""
+    """Deletes all but the newest N versions of each table's state."""
     from loader.cli.settings import open_pipeline_with_served
 
     with open_pipeline_with_served(settings) as pipeline:
-        pruned = [one for shared in list_backends(pipeline) for one in shared.prune(keep)]
+        pruned = [row for backend in list_backends(pipeline) for row in backend.prune(keep)]
         settings.output.table("pruned", ("table", "versions"), pruned)
         if not pruned:
             settings.output.say(f"No table has more than {keep} versions.")
@@ -180,11 +184,11 @@ def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
     from loader.cli.settings import open_pipeline_with_served
 
-    lines = []  # all of them, before an earlier export makes way
+    lines = []  # complete before an earlier export is replaced
     with open_pipeline_with_served(settings) as pipeline:
-        for shared in list_backends(pipeline):
-            for row in reversed(shared.stores.state.rows()):  # as they were written
-                if shared.holds(row.key):
+        for backend in list_backends(pipeline):
+            for row in reversed(backend.stores.state.rows()):  # oldest first
+                if backend.is_responsible(row.key):
                     line = {
                         "key": row.key,
                         "value": row.value,
@@ -206,47 +210,48 @@ def export(settings: Settings, file: IO[str]) -> None:
 def import_(settings: Settings, file: IO[str], force: bool) -> None:
     """Adds the cursors that `loader state export` wrote to FILE (- for stdin).
 
-    A table without state gets all its versions; one that has state gets FILE's newest as a new
-    version. Everything is checked before anything is written.
+    A table without state gets all versions; a table with state gets the newest version in FILE as
+    a new version. All lines are checked before the first is written.
     """
     from loader.cli.settings import open_pipeline_with_served
     from loader.state.export import choose_rows, read_export
 
     with open_pipeline_with_served(settings) as pipeline:
-        given = read_export(file)
-        stores = {key: stores_of(pipeline, key) for key in given}
-        _refuse_own(pipeline, stores)
-        for key in given:
+        imported = read_export(file)
+        stores = {key: stores_of(pipeline, key) for key in imported}
+        _refuse_system_tables(pipeline, stores)
+        for key in imported:
             if not _in_spec(pipeline, key):
-                text = f"{key}: the spec has no such table, so no run uses this cursor"
+                text = f"{key}: the spec does not contain this table, so no run uses its cursor"
                 settings.output.warning(text, table=key)
         by_backend = {
-            key: shared.stores.state
-            for shared in list_backends(pipeline)
-            for key in given
-            if shared.holds(key)
+            key: backend.stores.state
+            for backend in list_backends(pipeline)
+            for key in imported
+            if backend.is_responsible(key)
         }
         with lock_tables(pipeline, sorted(stores)):
             for state in {id(state): state for state in by_backend.values()}.values():
                 state.prepare()
-            wanted = {
-                key: choose_rows(by_backend[key], key, rows, force) for key, rows in given.items()
+            added = {
+                key: choose_rows(by_backend[key], key, rows, force)
+                for key, rows in imported.items()
             }
             for state in {id(state): state for state in by_backend.values()}.values():
                 keys = [key for key, backend in by_backend.items() if backend is state]
-                state.append([row for key in keys for row in wanted[key]])
-        shown = [(k, len(rows), rows[-1].version if rows else None) for k, rows in wanted.items()]
-        settings.output.table("imported", ("table", "versions_added", "version"), shown)
+                state.append([row for key in keys for row in added[key]])
+        lines = [(k, len(rows), rows[-1].version if rows else None) for k, rows in added.items()]
+        settings.output.table("imported", ("table", "versions_added", "version"), lines)
 
 
 @state.command(short_help="Rebuilds state and ledger from raw tables.")
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.pass_obj
 def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
-    """Rebuilds state and ledger from the raw tables' own commits.
+    """Rebuilds state and ledger from the commits of the raw tables.
 
     Existing rows stay; a state that differs from the newest commit gets a new version. Without
-    --select, state and ledger that are damaged are put aside first.
+    --select, damaged state and ledger tables are first moved to a quarantine folder.
     """
     from loader.cli.settings import open_pipeline_with_served
     from loader.maintenance.rebuild import (
@@ -260,48 +265,46 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
         rows: list[tuple[object, ...]] = []
         failed: set[str] = set()
 
-        def report_problem(where: str, problem: Exception) -> None:
+        def report_error(where: str, error: Exception) -> None:
             if where not in failed:  # sources that share a lake report the same damaged table
-                settings.output.error(pipeline.redact_error(problem, where))
+                settings.output.error(pipeline.redact_error(error, where))
             failed.add(where)
 
-        for own in (
-            list_system_tables(pipeline) if not select else ()
-        ):  # it is recreated whole, or not
+        for own in list_system_tables(pipeline) if not select else ():  # recreated for all tables
             where = f"{own.lake.schema}.{own.name}"
             try:
-                aside = quarantine_table(own.lake, own.name)
-                if aside is not None:
-                    settings.output.warning(f"{where}: {aside}", table=where)
-            except Exception as problem:
-                report_problem(f"table {where}", problem)
+                note = quarantine_table(own.lake, own.name)
+                if note is not None:
+                    settings.output.warning(f"{where}: {note}", table=where)
+            except Exception as error:
+                report_error(f"table {where}", error)
         for source, _ in pipeline.sources:
             names = (source.name, *source.formerly)
             try:
                 pipeline.prepare(source)
                 stores = pipeline.stores(source)
-                found, unreadable = raw_tables(stores, names)
+                tables, unreadable = raw_tables(stores, names)
                 batches = stores.ledger.batches(names)
-            except Exception as problem:
-                report_problem(f"source {source.name}", problem)
+            except Exception as error:
+                report_error(f"source {source.name}", error)
                 continue
-            for table, why in unreadable.items():
-                if _is_chosen(f"{source.name}.{table}", select):
-                    report_problem(f"table {stores.lake.schema}.{table}", why)
-            for table in found:
+            for table, read_error in unreadable.items():
+                if _is_selected(f"{source.name}.{table}", select):
+                    report_error(f"table {stores.lake.schema}.{table}", read_error)
+            for table in tables:
                 name = f"{source.name}.{table}"
-                if not _is_chosen(name, select):
+                if not _is_selected(name, select):
                     continue
-                tell = partial(settings.output.warning, table=name)
+                warn = partial(settings.output.warning, table=name)
                 try:
                     with step(f"{name}: rebuilding"), lock_tables(pipeline, [name]) as run_id:
                         # Read again: a run may have published before the table was locked.
                         known = batches.get(table, set())
                         commits = source_commits(stores.lake, table, names, known)
-                        done = rebuild_table(names, table, commits, stores, run_id, tell, known)
+                        done = rebuild_table(names, table, commits, stores, run_id, warn, known)
                     rows.append((done.table, done.batches, done.states, done.syncs))
-                except Exception as problem:
-                    report_problem(f"table {name}", problem)
+                except Exception as error:
+                    report_error(f"table {name}", error)
         columns = ("table", "batches", "states_added", "syncs_added")
         settings.output.table("rebuilt", columns, rows)
         if not rows and not failed:
@@ -314,19 +317,19 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
             sys.exit(LoaderError.exit_code)
 
 
-def _is_chosen(name: str, select: tuple[str, ...]) -> bool:
+def _is_selected(name: str, select: tuple[str, ...]) -> bool:
     return not select or bool(match_selection(name, select))
 
 
 def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
-    """Returns a table's name with its source, which may be left out if it is clear."""
+    """Returns a table's name with its source; the user may omit a source that is unambiguous."""
     from loader.sync.status_readers import list_readers_by_spark
 
     return table if "." in table else find_key(list_readers_by_spark(pipeline), table, where)
 
 
 def _read_known_state(stores: Stores, table: str) -> TableState | None:
-    """Returns a table's state, or, if that cannot be read, the one in its newest data commit."""
+    """Returns a table's state, or the state in its newest commit if the store cannot be read."""
     from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
 
@@ -335,33 +338,33 @@ def _read_known_state(stores: Stores, table: str) -> TableState | None:
     except StateError:
         source, _, name = table.partition(".")
         lake = stores.lake
-        of = (source,) if lake.exists(name) and sharers(lake.handle(name)) else ()
-        head = newest_commit(lake, name, of) if lake.exists(name) else None
+        sources = (source,) if lake.exists(name) and sharers(lake.handle(name)) else ()
+        head = newest_commit(lake, name, sources) if lake.exists(name) else None
         if head is None or head.state is None:
             return TableState(batch=head.batch if head else 0)
         return TableState.from_json(head.state, table)
 
 
-def _store(settings: Settings, pipeline: Pipeline, table: str, wanted: TableState) -> None:
+def _store(settings: Settings, pipeline: Pipeline, table: str, new: TableState) -> None:
     with lock_tables(pipeline, [table]):
-        row = stores_of(pipeline, table).state.write(table, wanted)
-    shown = wanted.cursor.text if wanted.cursor else "none: the next sync reads from the beginning"
+        row = stores_of(pipeline, table).state.write(table, new)
+    cursor = new.cursor.text if new.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (unchanged)"
-    settings.output.say(f"{table}: cursor {shown}{version}")
+    settings.output.say(f"{table}: cursor {cursor}{version}")
 
 
-def _refuse_own(pipeline: Pipeline, keys: Iterable[str]) -> None:
-    """Refuses keys of the loader's own tables: they have no cursor.
+def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
+    """Refuses keys of the loader's own tables, because these have no cursor.
 
     Raises:
-        SpecError: names the key.
+        SpecError: with the key.
     """
     from loader.lake.catalog_owners import TABLE as OWNERS
 
-    own = {OWNERS, *(table.name.lower() for table in list_system_tables(pipeline))}
+    system_tables = {OWNERS, *(table.name.lower() for table in list_system_tables(pipeline))}
     for key in keys:
         name = key.partition(".")[2]
-        if name.lower() in own:
+        if name.lower() in system_tables:
             raise SpecError(
                 f"{name!r} is one of the loader's own tables, which have no cursor",
                 where=f"state {key}",
@@ -370,7 +373,7 @@ def _refuse_own(pipeline: Pipeline, keys: Iterable[str]) -> None:
 
 
 def _in_spec(pipeline: Pipeline, key: str) -> bool:
-    """Whether the spec may name a table; a wildcard is not compared with the source."""
+    """Whether the spec's names or wildcards match a table, which need not exist in the source."""
     source, _, table = key.lower().partition(".")
     return any(
         fnmatchcase(table, in_the_lake(pattern).lower())
@@ -381,7 +384,7 @@ def _in_spec(pipeline: Pipeline, key: str) -> bool:
 
 
 def stores_of(pipeline: Pipeline, table: str) -> Stores:
-    """Returns the stores that hold a table's state.
+    """Returns the stores of a table.
 
     Raises:
         SpecError: if the name is not `source.table`, or the spec has no such source or table.
@@ -402,17 +405,17 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
 def _refuse_impossible(table: str) -> None:
     """Refuses the key of a table that cannot exist."""
     rest = table.partition(".")[2]
-    wrong = explain_refusal(rest) if rest else None
-    if wrong is not None:
+    reason = explain_refusal(rest) if rest else None
+    if reason is not None:
         raise SpecError(
-            wrong,
+            reason,
             where=f"state {table!r}",
-            remedy="No table can be named so: leave it out; `loader state list` shows the tables",
+            remedy="No table can have this name; `loader state list` shows the tables",
         )
 
 
 def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
-    """Returns the key of a table's state; the name of its source may be left out if it is clear.
+    """Returns the key of a table's state; the user may omit a source that is unambiguous.
 
     Args:
         where: the command, for errors.
@@ -423,37 +426,37 @@ def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
     from loader.sync.status_readers import list_state_readers
 
     _refuse_impossible(table)
-    sources = {name for one in progress for name in one.names}
+    sources = {name for readers in progress for name in readers.names}
     stored = {row.key for state in list_state_readers(progress) for row in state.rows()}
     keys = sorted(key for key in stored if key.partition(".")[0] in sources)
     if table in keys:
         return table
-    wanted = {table.lower(), in_the_lake(table).lower()}
-    found = [key for key in keys if key.partition(".")[2].lower() in wanted]
-    if not found and not is_wildcard(table):
-        found = [key for key in keys if match_selection(key, [table])]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    names = {table.lower(), in_the_lake(table).lower()}
+    matches = [key for key in keys if key.partition(".")[2].lower() in names]
+    if not matches and not is_wildcard(table):
+        matches = [key for key in keys if match_selection(key, [table])]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise SpecError(
-            f"{len(found)} tables are called {table!r}",
+            f"{len(matches)} tables are called {table!r}",
             where=where,
-            remedy=f"Name one with its source: {', '.join(found[:20])}",
+            remedy=f"Write the name with its source: {', '.join(matches[:20])}",
         )
     near = did_you_mean(table, keys) or did_you_mean(table, [key.partition(".")[2] for key in keys])
     raise SpecError(
         f"there is no state for {table!r}",
         where=where,
-        remedy=f"{near} `loader state list` shows what there is".strip(),
+        remedy=f"{near} `loader state list` shows the stored cursors".strip(),
     )
 
 
 @contextmanager
 def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
-    """Locks tables (`source.table`) against runs; yields the run id that holds the locks.
+    """Locks tables (`source.table`) against runs; yields the run id of the locks.
 
     Raises:
-        LockedError: if a run holds one of them; this does not wait for it.
+        LockedError: if a run has locked one of the tables; this function does not wait.
     """
     from loader.lake.lease import Heartbeat
     from loader.lake.locks import create_lease
@@ -461,12 +464,12 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     run_id = uuid.uuid4().hex[:12]
     leases: list[Lease] = []
     with ExitStack() as stack:
-        taken: set[tuple[str, str]] = set()
+        locked: set[tuple[str, str]] = set()
         for table in tables:
             lake, raw = stores_of(pipeline, table).lake, table.partition(".")[2]
-            if (lake.schema, raw) in taken:
-                continue  # several sources share it
-            taken.add((lake.schema, raw))
+            if (lake.schema, raw) in locked:
+                continue  # several sources share the table
+            locked.add((lake.schema, raw))
             lease = create_lease(lake, raw, f"table {table}", run_id)
             try:
                 lease.acquire()
@@ -474,7 +477,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
                 raise LockedError(
                     "a run is syncing this table",
                     where=f"table {table}",
-                    remedy="Wait for it, then try again: its end would overwrite the change",
+                    remedy="Try again after the run, which would otherwise overwrite the change",
                 ) from None
             stack.callback(lease.release)
             leases.append(lease)

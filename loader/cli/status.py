@@ -1,4 +1,4 @@
-"""``loader status``: each table's cursor, age and last error."""
+"""``loader status``: shows each table's cursor, age and last error."""
 
 from __future__ import annotations
 
@@ -18,49 +18,52 @@ if TYPE_CHECKING:
     from loader.sync.status_readers import StatusReaders
 
 _FEW_NAMES = 3
-"""So many tables are named before an error that they share."""
+"""The number of tables listed before an error that several tables share."""
 
 
 @click.command(short_help="Shows cursors, ages and last errors.")
-@click.option("--fail-if-failing", is_flag=True, help="Exit with 1 if a last attempt failed.")
+@click.option(
+    "--fail-if-failing", is_flag=True, help="Exit with 1 if the last sync of a table failed."
+)
 @click.option(
     "--fail-if-stale",
     metavar="AGE",
     callback=read_duration,
-    help="Exit with 1 if a table's last success is longer ago: '30 min', '2h'.",
+    help="Exit with 1 if a table's last successful sync is older: '30 min', '2h'.",
 )
 @click.pass_obj
 def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | None) -> None:
-    """Shows each table's cursor, last batch, rows appended so far, age and last error."""
+    """Shows each table's cursor, last batch, total of rows appended, age and last error."""
     rows = read_progress(settings, list_last_attempts)
-    wrong = print_status(settings.output, rows, fail_if_failing, fail_if_stale)
-    sys.exit(1 if wrong else 0)
+    has_failed = print_status(settings.output, rows, fail_if_failing, fail_if_stale)
+    sys.exit(1 if has_failed else 0)
 
 
 def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...]]:
-    """Returns the lines of `loader status`: the ledger's newest row for each table."""
+    """Returns the rows of `loader status`: the newest ledger row of each table."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
-    ledgers: dict[str, list[dict[str, Any]]] = {}  # each is read only once
-    for one in progress:
-        if one.schema not in ledgers:
-            ledgers[one.schema] = one.ledger.newest()
-        own = [known for known in ledgers[one.schema] if known["source_name"] in one.names]
-        for known in sorted(own, key=lambda known: one.names.index(known["source_name"])):
-            name = f"{one.source.name}.{known['table_name']}"
+    ledgers: dict[str, list[dict[str, Any]]] = {}  # by schema: each ledger is read only once
+    for readers in progress:
+        if readers.schema not in ledgers:
+            ledgers[readers.schema] = readers.ledger.newest()
+        names = readers.names
+        attempts = [row for row in ledgers[readers.schema] if row["source_name"] in names]
+        for attempt in sorted(attempts, key=lambda row: names.index(row["source_name"])):
+            name = f"{readers.source.name}.{attempt['table_name']}"
             if name in seen:
                 continue
             seen.add(name)
             rows.append(
                 (
                     name,
-                    known["status"],
-                    known["cursor"],
-                    known["batch"],
-                    known["rows"],
-                    _time(known["synced_micros"]),
-                    known["log_bytes"],
-                    known["error"],
+                    attempt["status"],
+                    attempt["cursor"],
+                    attempt["batch"],
+                    attempt["rows"],
+                    _to_time(attempt["synced_micros"]),
+                    attempt["log_bytes"],
+                    attempt["error"],
                 )
             )
     return rows
@@ -75,11 +78,11 @@ def print_status(
     """Prints the table of `loader status`.
 
     Args:
-        rows: as :func:`list_last_attempts` returns them.
-        fail_if_stale: the longest time since a table's last success, in seconds.
+        rows: the result of :func:`list_last_attempts`.
+        fail_if_stale: the maximum age of a table's last success, in seconds.
 
     Returns:
-        Whether a table is failing or stale, as far as that was asked.
+        Whether a table is failing or stale, if the options ask for that check.
     """
     from loader.lake.ledger import FAILED
 
@@ -101,10 +104,10 @@ def print_status(
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return bool(fail_if_stale)
-    shown = -1 if any(row[-2] for row in rows) else -2  # the log only if some table follows it
-    shown_rows = [(*row[:5], _age(row[5]), _size(row[6]), row[7]) for row in rows]
+    shown = -1 if any(row[-2] for row in rows) else -2  # log_kept only if a table uses a log
+    shown_rows = [(*row[:5], _format_age(row[5]), _format_size(row[6]), row[7]) for row in rows]
     output.table("status", columns[:shown], [row[:shown] for row in shown_rows])
-    failed: dict[str, list[str]] = {}  # the tables of a source that is down share one error
+    failed: dict[str, list[str]] = {}  # tables by error: a source that is down fails all its tables
     for row in rows:
         if row[-1]:
             failed.setdefault(row[-1], []).append(row[0])
@@ -117,24 +120,24 @@ def print_status(
     return bool(failing or stale)
 
 
-def _size(count: int | None) -> str | None:
+def _format_size(count: int | None) -> str | None:
     return None if count is None else f"{count / 2**20:,.1f} MB"
 
 
-def _time(micros: int | None) -> dt.datetime | None:
+def _to_time(micros: int | None) -> dt.datetime | None:
     return None if micros is None else dt.datetime.fromtimestamp(micros / 1e6, dt.timezone.utc)
 
 
-def _seconds_since(then: dt.datetime | None) -> float:
-    if then is None:
+def _seconds_since(time: dt.datetime | None) -> float:
+    if time is None:
         return math.inf
-    return (dt.datetime.now(dt.timezone.utc) - then).total_seconds()
+    return (dt.datetime.now(dt.timezone.utc) - time).total_seconds()
 
 
-def _age(then: dt.datetime | None) -> str | None:
-    if then is None:
+def _format_age(time: dt.datetime | None) -> str | None:
+    if time is None:
         return None
-    seconds = int(_seconds_since(then))
+    seconds = int(_seconds_since(time))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size} {unit} ago"

@@ -1,4 +1,4 @@
-"""Keeps state, ledger and the loader's other tables small, after each run."""
+"""Compacts system tables after each run: state, ledger and the loader's other tables."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ if TYPE_CHECKING:
     from loader.sync.stores import Stores
 
 VERSIONS = 10
-"""How many versions of each cursor, and comparisons of each bucket, to keep."""
+"""The number of versions to keep of each cursor, and of results of each bucket."""
 
 MANY_FILES = 200
-"""With so many data files, a run puts a table's files together. It takes a second or two."""
+"""The number of data files from which a run merges them, which takes one or two seconds."""
 
 TOO_MANY = 5000
-"""More files than this take minutes to rewrite: that is for `loader compact`, not for a run."""
+"""More files than this take minutes to merge, so only `loader compact` does it."""
 
-_LEAST = "strandline.files"
-"""Property: how many files were left when they were last put together: a table that was partitioned
-by hand keeps many."""
+_FILES_AFTER = "strandline.files"
+"""Table property: the number of files after the last merge; a partitioned table keeps many."""
 
 _log = logging.getLogger("loader")
 
 
 @dataclass(frozen=True)
 class SystemTable:
-    """One of the loader's own tables.
+    """A table of the loader itself, such as the ledger.
 
     Attributes:
-        remedy: the remedy if it is damaged.
-        order: how to sort it, for the way in which runs read it; empty if in no order.
+        remedy: the remedy if the table is damaged.
+        order: the sort order in which runs read it fastest; empty for no order.
     """
 
     lake: Lake
@@ -45,50 +44,50 @@ class SystemTable:
     order: str = ""
 
     @property
-    def place(self) -> tuple[str, str]:
-        """Its schema and its name."""
+    def full_name(self) -> tuple[str, str]:
+        """Schema and name."""
         return self.lake.schema, self.name
 
-    def files(self) -> tuple[int, int]:
-        """Returns how many data files it has, and how many it had when they were put together."""
+    def count_files(self) -> tuple[int, int]:
+        """Returns the number of data files, now and after the last merge."""
         if not self.lake.exists(self.name):
             return 0, 0
         records = self.lake.records(self.name)
-        least = int(records.handle.properties().get(_LEAST) or 0)
-        return records.files(), min(least, records.files())
+        after = int(records.handle.properties().get(_FILES_AFTER) or 0)
+        return records.files(), min(after, records.files())
 
 
 def list_system_tables(pipeline: Pipeline) -> list[SystemTable]:
-    """Returns the loader's own tables in the lakes of a spec, each once."""
-    found: dict[tuple[str, str], SystemTable] = {}
-    for one in _all(pipeline):
-        found.setdefault(one.place, one)
-    return list(found.values())
+    """Returns the system tables in the lakes of a spec, each once."""
+    by_name: dict[tuple[str, str], SystemTable] = {}
+    for table in _iterate_tables(pipeline):
+        by_name.setdefault(table.full_name, table)
+    return list(by_name.values())
 
 
 def compact_system_tables(pipeline: Pipeline) -> None:
-    """Puts the files of tables with many of them together, and drops their old snapshots.
+    """Merges the files of system tables that have many, and expires old snapshots.
 
-    A failure here is logged, and is no error: the next run tries again.
+    A failure is only logged, because the next run tries again.
     """
     from filelock import Timeout
 
     for own in list_system_tables(pipeline):
         try:
-            files, least = own.files()
+            files, after = own.count_files()
             if files > TOO_MANY:
                 where = f"{own.lake.schema}.{own.name}"
                 _log.warning("%s has %s files: run `loader compact` once", where, files)
-            elif files >= least + MANY_FILES:
-                _keep_small(pipeline, own)
+            elif files >= after + MANY_FILES:
+                _compact(pipeline, own)
         except Timeout:
-            pass  # another process is writing it, or doing the same
-        except Exception as problem:
-            text = pipeline.redact_error(problem, f"table {own.lake.schema}.{own.name}")
-            _log.warning("its files were not put together: %s", text)
+            pass  # another process is writing or compacting the table
+        except Exception as error:
+            text = pipeline.redact_error(error, f"table {own.lake.schema}.{own.name}")
+            _log.warning("system table not compacted: %s", text)
 
 
-def _all(pipeline: Pipeline) -> Iterator[SystemTable]:
+def _iterate_tables(pipeline: Pipeline) -> Iterator[SystemTable]:
     from loader.lake.ledger import REMEDY as OF_LEDGER
     from loader.lake.ledger import TABLE as LEDGER
     from loader.lake.system_tables import STATES
@@ -103,7 +102,7 @@ def _all(pipeline: Pipeline) -> Iterator[SystemTable]:
         order = "table_name asc nulls first, batch asc nulls first"
         yield SystemTable(stores.lake, LEDGER, OF_LEDGER, order)
         yield SystemTable(stores.lake, RECONCILED, OF_RECONCILED)
-        if source.where == SERVER:  # no run looks for it otherwise
+        if source.where == SERVER:  # only `loader serve` writes this table
             yield SystemTable(stores.lake, STATES, OF_STATES)
         if isinstance(stores.state, LakeState):
             order = "key asc nulls first, version asc nulls first"
@@ -111,7 +110,7 @@ def _all(pipeline: Pipeline) -> Iterator[SystemTable]:
             yield SystemTable(state.lake, state.table, state.remedy, order)
 
 
-def _keep_small(pipeline: Pipeline, own: SystemTable) -> None:
+def _compact(pipeline: Pipeline, own: SystemTable) -> None:
     from loader.lake.ledger import now
     from loader.lake.locks import lock_table
     from loader.maintenance import snapshot_expiry
@@ -119,39 +118,41 @@ def _keep_small(pipeline: Pipeline, own: SystemTable) -> None:
     from loader.state.lake_table import LakeState
 
     with lock_table(own.lake, own.name, timeout=0):
-        pass  # no process is writing: the next step need not wait
+        pass  # raises Timeout if another process writes, before states are pruned
     for shared in list_backends(pipeline):
         state = shared.stores.state
-        if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.place:
+        if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.full_name:
             shared.prune(VERSIONS)
     with lock_table(own.lake, own.name, timeout=0):
         rewrite(own.lake, own.name, own.order)
         before = now() - READ_BY_LOADERS
         snapshot_expiry.expire(own.lake, own.name, int(before.timestamp() * 1000))
-        left = own.lake.records(own.name).files()
-        if left >= MANY_FILES:
-            own.lake.set_properties(own.name, {_LEAST: str(left)})
+        after = own.lake.records(own.name).files()
+        if after >= MANY_FILES:
+            own.lake.set_properties(own.name, {_FILES_AFTER: str(after)})
 
 
 @dataclass(frozen=True)
 class SharedBackend:
-    """One backend, and the sources whose cursors live in it.
+    """A state backend, and the sources whose cursors it stores.
 
     Attributes:
-        stores: those of one of the sources.
+        stores: the stores of one of these sources.
     """
 
     stores: Stores
     sources: tuple[str, ...]
 
-    def holds(self, key: str) -> bool:
+    def is_responsible(self, key: str) -> bool:
         """Whether a key belongs to one of the sources; other specs may share the backend."""
         return key.partition(".")[0] in self.sources
 
     def prune(self, keep: int) -> list[tuple[str, int]]:
-        """Deletes all but each cursor's newest versions; returns the number deleted, by table."""
+        """Deletes all but the newest `keep` versions of each cursor; returns deletions by table."""
         state = self.stores.state
-        floors = {key: floor for key, floor in state.floors(keep).items() if self.holds(key)}
+        floors = {
+            key: floor for key, floor in state.floors(keep).items() if self.is_responsible(key)
+        }
         if not floors:
             return []
         before = Counter(row.key for row in state.rows())
@@ -161,14 +162,14 @@ class SharedBackend:
 
 
 def list_backends(pipeline: Pipeline) -> list[SharedBackend]:
-    """Returns the backends of all sources, each once."""
-    found: dict[tuple[str, ...], list[SourceSpec]] = {}
+    """Returns the state backends of all sources, each once."""
+    by_backend: dict[tuple[str, ...], list[SourceSpec]] = {}
     for source, _ in pipeline.sources:
-        found.setdefault(source.state_place, []).append(source)
+        by_backend.setdefault(source.state_place, []).append(source)
     return [
         SharedBackend(
             pipeline.stores(sources[0]),
             tuple(name for source in sources for name in (source.name, *source.formerly)),
         )
-        for sources in found.values()
+        for sources in by_backend.values()
     ]

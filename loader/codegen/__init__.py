@@ -1,1 +1,1 @@
-"""`loader codegen`: dbt sources, tests and snapshot models for what the loader syncs."""
+"""`loader codegen`: generates dbt sources, tests and snapshot models for the synced tables."""

@@ -1,4 +1,4 @@
-"""Reads the dbt project that codegen writes into, and writes its files: all of them, or none."""
+"""Reads the dbt project that codegen writes to, and writes all generated files or none."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class DbtProject:
-    """A project, and the folder in it that codegen writes.
+    """A dbt project, and the folder that codegen writes to.
 
     Attributes:
-        root: the project's folder; None if the output is in no project.
-        output: the folder to write, absolute.
+        root: the project's folder; None if the output is not in a project.
+        output: the absolute path of the output folder.
         raw_schema: the value of the variable `strandline__raw_schema`.
     """
 
@@ -54,13 +54,13 @@ class DbtProject:
 
     @classmethod
     def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
-        """Finds the project beside the spec, or the one that `output` is in.
+        """Finds the project next to the spec, or the project that contains `output`.
 
-        The default output is the folder with a `codegen.json`, even if it was moved, else
-        `strandline` in the first of the project's model folders.
+        The default output is the folder with `codegen.json`, which users may move, otherwise
+        `strandline` in the project's first model folder.
 
         Raises:
-            SpecError: if there is no project, or it cannot be read.
+            SpecError: if there is no project, or its file cannot be read.
         """
         if output is not None:
             output = Path(os.path.abspath(output))
@@ -68,10 +68,10 @@ class DbtProject:
             return cls(None, output) if root is None else cls._read(root, output)
         if not (spec_folder / _PROJECT).is_file():
             raise SpecError(
-                "there is no dbt project beside the spec",
+                "there is no dbt project next to the spec",
                 where=str(spec_folder),
-                remedy="Name a folder of your project's models with --output; `loader init` "
-                "starts a project in an empty folder",
+                remedy="Set a folder of your project's models with --output; `loader init` "
+                "creates a project in an empty folder",
             )
         return cls._read(spec_folder, None)
 
@@ -79,47 +79,47 @@ class DbtProject:
     def _read(cls, root: Path, output: Path | None) -> DbtProject:
         where = root / _PROJECT
         try:
-            said = yaml.safe_load(where.read_text("utf-8"))
+            data = yaml.safe_load(where.read_text("utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
             mark = getattr(error, "problem_mark", None)
             raise SpecError(
-                "not YAML that can be read",
+                "not valid YAML",
                 where=f"{where}:{mark.line + 1}" if mark else str(where),
-                remedy="Correct it: `dbt parse` shows what is wrong",
+                remedy="Correct it: `dbt parse` shows the error",
             ) from None
-        said = said if isinstance(said, dict) else {}
-        given = said.get("model-paths")
-        names = [str(name) for name in given] if isinstance(given, list) and given else ["models"]
+        data = data if isinstance(data, dict) else {}
+        names = data.get("model-paths")
+        names = list(map(str, names)) if isinstance(names, list) and names else ["models"]
         paths = tuple(root / name for name in names)
         if output is None:
-            known = sorted({found.parent for path in paths for found in path.rglob(FILE)})
-            output = known[0] if known else paths[0] / _FOLDER
-        return cls(root, output, paths, _raw_schema(said))
+            folders = sorted({file.parent for path in paths for file in path.rglob(FILE)})
+            output = folders[0] if folders else paths[0] / _FOLDER
+        return cls(root, output, paths, _raw_schema(data))
 
     def elsewhere(self) -> Elsewhere:
-        """Reads what the project declares outside the output folder."""
+        """Reads the project's declarations outside the output folder."""
         tables: dict[tuple[str, str], str] = {}
         models: dict[str, str] = {}
         snapshots: dict[tuple[str, str], str] = {}
-        for file in self._others():
-            shown = self.relative_path(file)
+        for file in self._list_other_files():
+            path = self.relative_path(file)
             if file.suffix in (".yml", ".yaml"):
-                tables.update(dict.fromkeys(_list_declared_tables(file), shown))
+                tables.update(dict.fromkeys(_list_declared_tables(file), path))
                 continue
-            models[file.stem] = shown
-            text = _text(file)
+            models[file.stem] = path
+            text = _read_or_empty(file)
             if _SNAPSHOT.search(text):
-                snapshots.update(dict.fromkeys(_SOURCE.findall(text), shown))
+                snapshots.update(dict.fromkeys(_SOURCE.findall(text), path))
         return Elsewhere(tables, models, snapshots)
 
     def relative_path(self, file: Path) -> str:
-        """Returns a file's path as messages show it: relative to the project."""
+        """Returns a file's path relative to the project, for messages."""
         try:
             return file.relative_to(self.root or self.output.parent).as_posix()
         except ValueError:
             return str(file)
 
-    def _others(self) -> Iterator[Path]:
+    def _list_other_files(self) -> Iterator[Path]:
         properties = {self.output / "sources.yml", self.output / "models.yml"}
         for file in sorted(file for path in self.model_paths for file in path.rglob("*")):
             model = file.suffix in (".sql", ".py") and file.parent != self.output
@@ -128,34 +128,34 @@ class DbtProject:
 
 
 def _list_declared_tables(file: Path) -> list[tuple[str, str]]:
-    """Returns a properties file's source tables; none if dbt cannot read the file either."""
-    text = _text(file)
+    """Returns the source tables in a properties file; none if it is not valid YAML."""
+    text = _read_or_empty(file)
     if "sources" not in text:
         return []
     try:
-        said = yaml.safe_load(text)
+        data = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError):
         return []
     return [
         (str(source.get("name")), str(table.get("name")))
-        for source in entries(said, "sources")
+        for source in entries(data, "sources")
         for table in entries(source, "tables")
     ]
 
 
-def entries(said: Any, key: str) -> list[dict[str, Any]]:
-    """Returns the mappings in a list under a key; ignores anything else there."""
-    listed = said.get(key) if isinstance(said, dict) else None
+def entries(data: Any, key: str) -> list[dict[str, Any]]:
+    """Returns the mappings in the list under `key`; ignores other values."""
+    listed = data.get(key) if isinstance(data, dict) else None
     return (
         [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     )
 
 
-def _raw_schema(said: Mapping[str, Any]) -> str:
-    """Returns the variable as dbt finds it: the package's or the project's, else the global one."""
-    given = said.get("vars")
-    scopes = [given] if isinstance(given, dict) else []
-    for name in (said.get("name"), "strandline"):
+def _raw_schema(data: Mapping[str, Any]) -> str:
+    """Returns the variable from the scope that dbt uses: package, project, then global."""
+    variables = data.get("vars")
+    scopes = [variables] if isinstance(variables, dict) else []
+    for name in (data.get("name"), "strandline"):
         if scopes and isinstance(scopes[0].get(name), dict):
             scopes.append(scopes[0][name])
     for scope in reversed(scopes):
@@ -164,7 +164,7 @@ def _raw_schema(said: Mapping[str, Any]) -> str:
     return "raw"
 
 
-def _text(file: Path) -> str:
+def _read_or_empty(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except (OSError, ValueError):
@@ -172,10 +172,10 @@ def _text(file: Path) -> str:
 
 
 def read(path: Path) -> str | None:
-    """Reads a file's text with its line ends; None if there is no such file.
+    """Reads a file with its original line breaks; returns None if the file does not exist.
 
     Raises:
-        SpecError: if it cannot be read.
+        SpecError: if the file cannot be read.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -191,24 +191,24 @@ def read(path: Path) -> str | None:
 def write_all(files: Mapping[Path, str]) -> None:
     """Writes new and existing files, and creates their folders.
 
-    First writes all of them under temporary names beside their places, where a full disk or a
-    missing permission shows, then renames them. If a rename fails, undoes those before it.
+    First writes temporary files next to them, so that a full disk or a missing permission is
+    detected, then renames these. If a rename fails, the earlier renames are undone.
 
     Raises:
-        SpecError: if a file cannot be written; then all are as they were.
+        SpecError: if a file cannot be written; then no file has changed.
     """
-    places = {path.resolve(): text for path, text in files.items()}
-    before = {path: read(path) for path in places}
+    texts = {path.resolve(): text for path, text in files.items()}
+    before = {path: read(path) for path in texts}
     done: list[Path] = []
     path = Path()
     try:
-        for path, text in places.items():
+        for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _put(_beside(path), text)
+            _write_durably(_temporary(path), text)
             if before[path] is not None:
-                shutil.copymode(path, _beside(path))
-        for path in places:
-            os.replace(_beside(path), path)
+                shutil.copymode(path, _temporary(path))
+        for path in texts:
+            os.replace(_temporary(path), path)
             done.append(path)
     except OSError as error:
         for path_done in done:
@@ -216,16 +216,16 @@ def write_all(files: Mapping[Path, str]) -> None:
         problem = f"cannot be written: {error.strerror or error}; no file was changed"
         raise _refusal(path, problem, "Make the folder writable") from None
     finally:
-        for path in places:
+        for path in texts:
             with suppress(OSError):
-                _beside(path).unlink(missing_ok=True)
+                _temporary(path).unlink(missing_ok=True)
 
 
-def _beside(path: Path) -> Path:
+def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.codegen")
 
 
-def _put(path: Path, text: str) -> None:
+def _write_durably(path: Path, text: str) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()
@@ -236,7 +236,7 @@ def _restore(path: Path, text: str | None) -> None:
     if text is None:
         path.unlink(missing_ok=True)
     else:
-        _put(path, text)
+        _write_durably(path, text)
 
 
 def _refusal(path: Path, what: str, remedy: str) -> SpecError:

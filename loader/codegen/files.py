@@ -1,4 +1,4 @@
-"""Merges a generated file with what codegen would write now, and records what it wrote."""
+"""Merges generated content with the files of the project, and records codegen's last output."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LEFT_OUT = "left out"
 MOVED = "moved"
 
 _HEADER = (
-    "Written by `loader codegen`, and yours to edit: run again, it adds what is new and updates\n"
-    "what nobody touched. What you changed, added or deleted stays as you left it."
+    "Written by `loader codegen`. You may edit this file: later runs add new entries and update\n"
+    "unedited ones. Whatever you changed, added or deleted stays that way."
 )
 
 
@@ -31,19 +31,17 @@ class File:
     """A generated file.
 
     Attributes:
-        what: `written` (it is new), `updated`, `unchanged`, `kept` (it has edits, and there is
-            nothing else to do), `left out` (it was deleted by hand), `moved` (elsewhere in the
-            project).
-        before: its text now; None if it does not exist.
-        text: its text as it should be; None if it should not exist.
+        status: `written` (new), `updated`, `unchanged`, `kept` (only edits by hand differ),
+            `left out` (deleted by hand), `moved` (to another folder of the project).
+        before: the current text; None if the file does not exist.
+        text: the new text; None if the file should not exist.
         data: the data of a YAML file after the merge.
-        notes: edits that differ from what codegen would write now.
-        merged: whether the merge is settled: each entry was written, or the user's edit kept;
-            False if the file could not be updated, to try again next time.
+        notes: edits by hand that differ from the generated content.
+        merged: False if the file could not be updated; the next run tries again.
     """
 
     name: str
-    what: str
+    status: str
     before: str | None
     text: str | None
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -51,25 +49,25 @@ class File:
     merged: bool = True
 
 
-def model_file(name: str, text: str, before: str | None, memory: Manifest, moved: bool) -> File:
-    """Returns a model's file: new, or updated if it was not edited by hand.
+def model_file(name: str, text: str, before: str | None, manifest: Manifest, moved: bool) -> File:
+    """Returns a model's file: new, or updated unless it was edited by hand.
 
     Args:
-        before: its text now.
-        moved: whether a model of that name is elsewhere in the project.
+        before: the current text.
+        moved: whether another folder of the project contains a model of that name.
     """
     if before is None:
-        if name not in memory.models:
+        if name not in manifest.models:
             return File(name, WRITTEN, None, text)
         return File(name, MOVED if moved else LEFT_OUT, None, None)
     if fingerprint(before) == fingerprint(text):
         return File(name, UNCHANGED, before, before)
-    if memory.wrote(name, before):
-        ends = "\r\n" if "\r\n" in before else "\n"
-        return File(name, UPDATED, before, text.replace("\n", ends))
+    if manifest.wrote(name, before):
+        newline = "\r\n" if "\r\n" in before else "\n"
+        return File(name, UPDATED, before, text.replace("\n", newline))
     notes: tuple[str, ...] = ()
-    if memory.models.get(name) != fingerprint(text):
-        notes = (f"kept as you wrote it; codegen would now write:\n{text.rstrip()}",)
+    if manifest.models.get(name) != fingerprint(text):
+        notes = (f"kept with your edits; codegen would now write:\n{text.rstrip()}",)
     return File(name, KEPT, before, before, notes=notes)
 
 
@@ -85,13 +83,13 @@ def properties_file(
 
     Args:
         base: codegen's last output.
-        new: its output now.
-        before: its text now; a file that is gone is written again.
+        new: codegen's new output.
+        before: the current text; a missing file is written again.
         where: the file, for errors.
-        spaced: the indents of dashes that get a blank line before them in a new file.
+        spaced: indents of dashes that are preceded by a blank line in a new file.
 
     Raises:
-        SpecError: if its text is not YAML, or not of the expected shape.
+        SpecError: if the text is not YAML, or does not have the structure of a properties file.
     """
     if before is None:
         return File(name, WRITTEN, None, document(new, _HEADER, spaced), new)
@@ -100,52 +98,52 @@ def properties_file(
     target = three_way.merge(base, text.data, new)
     notes = tuple(_describe_kept(kept) for kept in three_way.kept)
     try:
-        after = text.brought_to(target)
+        after = text.update_to(target)
     except EditRefused:
-        note = "not updated: its aliases or layout leave no safe place for new entries"
+        note = "not updated: because of its aliases or layout, new entries cannot be added safely"
         return File(name, KEPT, before, before, text.data, (note,), merged=False)
     if after != before:
         return File(name, UPDATED, before, after, target, notes)
-    what = UNCHANGED if same(target, new) else KEPT
-    return File(name, what, before, before, target, notes)
+    status = UNCHANGED if same(target, new) else KEPT
+    return File(name, status, before, before, target, notes)
 
 
 def carry_over(
     base: Sequence[Mapping[str, Any]],
     new: Sequence[Mapping[str, Any]],
-    gone: Container[str] = (),
+    removed: Container[str] = (),
 ) -> list[dict[str, Any]]:
-    """Returns the new entries, then the existing entries for all other tables.
+    """Returns the new entries, then the existing entries of all other tables.
 
-    So a table is neither removed nor changed if it is not selected, its source is down, or it has
-    left the spec.
+    Therefore entries stay unchanged if a table is not selected, its source is down, or the spec no
+    longer has it.
 
     Args:
-        gone: names to drop.
+        removed: names to drop.
     """
-    known = {str(entry["name"]): entry for entry in base}
+    existing = {str(entry["name"]): entry for entry in base}
     entries = []
     for entry in new:
-        before = known.get(str(entry["name"]), {})
+        before = existing.get(str(entry["name"]), {})
         tables = carry_over(before.get("tables", []), entry.get("tables", []))
         entries.append({**entry, "tables": tables} if tables else dict(entry))
     names = {entry["name"] for entry in new}
-    rest = (dict(entry) for name, entry in known.items() if name not in names)
-    return [*entries, *(entry for entry in rest if entry["name"] not in gone)]
+    rest = (dict(entry) for name, entry in existing.items() if name not in names)
+    return [*entries, *(entry for entry in rest if entry["name"] not in removed)]
 
 
 def _describe_kept(kept: KeptEdit) -> str:
-    place = ".".join(part.partition("\0")[0] for part in kept.path[1:])
+    path = ".".join(part.partition("\0")[0] for part in kept.path[1:])
     if kept.wanted is ABSENT:
-        return f"kept your {place}; codegen would now remove it"
+        return f"kept your {path}; codegen would now remove it"
     wanted = json.dumps(kept.wanted, ensure_ascii=False, default=str)
-    return f"kept your {place}; codegen would now write {wanted}"
+    return f"kept your {path}; codegen would now write {wanted}"
 
 
 FILE = "codegen.json"
 _ABOUT = (
-    "What `loader codegen` wrote last, to tell your edits from its own: commit this file, do not "
-    "edit it. Without it nothing of yours is overwritten, but what you deleted comes back."
+    "The last output of `loader codegen`, to distinguish it from your edits: commit this file, do "
+    "not edit it. Without it, no edit is overwritten, but deleted entries are generated again."
 )
 _VERSION = 1
 
@@ -165,11 +163,11 @@ class Manifest:
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def wrote(self, file: str, text: str) -> bool:
-        """Whether a model's text is as codegen wrote it."""
+        """Whether codegen wrote exactly this text of a model."""
         return self.models.get(file) == fingerprint(text)
 
     def to_json(self) -> str:
-        """Returns the file's text, one line for each small item, to make its changes reviewable."""
+        """Returns the file's text with one line per value, so that diffs are readable."""
         content = {
             "about": _ABOUT,
             "version": _VERSION,
@@ -181,10 +179,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | None, where: str) -> Manifest:
-        """Reads the file's text; None is a file that does not exist yet.
+        """Parses the file's text; None means that the file does not exist yet.
 
         Raises:
-            SpecError: if it was edited, or a newer loader wrote it.
+            SpecError: if the text was edited, or written by a newer loader.
         """
         if text is None:
             return cls()
@@ -196,10 +194,10 @@ class Manifest:
                 return cls(dict(content["data"]), dict(content["models"]), names)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SpecError(
-                "not as codegen wrote it",
+                "this file was edited by hand",
                 where=where,
-                remedy="Restore it from version control; or delete it: nothing of yours will "
-                "be overwritten, but what you deleted comes back",
+                remedy="Restore it from version control, or delete it: no edit will be "
+                "overwritten, but deleted entries are generated again",
             ) from None
         raise SpecError(
             f"written by another version of the loader (format {version})",
@@ -209,5 +207,5 @@ class Manifest:
 
 
 def fingerprint(text: str) -> str:
-    """Hashes a model's text; ignores line ends, because version control changes them."""
+    """Hashes a model's text without its line breaks, because version control may change them."""
     return hashlib.sha256("\n".join(text.splitlines()).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""From tables to files: merges what codegen would write now with what is there."""
+"""Generates all files for the tables, merged with the existing files."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ SOURCES = "sources.yml"
 MODELS = "models.yml"
 
 _KINDS = (LATEST, HISTORY)
-# Indents of the dashes that get a blank line before them in a new file: sources, tables; models.
+# Indents of dashes that are preceded by a blank line in a new file: sources, tables; models.
 _SPACED = {SOURCES: (2, 6), MODELS: (2,)}
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The output folder as it is now.
+    """The current content of the output folder.
 
     Attributes:
-        read: returns a file's text; None if there is no such file.
-        shown: returns a file's name for messages.
+        read: returns a file's text; None if the file does not exist.
+        relative_path: returns a file's path for messages.
         elsewhere: the project's declarations outside the folder.
         raw_schema: the value of the variable `strandline__raw_schema`.
     """
 
     read: Callable[[str], str | None]
-    shown: Callable[[str], str] = str
+    relative_path: Callable[[str], str] = str
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     raw_schema: str = "raw"
 
 
 @dataclass(frozen=True)
 class Generated:
-    """The files to write.
+    """The result of codegen.
 
     Attributes:
         files: the generated files.
-        notes: for the user, each with its table or file.
-        memory: the manifest for the next run.
+        notes: (table or file, message) for the user.
+        manifest: the manifest for the next run.
     """
 
     files: list[File]
     notes: list[tuple[str, str]]
-    memory: Manifest
+    manifest: Manifest
 
 
 def generate(
@@ -71,39 +71,45 @@ def generate(
     """Generates all files.
 
     Args:
-        tables: the selected tables; what was written for others stays.
-        history: patterns of tables that also get a `deduped_history` model. Tables that have
-            one keep it.
+        tables: the selected tables; entries of other tables stay unchanged.
+        history: patterns of tables that also get a `deduped_history` model. Existing history
+            models stay.
         complete: sources whose tables are all in `tables`.
 
     Raises:
-        SpecError: if an existing file is not YAML of the expected shape.
+        SpecError: if an existing file is not YAML with the structure of a properties file.
     """
     notes: list[tuple[str, str]] = []
     named = _name_tables(tables, memory)
-    declared = [one for one in named if _declares(one, folder, memory, notes)]
-    schemas = {one.table.source: _schema(one.table, folder) for one in named}
+    declared = [table for table in named if _is_declared_here(table, folder, memory, notes)]
+    schemas = {each.table.source: _schema(each.table, folder) for each in named}
     sources = _properties(SOURCES, rendering.sources(schemas, declared), (), folder, memory)
-    standing = {*folder.elsewhere.tables, *_standing(sources)}
-    models, hashes = _models(named, standing, folder, memory, history, notes)
-    there = {
-        kind: [one for (one, of), file in models.items() if of == kind and file.what != LEFT_OUT]
+    all_declared = {*folder.elsewhere.tables, *_list_declared(sources)}
+    models, hashes = _models(named, all_declared, folder, memory, history, notes)
+    by_kind = {
+        kind: [
+            table
+            for (table, model_kind), file in models.items()
+            if model_kind == kind and file.status != LEFT_OUT
+        ]
         for kind in _KINDS
     }
-    gone = {one.model(kind) for (one, kind), file in models.items() if file.what == LEFT_OUT}
-    described = rendering.models(there[LATEST], there[HISTORY])
-    properties = [sources, _properties(MODELS, described, gone, folder, memory)]
+    left_out = {
+        table.model(kind) for (table, kind), file in models.items() if file.status == LEFT_OUT
+    }
+    rendered = rendering.models(by_kind[LATEST], by_kind[HISTORY])
+    properties = [sources, _properties(MODELS, rendered, left_out, folder, memory)]
 
     files = [*(file for file, _ in properties if file), *models.values()]
-    notes += [(folder.shown(file.name), note) for file in files for note in file.notes]
-    notes += _stale(standing, named, memory, complete)
-    remembered = zip((SOURCES, MODELS), properties, strict=True)
-    data = {name: said for name, (_, said) in remembered if said}
-    names = {one.table.full_name: (one.dbt_name, one.stem) for one in named}
+    notes += [(folder.relative_path(file.name), note) for file in files for note in file.notes]
+    notes += _list_stale_tables(all_declared, named, memory, complete)
+    by_file = zip((SOURCES, MODELS), properties, strict=True)
+    data = {name: content for name, (_, content) in by_file if content}
+    names = {table.table.full_name: (table.dbt_name, table.stem) for table in named}
     return Generated(files, notes, Manifest(data, hashes, {**memory.names, **names}))
 
 
-def matches(table: Table, patterns: Sequence[str]) -> list[str]:
+def match_patterns(table: Table, patterns: Sequence[str]) -> list[str]:
     """Returns the patterns that match the table."""
     return sorted(match_selection(table.selectable, patterns))
 
@@ -111,16 +117,16 @@ def matches(table: Table, patterns: Sequence[str]) -> list[str]:
 def _name_tables(tables: Sequence[Table], memory: Manifest) -> list[NamedTable]:
     names: dict[str, str] = {}
     for source in dict.fromkeys(table.source for table in tables):
-        own = [table.name for table in tables if table.source == source]
+        exact_names = [table.name for table in tables if table.source == source]
         start = f"{source}."
         known = {
             full.removeprefix(start): name
             for full, (name, _) in memory.names.items()
             if full.startswith(start)
         }
-        proposals = {name: name if is_plain(name) else make_safe(name) for name in own}
+        proposals = {name: name if is_plain(name) else make_safe(name) for name in exact_names}
         assigned = assign_names(proposals, known)
-        names |= {start + name: assigned[name] for name in own}
+        names |= {start + name: assigned[name] for name in exact_names}
     stems = assign_names(
         {t.full_name: f"{make_safe(t.source)}_{make_safe(names[t.full_name])}" for t in tables},
         {full: stem for full, (_, stem) in memory.names.items()},
@@ -129,68 +135,68 @@ def _name_tables(tables: Sequence[Table], memory: Manifest) -> list[NamedTable]:
 
 
 def _schema(table: Table, folder: Folder) -> str:
-    """Returns the package's schema variable if it has the same value, else the schema's name."""
+    """Returns a reference to the package's schema variable if it has this value, else the name."""
     if table.schema != folder.raw_schema or not is_plain(table.schema):
         return rendering.as_text(table.schema)
     return f"{{{{ var('strandline__raw_schema', '{table.schema}') }}}}"
 
 
-def _declares(
+def _is_declared_here(
     one: NamedTable, folder: Folder, memory: Manifest, notes: list[tuple[str, str]]
 ) -> bool:
-    """Whether codegen should write the table's source entry."""
+    """Whether codegen writes the table's source entry, because no other file declares it."""
     table = one.table
-    place = folder.elsewhere.tables.get((table.source, one.dbt_name))
-    if place is None:
+    path = folder.elsewhere.tables.get((table.source, one.dbt_name))
+    if path is None:
         return True
     if table.full_name not in memory.names:
-        notes.append((table.full_name, f"already declared in {place}, and left there"))
+        notes.append((table.full_name, f"already declared in {path}, so not declared again"))
     return False
 
 
 def _kinds(
     one: NamedTable,
-    standing: Container[tuple[str, str]],
+    declared: Container[tuple[str, str]],
     folder: Folder,
     memory: Manifest,
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> list[str]:
-    """Returns the kinds of models that the table gets."""
+    """Returns the kinds of models to write for a table."""
     table, elsewhere = one.table, folder.elsewhere
     if not table.key:
-        text = "no primary key, so no snapshot model; if it has one, name it in "
-        notes.append((table.full_name, f"{text}table_options.{table.asked}.primary_key"))
+        text = "no primary key, so no snapshot model; if the table has a key, set it in "
+        notes.append((table.full_name, f"{text}table_options.{table.spec_name}.primary_key"))
         return []
     kinds = []
     for kind in _KINDS:
-        place = elsewhere.models.get(one.model(kind))
-        if kind == LATEST and place is None:
-            place = elsewhere.snapshots.get((table.source, one.dbt_name))
-        known = f"{one.model(kind)}.sql" in memory.models
-        asked = kind == LATEST or matches(table, history)
-        declared = (table.source, one.dbt_name) in standing
-        if known or (asked and declared and place is None):
+        path = elsewhere.models.get(one.model(kind))
+        if kind == LATEST and path is None:
+            path = elsewhere.snapshots.get((table.source, one.dbt_name))
+        was_generated = f"{one.model(kind)}.sql" in memory.models
+        is_wanted = kind == LATEST or match_patterns(table, history)
+        is_declared = (table.source, one.dbt_name) in declared
+        if was_generated or (is_wanted and is_declared and path is None):
             kinds.append(kind)
-        elif asked:
-            why = f"{place} builds it already" if place else f"{SOURCES} does not declare it"
+        elif is_wanted:
+            why = f"{path} builds it already" if path else f"{SOURCES} does not declare it"
             notes.append((table.full_name, f"{why}: no {kind} model"))
     return kinds
 
 
 def _models(
     named: Sequence[NamedTable],
-    standing: Container[tuple[str, str]],
+    declared: Container[tuple[str, str]],
     folder: Folder,
     memory: Manifest,
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> tuple[dict[tuple[NamedTable, str], File], dict[str, str]]:
-    """Returns the models' files, and their part of the manifest."""
+    """Returns the files of models, and the manifest's hashes of them."""
     files: dict[tuple[NamedTable, str], File] = {}
     hashes = dict(memory.models)
     for one in named:
-        for kind in _kinds(one, standing, folder, memory, history, notes):
+        for kind in _kinds(one, declared, folder, memory, history, notes):
             name, text = f"{one.model(kind)}.sql", rendering.sql(one, kind)
             moved = one.model(kind) in folder.elsewhere.models
             files[one, kind] = model_file(name, text, folder.read(name), memory, moved)
@@ -200,24 +206,24 @@ def _models(
 
 def _properties(
     name: str,
-    said: Mapping[str, Sequence[Mapping[str, Any]]],
-    gone: Container[str],
+    rendered: Mapping[str, Sequence[Mapping[str, Any]]],
+    removed: Container[str],
     folder: Folder,
     memory: Manifest,
 ) -> tuple[File | None, Mapping[str, Any]]:
-    """Returns a YAML file, None if it would be empty; and its part of the manifest."""
+    """Returns a YAML file (None if it would be empty), and the manifest's data of it."""
     base = memory.data.get(name, {})
-    known = {key: carry_over(base.get(key, []), listed, gone) for key, listed in said.items()}
-    new = {key: listed for key, listed in known.items() if listed}
+    merged = {key: carry_over(base.get(key, []), new, removed) for key, new in rendered.items()}
+    new = {key: listed for key, listed in merged.items() if listed}
     before = folder.read(name)
     if before is None and not new:
         return None, base
-    file = properties_file(name, base, new, before, folder.shown(name), _SPACED[name])
+    file = properties_file(name, base, new, before, folder.relative_path(name), _SPACED[name])
     return file, new if file.merged else base
 
 
-def _standing(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
-    """Returns the tables that sources.yml declares, generated or written by hand."""
+def _list_declared(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
+    """Returns the tables that sources.yml declares, generated or by hand."""
     file, _ = sources
     return {
         (str(source.get("name")), str(table.get("name")))
@@ -226,18 +232,18 @@ def _standing(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
     }
 
 
-def _stale(
-    standing: Container[tuple[str, str]],
+def _list_stale_tables(
+    declared: Container[tuple[str, str]],
     named: Sequence[NamedTable],
     memory: Manifest,
     complete: Container[str],
 ) -> list[tuple[str, str]]:
-    """Notes tables that are still declared, though the spec no longer has them."""
+    """Returns notes on tables that are declared, but no longer in the spec."""
     current = {one.table.full_name for one in named}
-    text = "no longer a table of the spec: what was generated for it stays; delete it by hand"
+    text = "no longer a table of the spec; its entries and models stay: delete them by hand"
     return [
         (full, text)
         for full, (name, _) in sorted(memory.names.items())
         for source in [full.partition(".")[0]]
-        if full not in current and source in complete and (source, name) in standing
+        if full not in current and source in complete and (source, name) in declared
     ]

@@ -1,8 +1,8 @@
-"""Merges three ways to keep hand edits: codegen's last output, the file, the new output.
+"""Three-way merge of codegen's last output, the current file and the new output.
 
-The rule for every value in a file: if it is unchanged since codegen wrote it, it follows codegen;
-if it was changed, added or deleted by hand, it stays so. The merge works on plain data (mappings,
-lists, scalars); :mod:`loader.codegen.yaml_text` edits a text accordingly.
+A value that is unchanged since codegen wrote it is updated; a value that was changed, added or
+deleted by hand stays that way. The merge works on data (mappings, lists, scalars);
+:mod:`loader.codegen.yaml_text` then edits the text of the file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 Path = tuple[str, ...]
 
-# Keys whose lists hold named items: these are merged item by item, in any order. Other lists, such
-# as a key's columns, are one value.
+# Keys of lists whose items have names. Such lists are merged item by item, in any order; any other
+# list, such as a primary key, is one value.
 _NAMED = frozenset({"sources", "tables", "models", "columns"})
 _TESTS = frozenset({"data_tests", "tests"})
 
 
 class _Absent:
-    """Stands for a missing value, because null is a value."""
+    """Marks a missing value, because null is a value."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -32,10 +32,10 @@ ABSENT: Any = _Absent()
 
 @dataclass(frozen=True)
 class KeptEdit:
-    """An edit that was kept, though codegen would now write something else.
+    """An edit by hand that was kept, although codegen would now write another value.
 
     Attributes:
-        path: keys and names from the top of the file.
+        path: the keys and names that lead to the value.
         wanted: codegen's new value; ABSENT if it would remove the value.
     """
 
@@ -45,18 +45,18 @@ class KeptEdit:
 
 @dataclass(frozen=True)
 class ThreeWay:
-    """A merge, and the edits that it kept.
+    """A merge, which collects the edits that it keeps.
 
     Args:
-        commented: whether there is a comment within what a path names, so that replacing the
-            value, or with `removed` removing it, would lose the comment.
+        commented: (path, removed) -> whether replacing the value at a path would lose a comment;
+            with `removed`, whether removing it would.
     """
 
     commented: Callable[[Path, bool], bool] = lambda path, removed: False
     kept: list[KeptEdit] = field(default_factory=list)
 
     def merge(self, base: Any, mine: Any, new: Any, path: Path = ()) -> Any:
-        """Returns the merged value; ABSENT if there should be none.
+        """Returns the merged value; ABSENT if the result has no value.
 
         Args:
             base: codegen's last output.
@@ -97,14 +97,14 @@ class ThreeWay:
         base = base if isinstance(base, Mapping) else {}
         merged = {}
         for key in _in_order(list(mine), list(new)):
-            found = self.merge(
+            value = self.merge(
                 base.get(key, ABSENT),
                 mine.get(key, ABSENT),
                 new.get(key, ABSENT),
                 (*path, str(key)),
             )
-            if found is not ABSENT:
-                merged[key] = found
+            if value is not ABSENT:
+                merged[key] = value
         if mine and not merged and self.commented(path, False):
             self.kept.append(KeptEdit(path, ABSENT))
             return dict(mine)
@@ -124,22 +124,22 @@ def is_keyed(path: Path) -> bool:
 
 
 def identities(path: Path, items: Sequence[Any]) -> list[str]:
-    """Returns what identifies the items of the list at `path`: a name, or the test that it calls.
+    """Returns an identity for each item of the list at `path`: its name, or the test that it calls.
 
-    A second item with the same name counts as another; one without a name goes by its position.
+    Repeated names are numbered; an item without a name is identified by its position.
     """
-    named = _find_test_name if path[-1] in _TESTS else _name
-    found = [named(item) or f"\0{place}" for place, item in enumerate(items)]
-    seen: Counter[str] = Counter()
+    get_name = _find_test_name if path[-1] in _TESTS else _name
+    names = [get_name(item) or f"\0{position}" for position, item in enumerate(items)]
+    counts: Counter[str] = Counter()
     unique = []
-    for name in found:
-        seen[name] += 1
-        unique.append(name if seen[name] == 1 else f"{name}\0{seen[name]}")
+    for name in names:
+        counts[name] += 1
+        unique.append(name if counts[name] == 1 else f"{name}\0{counts[name]}")
     return unique
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compares values; unlike Python's `==`, `true` is not 1. The order of keys does not matter."""
+    """Compares values, ignoring the order of keys; unlike with `==`, `true` differs from 1."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -157,12 +157,12 @@ def _find_test_name(item: Any) -> str | None:
         return item
     if not isinstance(item, Mapping) or not item:
         return None
-    called = item.get("test_name") or next(iter(item))
-    return called if isinstance(called, str) else None
+    name = item.get("test_name") or next(iter(item))
+    return name if isinstance(name, str) else None
 
 
 def _is_item(path: Path) -> bool:
-    """Whether a path names an item of a list: that is removed whole or not at all."""
+    """Whether a path leads to a list item, which is only removed as a whole."""
     depth = 0
     while depth < len(path) and path[depth] in _NAMED | _TESTS:
         if depth + 1 == len(path):
@@ -178,13 +178,13 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _in_order(mine: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Returns all keys: mine in my order, each new one after its neighbour in the new order."""
+    """Returns `mine`, with each new key inserted after its predecessor in `new`."""
     order = list(mine)
-    place = 0
+    position = 0
     for key in new:
         if key in order:
-            place = order.index(key) + 1
+            position = order.index(key) + 1
         else:
-            order.insert(place, key)
-            place += 1
+            order.insert(position, key)
+            position += 1
     return order

@@ -1,4 +1,4 @@
-"""Renders the files' contents: sources, models and their tests, as plain data and SQL."""
+"""Renders sources, models and their tests, as data for YAML files and as SQL."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LATEST = "latest"
 HISTORY = "history"
 _NOT_AS_IT_IS = re.compile(r"\{(?:[{%#]|(?=\r|\n\Z))|\r|\n\Z")
 _HISTORY_COLUMNS = (
-    Column("valid_from", "timestamp", "Since when the version holds."),
-    Column("valid_to", "timestamp", "Until when it held; null where it still does."),
+    Column("valid_from", "timestamp", "Start of the version's validity."),
+    Column("valid_to", "timestamp", "End of the version's validity; null if it is still valid."),
     Column(
-        "is_current", "boolean", "Whether it is the newest version of a row that was not deleted."
+        "is_current", "boolean", "Whether this is the newest version, and the row is not deleted."
     ),
 )
 
@@ -28,7 +28,7 @@ class NamedTable:
 
     Attributes:
         dbt_name: the source table's name, as in `source('shop', 'orders')`.
-        stem: its models' name without `_latest` or `_history`.
+        stem: the name of its models without `_latest` or `_history`.
     """
 
     table: Table
@@ -36,7 +36,7 @@ class NamedTable:
     stem: str
 
     def model(self, kind: str) -> str:
-        """Returns the name of its model of a kind."""
+        """Returns the name of the table's model of a kind."""
         return f"{self.stem}_{kind}"
 
 
@@ -51,7 +51,7 @@ def sources(schemas: Mapping[str, str], tables: Sequence[NamedTable]) -> dict[st
         "sources": [
             {
                 "name": name,
-                "description": f"What `loader run` appended from the source {name}.",
+                "description": f"Rows that `loader run` appended from the source {name}.",
                 "schema": schemas[name],
                 "config": {
                     "loaded_at_field": "_cq_sync_time",
@@ -115,7 +115,7 @@ def _source_table(one: NamedTable) -> dict[str, Any]:
         raise TableError(
             f"the raw table is called {table.name!r}, and dbt does not escape backticks in a name",
             where=f"table {table.full_name}",
-            remedy="Load it with this version of the loader, which gives it a name without any",
+            remedy="Load it with this version of the loader, which replaces backticks in names",
         )
     entry: dict[str, Any] = {"name": one.dbt_name}
     if one.dbt_name != table.name:
@@ -151,7 +151,7 @@ def _latest(one: NamedTable) -> dict[str, Any]:
     table = one.table
     about = f"The newest version of each row of {table.full_name}, by {', '.join(table.key)}."
     if not table.incremental:
-        about += " What the newest complete full refresh lacks is left out."
+        about += " Without rows that are missing in the newest complete full refresh."
     tests: list[Any] = ["strandline.unique_key", "strandline.latest_matches_raw"]
     if not is_plain(table.name):
         raw = f"source({_jinja_value(table.source)}, {_jinja_value(one.dbt_name)})"
@@ -162,8 +162,8 @@ def _latest(one: NamedTable) -> dict[str, Any]:
 def _history(one: NamedTable) -> dict[str, Any]:
     table = one.table
     about = (
-        f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, and when it "
-        "was valid."
+        f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, with its "
+        "period of validity."
     )
     tests: list[Any] = [
         {"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}},
@@ -192,15 +192,15 @@ def _model(
 
 
 def as_text(text: str) -> str:
-    """Escapes foreign text for YAML that dbt renders: its braces are not Jinja.
+    """Escapes text of a source for YAML that dbt renders, so that braces are not read as Jinja.
 
-    Jinja also drops a line break at the end, and takes a carriage return for a line feed.
+    Jinja also removes a trailing line break, and replaces carriage returns by line feeds.
     """
     return _NOT_AS_IT_IS.sub(lambda found: "{{ " + _quote(found[0]) + " }}", text)
 
 
 def _sentence(comment: str) -> str:
-    """Returns a database's comment in one line, with a full stop."""
+    """Returns a database's comment as one line that ends with punctuation."""
     text = " ".join(comment.split())
     return text if not text or text[-1] in ".!?…:;" else f"{text}."
 
@@ -210,7 +210,7 @@ def _jinja_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_jinja_value, value))}]"
     literal = _quote(str(value))
-    # dbt reads plain literals without Jinja, escapes as they are, and leaves expressions to it.
+    # dbt parses literals without Jinja, and would not resolve escapes. Expressions go to Jinja.
     return f"{literal} ~ ''" if "\\" in literal else literal
 
 

@@ -1,4 +1,4 @@
-"""Collects codegen's facts about a table: its names, and those of spec, source and lake."""
+"""Collects the facts about tables that codegen needs, and assigns names in dbt."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from loader.rows.window import CursorField
 from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
-# What the loader's own columns mean. Other columns have only their source's descriptions.
+# Descriptions of the loader's columns. The descriptions of other columns come from the source.
 OWN_COLUMNS = {
     "_cq_source_name": "The source's name in loader.yml.",
-    "_cq_sync_time": "When the sync that brought the row began, UTC; one time for a whole batch.",
-    "_cq_batch": "The table's batch number: 1, 2, 3 and so on, one per commit.",
-    "_cq_seq": "The row's position within its batch; it grows, and may leave numbers out.",
-    "_cq_row_hash": "A hash of the source's columns: equal rows have equal ones.",
-    "_cq_deleted": "Whether the row says that its key was deleted.",
-    "_cq_generation": "Up by one where a read overrules what cursors say, as a full refresh does.",
+    "_cq_sync_time": "Start of the sync that appended the row, in UTC; one time for each batch.",
+    "_cq_batch": "The batch number: 1, 2, 3 and so on for each table, one per commit.",
+    "_cq_seq": "The row's position within its batch; ascending, with possible gaps.",
+    "_cq_row_hash": "A hash of the source's columns; equal rows have equal hashes.",
+    "_cq_deleted": "Whether the row marks its key as deleted.",
+    "_cq_generation": "Increased by a read that outranks cursors, such as a full refresh.",
 }
 
 
@@ -37,23 +37,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A raw table, as dbt should know it.
+    """A raw table, to be declared in dbt.
 
     Attributes:
         source: the source's name in the spec.
-        asked: the table's name in the spec, which `--select` and `--history` match.
-        name: the raw table's name, exactly.
-        schema: its namespace.
+        spec_name: the table's name in the spec, which `--select` and `--history` match.
+        name: the exact name of the raw table.
+        schema: the namespace of the raw table.
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without one.
-        incremental: whether only changes are read; else everything is read every time.
+        incremental: whether syncs read only changes; otherwise they read all rows.
         keeps_redeliveries: whether the spec says to append redelivered rows.
-        state_in_lake: whether its cursor is in the state table beside it, where tests find it.
-        description: the source's own comment on the table.
+        state_in_lake: whether its cursor is in a state table of the same schema, as tests need.
+        description: the comment on the table in the source.
     """
 
     source: str
-    asked: str
+    spec_name: str
     name: str
     schema: str
     columns: tuple[Column, ...]
@@ -71,12 +71,12 @@ class Table:
 
     @property
     def selectable(self) -> str:
-        """The name that patterns of ``--select`` and ``--history`` match."""
-        return f"{self.source}.{self.asked}"
+        """The name that ``--select`` and ``--history`` are compared with."""
+        return f"{self.source}.{self.spec_name}"
 
 
 def make_safe(name: str) -> str:
-    """Returns a name in lower case letters, digits and underscores, for a model and its file."""
+    """Returns a name of lower-case letters, digits and underscores, for a model and its file."""
     folded = unicodedata.normalize("NFKD", name.casefold())
     letters = "".join(mark for mark in folded if not unicodedata.combining(mark))
     if re.fullmatch(r"[a-z0-9_]+", letters):
@@ -92,12 +92,12 @@ def is_plain(name: str) -> bool:
 def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
     """Assigns each item a unique name.
 
-    An item that has a name keeps it. If several new items have the same proposal, the one whose
-    exact name it is gets it, else the first by alphabet; the others are numbered.
+    Existing names stay. If several new items have the same proposal, the item whose exact name it
+    is gets it, otherwise the first in alphabetical order; the others are numbered.
 
     Args:
-        proposals: by the items' exact names.
-        remembered: the names that these, or others not selected now, already have.
+        proposals: the proposed name of each item, by its exact name.
+        remembered: existing names, also of items that are not selected.
     """
     names = {exact: remembered[exact] for exact in proposals if exact in remembered}
     taken = {name.lower() for name in remembered.values()}
@@ -114,7 +114,7 @@ def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) ->
 
 @dataclass(frozen=True)
 class NotSynced:
-    """A table that has no raw table yet: models on it could not be built."""
+    """A table of the spec without a raw table, so that models could not be built."""
 
     name: str
 
@@ -122,10 +122,10 @@ class NotSynced:
 def describe_tables(
     pipeline: Pipeline, select: Sequence[str]
 ) -> Iterator[Table | NotSynced | LoaderError]:
-    """Yields the selected tables, and an error for each that could not be read.
+    """Yields the selected tables, and an error for each table that could not be read.
 
-    A table that sources share comes once, under the first of them; its key begins with the source's
-    name.
+    A table that several sources share is yielded once, for the first source; its key begins with
+    the source's name.
 
     Raises:
         SpecError: if a selection matches nothing.
@@ -151,7 +151,7 @@ def _table(pipeline: Pipeline, part: PlannedSource, plan: TablePlan) -> Table:
     lake = pipeline.stores(part.spec).lake
     return Table(
         source=plan.sharers[0] if plan.is_shared else plan.source,
-        asked=plan.table.ref.name,
+        spec_name=plan.table.ref.name,
         name=plan.lake_table,
         schema=lake.schema,
         columns=tuple(_columns(lake, plan)),
@@ -159,7 +159,7 @@ def _table(pipeline: Pipeline, part: PlannedSource, plan: TablePlan) -> Table:
         cursor=plan.cursor,
         incremental=plan.mode != FULL_REFRESH,
         keeps_redeliveries=plan.keeps_redeliveries,
-        # the package's tests find the source's state only beside its raw tables
+        # The package's tests read state only from the schema of the raw tables.
         state_in_lake=pipeline.spec.state_schema_of(part.spec) == lake.schema,
         description=plan.table.comment,
     )
@@ -169,10 +169,10 @@ def _columns(lake: Lake, plan: TablePlan) -> Iterator[Column]:
     for field in lake.frame(plan.lake_table).schema.fields:
         if field.name.startswith("#"):
             raise TableError(
-                f"dbt-spark sees no columns from {field.name!r} on, as their list would end where "
-                "a name begins with #",
+                f"dbt-spark ignores {field.name!r} and all columns after it, because its list of "
+                "columns ends at a name that begins with #",
                 where=f"table {plan.name}",
-                remedy="Load it through a view that gives the column another name",
+                remedy="Load a view that gives the column another name",
             )
         about = OWN_COLUMNS.get(field.name) or plan.table.column_comments.get(field.name, "")
         yield Column(field.name, field.dataType.simpleString(), " ".join(about.split()))

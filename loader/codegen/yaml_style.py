@@ -1,4 +1,4 @@
-"""Writes YAML in codegen's style: two spaces, dashes indented, double quotes, nothing folded."""
+"""Writes YAML in codegen's style: two spaces, indented dashes, double quotes, no folding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IN_LINE = frozenset({"primary_key", "warn_after", "error_after", "quoting"})
 
 
 class _Flow:
-    """A value in brackets."""
+    """A value to write in flow style, with brackets."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -26,7 +26,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def choose_scalar_style(self) -> Any:
-        # Jinja is full of single quotes, which YAML's own would double.
+        # Single-quoted YAML would double the single quotes of Jinja.
         style = super().choose_scalar_style()
         return '"' if style == "'" else style
 
@@ -49,18 +49,18 @@ def _style(value: Any, key: Any = None) -> Any:
 
 
 def lines(value: Any) -> list[str]:
-    """Returns a value as lines in block style, not indented."""
+    """Returns the lines of a value in block style, without indentation."""
     return _dump(_style(value), flow=False).splitlines()
 
 
 def in_line(key: str, value: Any) -> str | None:
-    """Returns what follows `key: ` in the same line; None if the value needs its own lines."""
+    """Returns a value as the text after `key: `; None if it needs more than one line."""
     [first, *more] = lines({"k": _style(value, key)})
     return None if more or first == "k:" else first.removeprefix("k: ")
 
 
 def flow(value: Any) -> str:
-    """Returns a value as it is written within brackets."""
+    """Returns a value in flow style, without the outer brackets."""
     return _dump([value], flow=True).strip()[1:-1]
 
 
@@ -69,15 +69,15 @@ def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
 
     Args:
         header: comments at the top.
-        spaced: the indents of dashes that get a blank line before them, except before the first.
+        spaced: indents of dashes that are preceded by a blank line, except the first.
     """
-    written: list[str] = []
+    output: list[str] = []
     for line in lines(value):
         dash = re.match(r" *(?=- name:)", line)
-        if dash and len(dash[0]) in spaced and not written[-1].endswith(":"):
-            written.append("")
-        written.append(line)
-    return "\n".join([*(f"# {line}" for line in header.splitlines()), "", *written, ""])
+        if dash and len(dash[0]) in spaced and not output[-1].endswith(":"):
+            output.append("")
+        output.append(line)
+    return "\n".join([*(f"# {line}" for line in header.splitlines()), "", *output, ""])
 
 
 def _dump(value: Any, flow: bool) -> str:

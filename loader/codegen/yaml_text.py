@@ -1,8 +1,8 @@
-"""Changes the data of a hand-written YAML file with as few edits as possible.
+"""Edits a YAML file to contain given data, with as few changes to its text as possible.
 
-The rest stays byte for byte: comments, order, quotes, blank lines, anchors. The parser is the one
-that dbt uses, so both read the same. Every result is parsed again and compared with what it should
-say; if it differs, or a comment would be lost, the change is refused.
+All other text stays byte for byte: comments, order, quotes, blank lines, anchors. The parser is the
+one that dbt uses. Every result is parsed again and compared with the given data; if it differs, or
+a comment would be lost, the edit is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BLOCK_SCALARS = ("|", ">")
 
 
 def in_brackets(node: yaml.Node) -> bool:
-    """Whether a mapping or a list is written with brackets."""
+    """Whether a mapping or a list is in flow style, with brackets."""
     return isinstance(node, yaml.CollectionNode) and bool(node.flow_style)
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes with their positions; an alias becomes a scalar at its own position."""
+    """Composes nodes with their positions; replaces each alias by a scalar at its position."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -40,7 +40,7 @@ class _Composer(yaml.SafeLoader):
 
 
 class Layout:
-    """The nodes of a YAML text, found by position or by path."""
+    """The nodes of a YAML text, with their positions."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -48,40 +48,40 @@ class Layout:
 
     @cached_property
     def root(self) -> yaml.Node | None:
-        """The document's node; None if the text is empty or has only comments."""
+        """The document's root node; None if the text is empty or has only comments."""
         node: yaml.Node | None = _Composer(self.text).get_single_node()
         return node
 
     @cached_property
     def comments(self) -> list[tuple[int, int]]:
-        """The start and end of comments, in order: from a # after a blank, outside scalars."""
+        """Start and end of each comment, in order: from a # after white space, outside scalars."""
         scalars = sorted(self._scalars(self.root))
-        found: list[tuple[int, int]] = []
-        place = 0
-        while (place := self.text.find("#", place)) >= 0:
-            before = bisect.bisect_right(scalars, (place, len(self.text))) - 1
-            if before >= 0 and place < scalars[before][1]:
-                place = scalars[before][1]
-            elif place == 0 or self.text[place - 1].isspace():
-                found.append((place, self.line_end(place)))
-                place = found[-1][1]
+        comments: list[tuple[int, int]] = []
+        position = 0
+        while (position := self.text.find("#", position)) >= 0:
+            before = bisect.bisect_right(scalars, (position, len(self.text))) - 1
+            if before >= 0 and position < scalars[before][1]:
+                position = scalars[before][1]
+            elif position == 0 or self.text[position - 1].isspace():
+                comments.append((position, self.line_end(position)))
+                position = comments[-1][1]
             else:
-                place += 1
-        return found
+                position += 1
+        return comments
 
     def has_comment(self, start: int, end: int) -> bool:
         """Whether a comment begins between two positions."""
-        place = bisect.bisect_left(self.comments, (start, start))
-        return place < len(self.comments) and self.comments[place][0] < end
+        index = bisect.bisect_left(self.comments, (start, start))
+        return index < len(self.comments) and self.comments[index][0] < end
 
     def entry(self, data: Any, path: Path) -> tuple[int, yaml.Node] | None:
-        """Returns where the entry at a path begins, and the node of its value.
+        """Returns the start of the entry at a path, and the node of its value.
 
         Args:
-            data: the data of the text.
+            data: the parsed data of the text.
 
         Returns:
-            None if the text itself has no such entry: it comes from an alias or a merged mapping.
+            None if the entry is not in the text, but comes from an alias or a merged mapping.
         """
         node, start = self.root, 0
         for depth, name in enumerate(path):
@@ -95,15 +95,15 @@ class Layout:
                 names = identities(path[:depth], data)
                 if name not in names:
                     return None
-                place = names.index(name)
-                node, data = node.value[place], data[place]
+                index = names.index(name)
+                node, data = node.value[index], data[index]
                 start = node.start_mark.index
             else:
                 return None
         return (start, node) if node is not None else None
 
     def end(self, node: yaml.Node) -> int:
-        """Returns where a node's own text ends, without blanks, comments or lines after it."""
+        """Returns the end of a node's text, without trailing white space and comments."""
         start, end = node.start_mark.index, int(node.end_mark.index)
         if isinstance(node, yaml.ScalarNode):
             if node.style in _BLOCK_SCALARS:
@@ -115,33 +115,33 @@ class Layout:
         return self.end(last[1] if isinstance(node, yaml.MappingNode) else last)
 
     def dash(self, item: yaml.Node) -> int | None:
-        """Returns where the dash of a block list's item is; None if it cannot be found."""
+        """Returns the position of the dash before a list item; None if it cannot be found."""
         start = item.start_mark.index
         line = self.line_start(start)
-        found = re.fullmatch(r"[ \t]*(?:-[ \t]+)*(-)[ \t]+", self.text[line:start])
-        while found is None and line > 0:  # then it is in a line above
+        match = re.fullmatch(r"[ \t]*(?:-[ \t]+)*(-)[ \t]+", self.text[line:start])
+        while match is None and line > 0:  # the dash may be in a line above
             end = line - 1
             line = self.line_start(end)
-            found = re.fullmatch(r"[ \t]*(?:-[ \t]+)*(-)(?:[ \t]+#.*|\s*)", self.text[line:end])
-        return line + found.start(1) if found else None
+            match = re.fullmatch(r"[ \t]*(?:-[ \t]+)*(-)(?:[ \t]+#.*|\s*)", self.text[line:end])
+        return line + match.start(1) if match else None
 
-    def column(self, place: int) -> int:
-        """Returns how far a position is from the start of its line."""
-        return place - self.line_start(place)
+    def column(self, position: int) -> int:
+        """Returns the distance of a position from the start of its line."""
+        return position - self.line_start(position)
 
-    def line_start(self, place: int) -> int:
-        """Returns where a position's line begins."""
-        return self.text.rfind("\n", 0, place) + 1
+    def line_start(self, position: int) -> int:
+        """Returns the start of a position's line."""
+        return self.text.rfind("\n", 0, position) + 1
 
-    def line_end(self, place: int) -> int:
-        """Returns where a position's line ends, before its line break."""
-        end = self.text.find("\n", place)
+    def line_end(self, position: int) -> int:
+        """Returns the end of a position's line, before its line break."""
+        end = self.text.find("\n", position)
         end = len(self.text) if end < 0 else end
-        return end - 1 if end > place and self.text[end - 1] == "\r" else end
+        return end - 1 if end > position and self.text[end - 1] == "\r" else end
 
-    def next_line(self, place: int) -> int:
-        """Returns where the line after a position's line begins."""
-        end = self.text.find("\n", place)
+    def next_line(self, position: int) -> int:
+        """Returns the start of the line after a position's line."""
+        end = self.text.find("\n", position)
         return len(self.text) if end < 0 else end + 1
 
     def _scalars(self, node: yaml.Node | None) -> list[tuple[int, int]]:
@@ -158,58 +158,58 @@ class Layout:
         return [span for part in parts for span in self._scalars(part)]
 
 
-# Items of these lists get a blank line between them.
+# Lists whose items are separated by a blank line.
 _SPACED = frozenset({"sources", "tables", "models"})
 
 
 class EditRefused(Exception):
-    """Reports that the wanted data needs edits of entries that are not codegen's."""
+    """Raised if the text cannot be edited to contain the data without losing other content."""
 
 
 class Edits:
-    """Collects the edits that bring a text to the wanted data."""
+    """Collects the edits that change a text from its current data to new data."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._found: list[tuple[tuple[int, int, bool], str]] = []
+        self._edits: list[tuple[tuple[int, int, bool], str]] = []
 
-    def bringing(self, now: Mapping[Any, Any], then: Mapping[Any, Any]) -> str:
-        """Returns the text after all edits, from its data `now` to the data `then`."""
+    def apply(self, old: Mapping[Any, Any], new: Mapping[Any, Any]) -> str:
+        """Returns the text after all edits from the data `old` to the data `new`."""
         root, text = self.layout.root, self.layout.text
         if root is None or isinstance(root, yaml.ScalarNode):
-            place = len(text)
+            end = len(text)
             gap = [""] if text and not text.endswith("\n") else []
-            self._note(place, place, self._block([*gap, *lines(dict(then))], 0))
-        elif not self._inside(root, now, then, ()):
+            self._add_edit(end, end, self._format_block([*gap, *lines(dict(new))], 0))
+        elif not self._edit_inside(root, old, new, ()):
             raise EditRefused
-        pieces, place = [], 0
-        for (start, end, _), written in sorted(self._found, key=lambda edit: edit[0]):
-            if start < place:
+        pieces, position = [], 0
+        for (start, end, _), written in sorted(self._edits, key=lambda edit: edit[0]):
+            if start < position:
                 raise EditRefused
-            pieces += [text[place:start], written]
-            place = end
-        return "".join([*pieces, text[place:]])
+            pieces += [text[position:start], written]
+            position = end
+        return "".join([*pieces, text[position:]])
 
     def _mapping(
-        self, node: yaml.MappingNode, now: Mapping[Any, Any], then: Mapping[Any, Any], path: Path
+        self, node: yaml.MappingNode, old: Mapping[Any, Any], new: Mapping[Any, Any], path: Path
     ) -> bool:
-        """Edits inside a mapping; returns False, without edits, if it must be rewritten whole."""
+        """Edits inside a mapping; returns False, without edits, if it must be rewritten."""
         pairs = {key.value: (key, value) for key, value in node.value}
-        kept = [key for key in then if key in now and key in pairs]
-        gone = [key for key in now if key not in then]
+        kept = [key for key in new if key in old and key in pairs]
+        removed_keys = [key for key in old if key not in new]
         first = node.value[0][0].start_mark.index
-        if self._needs_rewrite(node, first, kept, gone, then):
+        if self._needs_rewrite(node, first, kept, removed_keys, new):
             return False
-        for key in gone:
+        for key in removed_keys:
             if key not in pairs:
-                raise EditRefused  # it comes from another mapping, by `<<`
+                raise EditRefused  # the key comes from another mapping, by `<<`
             self._remove(node.value, [k.value for k, _ in node.value].index(key))
         for key in kept:
-            if not same(now[key], then[key]):
-                self._change_pair(node, pairs[key], now[key], then[key], (*path, str(key)))
+            if not same(old[key], new[key]):
+                self._change_pair(node, pairs[key], old[key], new[key], (*path, str(key)))
         column = self.layout.column(first)
         previous = None
-        for key, value in then.items():
+        for key, value in new.items():
             if key in kept:
                 previous = pairs[key][1]
             elif in_brackets(node):
@@ -219,18 +219,20 @@ class Edits:
         return True
 
     def _sequence(
-        self, node: yaml.SequenceNode, now: list[Any], then: list[Any], path: Path
+        self, node: yaml.SequenceNode, old: list[Any], new: list[Any], path: Path
     ) -> bool:
-        """Edits inside a list of named items; returns False, without edits, to rewrite it whole."""
-        names = identities(path, now)
-        items = dict(zip(names, zip(node.value, now, strict=True), strict=True))
-        wanted = dict(zip(identities(path, then), then, strict=True))
+        """Edits inside a list of named items; returns False, without edits, to rewrite it."""
+        names = identities(path, old)
+        items = dict(zip(names, zip(node.value, old, strict=True), strict=True))
+        wanted = dict(zip(identities(path, new), new, strict=True))
         kept = [name for name in wanted if name in items]
-        gone = [place for place, name in enumerate(names) if name not in wanted]
-        first = node.value[0].start_mark.index if in_brackets(node) else self._dash(node.value[0])
-        if self._needs_rewrite(node, first, kept, gone, then):
+        removed_keys = [place for place, name in enumerate(names) if name not in wanted]
+        first = (
+            node.value[0].start_mark.index if in_brackets(node) else self._find_dash(node.value[0])
+        )
+        if self._needs_rewrite(node, first, kept, removed_keys, new):
             return False
-        for place in gone:
+        for place in removed_keys:
             self._remove([(item, item) for item in node.value], place, listed=True)
         for name in kept:
             item, value = items[name]
@@ -252,56 +254,56 @@ class Edits:
         node: yaml.CollectionNode,
         first: int,
         kept: Sequence[Any],
-        gone: Sequence[Any],
-        then: Sequence[Any] | Mapping[Any, Any],
+        removed_keys: Sequence[Any],
+        new: Sequence[Any] | Mapping[Any, Any],
     ) -> bool:
-        """Whether a container must be rewritten whole, because its entries cannot be edited."""
+        """Whether a container must be rewritten, because its entries cannot be edited."""
         if in_brackets(node):
-            return bool(gone) or not kept
-        return not then or not (kept or self._begins_line(first))
+            return bool(removed_keys) or not kept
+        return not new or not (kept or self._begins_line(first))
 
-    def _inside(self, node: yaml.Node, now: Any, then: Any, path: Path) -> bool:
-        """Edits inside a container, if it stays one of the same kind; returns whether it did."""
+    def _edit_inside(self, node: yaml.Node, old: Any, new: Any, path: Path) -> bool:
+        """Edits inside a container; returns False if it must be rewritten instead."""
         if not node.value:
             return False
-        if isinstance(node, yaml.MappingNode) and isinstance(then, Mapping):
-            return self._mapping(node, now, then, path)
-        if isinstance(node, yaml.SequenceNode) and isinstance(then, list) and is_keyed(path):
-            return self._sequence(node, now, then, path)
+        if isinstance(node, yaml.MappingNode) and isinstance(new, Mapping):
+            return self._mapping(node, old, new, path)
+        if isinstance(node, yaml.SequenceNode) and isinstance(new, list) and is_keyed(path):
+            return self._sequence(node, old, new, path)
         return False
 
     def _change_pair(
         self,
         parent: yaml.MappingNode,
         pair: tuple[yaml.Node, yaml.Node],
-        now: Any,
-        then: Any,
+        old: Any,
+        new: Any,
         path: Path,
     ) -> None:
         key, value = pair
-        if self._inside(value, now, then, path):
+        if self._edit_inside(value, old, new, path):
             return
         scalar = isinstance(value, yaml.ScalarNode)
         in_flow = in_brackets(parent) or (in_brackets(value) and bool(value.value))
-        written = flow(then) if in_flow else in_line(key.value, then)
+        written = flow(new) if in_flow else in_line(key.value, new)
         start, end = value.start_mark.index, self.layout.end(value)
         if written is not None and (in_flow or scalar):
             blank = "" if self.layout.text[start - 1].isspace() else " "
-            self._note(start, end, blank + written)
+            self._add_edit(start, end, blank + written)
             return
         colon = self.layout.text.index(":", key.end_mark.index) + 1
-        below = self._block(["", *lines({key.value: then})[1:]], key.start_mark.column)
-        self._note(colon, end, f" {written}" if written else below.rstrip("\r\n"))
+        below = self._format_block(["", *lines({key.value: new})[1:]], key.start_mark.column)
+        self._add_edit(colon, end, f" {written}" if written else below.rstrip("\r\n"))
 
     def _change_item(
-        self, parent: yaml.SequenceNode, node: yaml.Node, now: Any, then: Any, path: Path
+        self, parent: yaml.SequenceNode, node: yaml.Node, old: Any, new: Any, path: Path
     ) -> None:
-        if self._inside(node, now, then, path):
+        if self._edit_inside(node, old, new, path):
             return
         start, end = node.start_mark.index, self.layout.end(node)
-        written = [line[2:] for line in lines([then])]
-        in_block = self._behind(written, node.start_mark.column)
-        self._note(start, end, flow(then) if in_brackets(parent) else in_block)
+        written = [line[2:] for line in lines([new])]
+        in_block = self._join_after(written, node.start_mark.column)
+        self._add_edit(start, end, flow(new) if in_brackets(parent) else in_block)
 
     def _insert(
         self,
@@ -311,92 +313,92 @@ class Edits:
         column: int,
         spaced: bool = False,
     ) -> None:
-        """Adds lines after an entry, or before the first."""
+        """Inserts lines after `previous`, or before the first entry if there is none."""
         if previous is not None:
             place = self.layout.next_line(self.layout.end(previous))
-            text = self._block([*([""] if spaced else []), *written], column)
+            text = self._format_block([*([""] if spaced else []), *written], column)
             if not self.layout.text[:place].endswith("\n"):
                 text = self.layout.newline + text.removesuffix(self.layout.newline)
-            self._note(place, place, text)
+            self._add_edit(place, place, text)
             return
-        text = self._block([*written, *([""] if spaced else [])], column)
+        text = self._format_block([*written, *([""] if spaced else [])], column)
         if self._begins_line(first):
             first = self.layout.line_start(first)
         else:
             text = text[column:] + " " * column
-        self._note(first, first, text, before=True)
+        self._add_edit(first, first, text, before=True)
 
     def _insert_in_flow(self, previous: yaml.Node | None, first: int, written: str) -> None:
         if previous is not None:
             place = self.layout.end(previous)
-            self._note(place, place, f", {written}")
+            self._add_edit(place, place, f", {written}")
         else:
-            self._note(first, first, f"{written}, ", before=True)
+            self._add_edit(first, first, f"{written}, ", before=True)
 
     def _remove(
         self, entries: list[tuple[yaml.Node, yaml.Node]], place: int, listed: bool = False
     ) -> None:
-        """Removes an entry of a block with its lines; comments above it stay."""
+        """Removes the lines of an entry in block style; comments above it stay."""
         first, last = entries[place]
-        start = self._dash(first) if listed else first.start_mark.index
+        start = self._find_dash(first) if listed else first.start_mark.index
         if self._begins_line(start):
             line = self.layout.line_start(start)
-            self._note(line, self.layout.next_line(self.layout.end(last)), "")
-        elif place + 1 < len(entries) and not listed:  # after a dash: the next one moves up
-            self._note(start, entries[place + 1][0].start_mark.index, "")
+            self._add_edit(line, self.layout.next_line(self.layout.end(last)), "")
+        elif place + 1 < len(entries) and not listed:  # after a dash, the next entry moves up
+            self._add_edit(start, entries[place + 1][0].start_mark.index, "")
         else:
             raise EditRefused
 
     def _begins_line(self, place: int) -> bool:
         return not self.layout.text[self.layout.line_start(place) : place].strip()
 
-    def _dash(self, item: yaml.Node) -> int:
+    def _find_dash(self, item: yaml.Node) -> int:
         found = self.layout.dash(item)
         if found is None:
             raise EditRefused
         return found
 
-    def _block(self, written: list[str], column: int) -> str:
-        """Joins lines, indented to a column, each with a line end; empty ones stay empty."""
-        shown = (" " * column + line if line else "" for line in written)
-        return "".join(line + self.layout.newline for line in shown)
+    def _format_block(self, written: list[str], column: int) -> str:
+        """Joins lines, each indented to a column and with a line break; empty lines stay empty."""
+        indented = (" " * column + line if line else "" for line in written)
+        return "".join(line + self.layout.newline for line in indented)
 
-    def _behind(self, written: list[str], column: int) -> str:
-        """Joins lines whose first one is at its column already."""
-        return self._block(written, column)[column:].removesuffix(self.layout.newline)
+    def _join_after(self, written: list[str], column: int) -> str:
+        """Joins lines for a position that is already at the column of the first line."""
+        return self._format_block(written, column)[column:].removesuffix(self.layout.newline)
 
-    def _note(self, start: int, end: int, text: str, before: bool = False) -> None:
-        # An addition after an entry sorts ahead of one before the next entry.
-        self._found.append(((start, end, before), text))
+    def _add_edit(self, start: int, end: int, text: str, before: bool = False) -> None:
+        # At one position, an insertion after an entry precedes an insertion before the next entry.
+        self._edits.append(((start, end, before), text))
 
 
-# As in dbt: the C parser, if PyYAML was built with it.
+# Like dbt, use the C parser if PyYAML has it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_REMEDY = "Correct it, or delete the file to have it written again; nothing was changed"
+_REMEDY = "Correct the file, or delete it to have it written again; nothing was changed"
 
 
 class YamlText:
-    """A text that holds one YAML mapping, or nothing yet.
+    """A text that contains one YAML mapping, or is empty.
 
     Args:
         where: the file, for errors.
 
     Raises:
-        SpecError: if it is something else.
+        SpecError: if the text is anything else.
     """
 
     def __init__(self, text: str, where: str) -> None:
-        self._mark = text[: text.startswith("\ufeff")]  # of files from Windows
+        self._mark = text[: text.startswith("\ufeff")]  # of some Windows editors
         self.text = text.removeprefix(self._mark)
         self.layout = Layout(self.text)
         try:
             data = yaml.load(self.text, Loader=_Loader)
-            same(data, data)  # ends, unless an alias refers to what it is part of
+            same(data, data)  # RecursionError if an alias refers to its own container
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise _not_yaml(error, where) from None
         if data is not None and not isinstance(data, dict):
             raise SpecError(
-                "it is not a mapping, as a dbt properties file is", where=where, remedy=_REMEDY
+                "it is not a mapping, unlike a dbt properties file", where=where, remedy=_REMEDY
             )
         self.data: dict[Any, Any] = data or {}
 
@@ -405,28 +407,28 @@ class YamlText:
         return Counter(self.text[start:end].rstrip() for start, end in self.layout.comments)
 
     def has_comment(self, path: Path, removed: bool) -> bool:
-        """Whether there is a comment within what `path` names.
+        """Whether the entry at `path` contains a comment.
 
         Args:
-            removed: also counts a comment at the end of its last line.
+            removed: whether a comment at the end of the last line counts too.
         """
-        found = self.layout.entry(self.data, path)
-        if found is None:
+        entry = self.layout.entry(self.data, path)
+        if entry is None:
             return False
-        start, node = found
+        start, node = entry
         end = self.layout.end(node)
         return self.layout.has_comment(start, self.layout.line_end(end) if removed else end)
 
-    def brought_to(self, target: Mapping[Any, Any]) -> str:
-        """Returns the text, edited to hold `target`.
+    def update_to(self, target: Mapping[Any, Any]) -> str:
+        """Returns the text, edited to contain the data `target`.
 
         Raises:
-            EditRefused: if that takes more than adding, replacing and removing entries.
+            EditRefused: if adding, replacing and removing entries is not enough.
         """
         if same(self.data, target):
             return self._mark + self.text
         try:
-            result = YamlText(Edits(self.layout).bringing(self.data, target), "the result")
+            result = YamlText(Edits(self.layout).apply(self.data, target), "the result")
         except SpecError:
             raise EditRefused from None
         if not same(result.data, target) or self.comments() - result.comments():
@@ -439,5 +441,5 @@ def _not_yaml(error: Exception, where: str) -> SpecError:
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem = getattr(error, "problem", None) or "it cannot be parsed"
     if isinstance(error, RecursionError):
-        problem = "it is nested too deeply, or an alias refers to what it is part of"
-    return SpecError(f"not YAML that can be read: {problem}", where=place, remedy=_REMEDY)
+        problem = "it is nested too deeply, or an alias refers to its own container"
+    return SpecError(f"not valid YAML: {problem}", where=place, remedy=_REMEDY)

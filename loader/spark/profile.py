@@ -23,7 +23,7 @@ import yaml
 
 from loader.error_report import did_you_mean, one_error
 from loader.errors import SpecError
-from loader.spec.document import refuse_bombs
+from loader.spec.document import refuse_large_aliases
 from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, excerpt, is_secret_key, url_secrets
 
@@ -174,13 +174,13 @@ def _read(path: Path) -> dict[str, Any]:
         loader = yaml.SafeLoader(path.read_text("utf-8-sig"))
         node = loader.get_single_node()
         if node is not None:
-            refuse_bombs(node)
+            refuse_large_aliases(node)
         profiles = loader.construct_document(node) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         bomb = error.problem if "alias" in (error.problem or "") else ""
         raise SpecError(
-            f"not YAML that can be read{f': {bomb}' if bomb else ''}",
+            f"not valid YAML{f': {bomb}' if bomb else ''}",
             where=f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path),
             remedy="Correct the YAML there; put values with {{ … }} in quotes",
         ) from None
@@ -440,7 +440,7 @@ class Renderer:
             return default
         raise _RenderError(
             f"the environment variable {name} is not set",
-            f"{did_you_mean(name, self.env)} Set it, or give a default: "
+            f"{did_you_mean(name, self.env)} Set it, or add a default: "
             f"env_var('{name}', '…')".strip(),
         )
 

@@ -1,1 +1,1 @@
-"""The spec: the document as it is written, its variables expanded, its options validated."""
+"""The spec: parses its YAML, expands variables, validates options and redacts secrets."""

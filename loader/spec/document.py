@@ -1,4 +1,4 @@
-"""Reads a spec file's YAML without losing anything: exact texts, duplicate keys, line numbers."""
+"""Parses a spec's YAML: preserves the text of cursors and secrets, and rejects duplicate keys."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import yaml
 from loader.errors import SpecError
 from loader.spec.redaction import is_secret_key
 
-_MOST_VALUES = 100_000  # that aliases may stand for; a spec of a thousand tables has fewer
-_LONGEST_NUMBER = 1_000  # digits
-_MISFIT = "this value is not what its `!!` tag says"
-# Cursors and secrets keep the text they were written with: YAML would make 2025-01-01 a date,
-# 1.50 a float and the password 0123 the number 83.
-_EXACT_KEYS = frozenset({"initial_cursor"})
+_MAX_VALUES = 100_000  # after aliases are expanded; a spec of a thousand tables has fewer
+_MAX_DIGITS = 1_000
+_TAG_MISMATCH = "this value does not have the type of its `!!` tag"
+# Keys whose values stay text, like those of secrets: YAML would parse 2025-01-01 as a date, 1.50 as
+# a float and the password 0123 as the number 83.
+_TEXT_KEYS = frozenset({"initial_cursor"})
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Document:
 
     Attributes:
         number: its position in the file, from 1.
-        value: its content: dicts (all keys are strings), lists and scalars.
+        value: its content as dicts with string keys, lists and scalars.
     """
 
     number: int
@@ -34,10 +34,10 @@ class Document:
 
 
 def read_documents(text: str, where: str) -> list[Document]:
-    """Returns the documents of a YAML file that are not empty.
+    """Returns the documents of a YAML file, without empty ones.
 
     Raises:
-        SpecError: if it is not YAML, repeats a key or has an alias of itself; names the line.
+        SpecError: if the text is not YAML, repeats a key or has a recursive alias; with the line.
     """
     documents = []
     try:
@@ -47,7 +47,7 @@ def read_documents(text: str, where: str) -> list[Document]:
             number += 1
             node = loader.get_node()
             assert node is not None  # check_node returned True
-            refuse_bombs(node)
+            refuse_large_aliases(node)
             value = loader.construct_document(node)
             if value is not None:
                 documents.append(Document(number, value))
@@ -68,10 +68,10 @@ def read_documents(text: str, where: str) -> list[Document]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML with the scalars of YAML 1.2, which CloudQuery reads too.
+    """PyYAML with the scalar types of YAML 1.2, as CloudQuery reads them.
 
-    No timestamps, no base-60 numbers (`22:22` is a string), no leading-zero octals; only true and
-    false are booleans, so that Norway (`no`) stays a country.
+    It has no timestamps, no base-60 numbers (`22:22` is a string) and no octals with a leading
+    zero. Only true and false are booleans, so `no` (Norway) stays a string.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as PyYAML declares it
@@ -80,11 +80,11 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError):  # `!!int abc`
-            raise _misfit(node) from None
+            raise _tag_mismatch(node) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         if not isinstance(node, yaml.MappingNode):  # `!!map [a]`
-            raise _misfit(node)
+            raise _tag_mismatch(node)
         _refuse_duplicates(node)
         self.flatten_mapping(node)
         mapping: dict[Hashable, Any] = {}
@@ -94,13 +94,15 @@ class _Loader(yaml.SafeLoader):
                     None, None, "a key must be a string", key_node.start_mark
                 )
             key = key_node.value
-            exact = key in _EXACT_KEYS or is_secret_key(key)
+            is_text = key in _TEXT_KEYS or is_secret_key(key)
             mapping[key] = (
-                self._exact(value_node) if exact else self.construct_object(value_node, deep=True)
+                self._construct_text(value_node)
+                if is_text
+                else self.construct_object(value_node, deep=True)
             )
         return mapping
 
-    def _exact(self, node: yaml.Node) -> Any:
+    def _construct_text(self, node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null":
             if not node.tag.startswith("tag:yaml.org,2002:"):
                 return self.construct_object(node)
@@ -108,13 +110,13 @@ class _Loader(yaml.SafeLoader):
         return self.construct_object(node, deep=True)
 
 
-def _misfit(node: yaml.Node) -> yaml.constructor.ConstructorError:
-    return yaml.constructor.ConstructorError(None, None, _MISFIT, node.start_mark)
+def _tag_mismatch(node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, _TAG_MISMATCH, node.start_mark)
 
 
 def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = node.value
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _MAX_DIGITS:
         raise yaml.constructor.ConstructorError(
             None, None, f"a number of {len(text):,} digits", node.start_mark
         )
@@ -150,22 +152,22 @@ def _refuse_duplicates(node: yaml.MappingNode) -> None:
         seen.add(key_node.value)
 
 
-def refuse_bombs(node: yaml.Node) -> None:
+def refuse_large_aliases(node: yaml.Node) -> None:
     """Refuses aliases that contain themselves, or that expand a few bytes into millions of values.
 
     Raises:
-        yaml.MarkedYAMLError: names the place.
+        yaml.MarkedYAMLError: with the position.
     """
     sizes: dict[int, int | None] = {}  # None while a node is being measured
 
     def size(node: yaml.Node) -> int:
         if id(node) in sizes:
-            known = sizes[id(node)]
-            if known is None:
+            measured = sizes[id(node)]
+            if measured is None:
                 raise yaml.constructor.ConstructorError(
                     None, None, "an alias refers to a value that contains it", node.start_mark
                 )
-            return known
+            return measured
         sizes[id(node)] = None
         children: list[yaml.Node] = []
         if isinstance(node, yaml.SequenceNode):
@@ -173,9 +175,9 @@ def refuse_bombs(node: yaml.Node) -> None:
         elif isinstance(node, yaml.MappingNode):
             children = [part for pair in node.value for part in pair]
         sizes[id(node)] = total = 1 + sum(map(size, children))
-        if total > _MOST_VALUES and total > 10 * len(sizes):
+        if total > _MAX_VALUES and total > 10 * len(sizes):
             raise yaml.constructor.ConstructorError(
-                None, None, f"its aliases stand for {total:,} values", node.start_mark
+                None, None, f"its aliases expand to {total:,} values", node.start_mark
             )
         return total
 
@@ -186,23 +188,23 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
-    # PyYAML's own words for these quote the file, and that may be a password without quotes.
-    if problem == _MISFIT:
-        remedy = "Remove the tag: values need none"
+    # PyYAML's messages for these errors quote the file, which may show an unquoted password.
+    if problem == _TAG_MISMATCH:
+        remedy = "Remove the tag: values need no tags"
     elif "undefined alias" in problem or "alias" in (error.context or ""):
-        problem = "`*` begins an alias, and there is no such anchor"
+        problem = "`*` begins an alias, but its anchor does not exist"
         remedy = "Put the value in quotes"
     elif "could not determine a constructor" in problem or "tag" in problem:
-        problem = "`!` begins a tag, and there is no such tag"
+        problem = "`!` begins a tag, but this tag does not exist"
         remedy = "Put the value in quotes"
     elif "cannot start any token" in problem:
         remedy = "Put the value in quotes; indent with spaces, not tabs"
     elif "mapping values are not allowed" in problem:
         remedy = "Check the indentation; put a value that contains `: ` in quotes"
-    elif "aliases stand for" in problem:
-        remedy = "Write the values out; the limit is there because a few lines can fill memory"
+    elif "aliases expand to" in problem:
+        remedy = "Write the values without aliases; the limit protects against filling memory"
     elif "a number of" in problem:
         remedy = "Put it in quotes if it is a string"
     elif "twice" in problem:
         remedy = "Keep one of them"
-    return SpecError(f"not YAML that can be read: {problem}", where=place, remedy=remedy)
+    return SpecError(f"not valid YAML: {problem}", where=place, remedy=remedy)

@@ -13,7 +13,7 @@ from loader.duration import Lookback
 from loader.error_report import did_you_mean, one_error
 from loader.errors import SpecError
 from loader.spec.document import Document, read_documents
-from loader.spec.expansion import Expansion, Plugin, names_in
+from loader.spec.expansion import Expansion, Plugin, list_names
 from loader.spec.options import TableOptions
 from loader.spec.plugins import (
     SCHEME,
@@ -157,7 +157,7 @@ def _load(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
         raise one_error(expansion.errors, str(path))
     for document in expanded:
         redactor.add(*_secrets(document.value))
-        redactor.keep_readable(*names_in(document.value))
+        redactor.keep_readable(*list_names(document.value))
     return _validate(expanded, path, folder, redactor, needs_source)
 
 
@@ -261,7 +261,7 @@ def _outer_errors(document: Document, where: str) -> list[SpecError]:
         SpecError(
             "unknown key",
             where=f"{where}, {key}",
-            remedy=did_you_mean(str(key), ("kind", "spec")) or "Known here: kind, spec",
+            remedy=did_you_mean(str(key), ("kind", "spec")) or "Valid keys: kind, spec",
         )
         for key in value
         if key not in ("kind", "spec")

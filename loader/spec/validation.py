@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into ours: the key, the mistake and the remedy."""
+"""Translates pydantic's errors into loader errors with key, problem and remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _MISSING = "this key is missing"
 _LIST = ("must be a list", "Write a list, for example [a, b]")
 _KEYS = ("must have keys and values", "Write `key: value`, indented below it")
-# By pydantic's error type, up to the first underscore: the problem, and the remedy.
+# Problem and remedy by pydantic's error type up to the first underscore.
 _TYPES = {
     "bool": ("must be true or false", "Write true or false"),
     "int": ("must be a whole number", "Write a whole number"),
@@ -33,7 +33,7 @@ _TYPES = {
 
 
 class OptionError(ValueError):
-    """Raised by a validator of an options model to give its own remedy."""
+    """An error with a remedy, for validators of options models to raise."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -46,13 +46,13 @@ def validate_options(
     """Validates `value` as `model`; reports all mistakes at once.
 
     Args:
-        model: the pydantic model; a connector's own options too.
-        value: the value in the spec, already expanded.
-        where: the file, the document and the key that holds `value`.
-        redactor: keeps secrets out of the error.
+        model: the pydantic model, which may be a connector's.
+        value: the expanded value of the spec.
+        where: the file, the document and the key of `value`.
+        redactor: removes secrets from the error.
 
     Raises:
-        SpecError: names each key, what is wrong with it and what to write.
+        SpecError: with key, problem and remedy of each mistake.
     """
     errors = validation_errors(model, value, where, redactor)
     if isinstance(errors, model):
@@ -69,15 +69,15 @@ def validation_errors(
         return model.model_validate(value)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found = [_build_error(each, model, value, where, redactor) for each in details]
-        # pydantic reports a value that fits no member of a union once per member: keep the first.
-        # A key that is missing because it is misspelt is reported as the misspelling only.
-        misspelt = {one.where.rpartition(".")[0] + one.remedy for one in found if one.remedy}
+        errors = [_build_error(each, model, value, where, redactor) for each in details]
+        # For a union, pydantic reports an error for each member: only the first is used. A misspelt
+        # key is reported as unknown and, if it is required, as missing: the latter is dropped.
+        misspelt = {each.where.rpartition(".")[0] + each.remedy for each in errors if each.remedy}
         first: dict[str, SpecError] = {}
-        for one in found:
-            level, _, key = one.where.rpartition(".")
-            if not (one.what == _MISSING and f"{level}Did you mean `{key}`?" in misspelt):
-                first.setdefault(one.where, one)
+        for each in errors:
+            level, _, key = each.where.rpartition(".")
+            if not (each.what == _MISSING and f"{level}Did you mean `{key}`?" in misspelt):
+                first.setdefault(each.where, each)
         return list(first.values())
 
 
@@ -85,7 +85,7 @@ def _build_error(
     detail: ErrorDetails, model: type[BaseModel], value: Any, where: str, redactor: Redactor
 ) -> SpecError:
     kind = detail["type"]
-    keys = _real_keys(detail["loc"], value, absent_last=kind in ("missing", "extra_forbidden"))
+    keys = _find_keys(detail["loc"], value, absent_last=kind in ("missing", "extra_forbidden"))
     secret = any(isinstance(key, str) and is_secret_key(key) for key in keys)
     shown = "" if secret else redact_foreign(_format_value(detail["input"]))
     what, remedy = _explain(detail, model, keys, shown)
@@ -103,19 +103,22 @@ def _explain(
     if kind == "extra_forbidden":
         known = list_known_keys(model, keys[:-1])
         near = did_you_mean(str(keys[-1]), known)
-        return "unknown key", near or f"Known here: {', '.join(known) or 'none'}"
+        return "unknown key", near or f"Valid keys: {', '.join(known) or 'none'}"
     if kind == "missing":
         return _MISSING, f"Add `{keys[-1]}: …`"
     if kind == "literal_error":
         near = did_you_mean(shown.strip("'"), _literals(context)) if shown else ""
         given = f", not {shown}" if shown else ""
-        return f"must be {context['expected']}{given}", near or "Write one of them"
+        return f"must be {context['expected']}{given}", near or "Write one of these values"
     if kind == "value_error":
         error = context.get("error")
         remedy = error.remedy if isinstance(error, OptionError) else "Correct the value"
         return str(error), remedy
     if kind in ("too_short", "string_too_short"):
-        return "must not be empty", "Name at least one" if kind == "too_short" else "Write a value"
+        return (
+            "must not be empty",
+            "Write at least one value" if kind == "too_short" else "Write a value",
+        )
     given = f", not {shown}" if shown else ""
     family, _, rest = kind.partition("_")
     if family in _TYPES and rest in ("type", "parsing", "from_float", "parsing_size"):
@@ -132,7 +135,7 @@ def _literals(context: Mapping[str, Any]) -> list[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a short scalar as it was given; nothing if it could be long or hold secrets."""
+    """Returns a short scalar as text; an empty text if the value may be long or contain secrets."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -142,8 +145,8 @@ def _format_value(value: Any) -> str:
     return repr(value) if isinstance(value, str) and len(value) <= 60 else ""
 
 
-def _real_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
-    """Returns the keys of a pydantic location that are in the file, without validators' names."""
+def _find_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
+    """Returns the keys of a pydantic location that exist in the file; drops names of validators."""
     parts = list(loc)
     keys: list[str | int] = []
     for i, part in enumerate(parts):
@@ -158,11 +161,11 @@ def _real_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tu
 
 
 def list_known_keys(model: type[BaseModel], keys: Iterable[str | int]) -> list[str]:
-    """Returns the keys that `model` knows at the path `keys`, as written in a spec."""
-    found: list[Any] = [model]
+    """Returns the valid keys of `model` at the path `keys`, as written in a spec."""
+    types: list[Any] = [model]
     for key in keys:
-        found = [inner for each in found for inner in _below(each, key)]
-    models = [each for each in found if isinstance(each, type) and issubclass(each, BaseModel)]
+        types = [inner for each in types for inner in _list_types_below(each, key)]
+    models = [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
     return [name for each in models for name in _fields(each)]
 
 
@@ -170,8 +173,8 @@ def _fields(model: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
-def _below(annotation: Any, key: str | int) -> list[Any]:
-    """Returns the types that may stand below `key` of a value of type `annotation`."""
+def _list_types_below(annotation: Any, key: str | int) -> list[Any]:
+    """Returns the possible types of the value at `key` in a value of type `annotation`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         inner = _fields(annotation).get(str(key))
         return [] if inner is None else _members(inner)

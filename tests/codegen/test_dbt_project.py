@@ -40,10 +40,10 @@ def test_an_output_belongs_to_the_project_above_it(tmp_path: Path) -> None:
 
 
 def test_no_project_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"there is no dbt project beside the spec.*--output"):
+    with pytest.raises(SpecError, match=r"there is no dbt project next to the spec.*--output"):
         DbtProject.find(tmp_path, None)
     _write(tmp_path / "dbt_project.yml", "name: [")
-    with pytest.raises(SpecError, match="not YAML that can be read"):
+    with pytest.raises(SpecError, match="not valid YAML"):
         DbtProject.find(tmp_path, None)
 
 

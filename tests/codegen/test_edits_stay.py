@@ -154,7 +154,7 @@ def _comments(text: str) -> list[str]:
 
 def _merged(base: Data, text: str, new: Data) -> str:
     mine = YamlText(text, "sources.yml")
-    return mine.brought_to(ThreeWay(mine.has_comment).merge(base, mine.data, new))
+    return mine.update_to(ThreeWay(mine.has_comment).merge(base, mine.data, new))
 
 
 @settings(max_examples=150, deadline=None)

@@ -23,7 +23,7 @@ AT = CursorField("updated_at", CursorType.TIMESTAMPTZ)
 def table(name: str, *columns: str, **facts: Any) -> Table:
     listed = tuple(Column(column, "string") for column in ("id", *columns))
     known: dict[str, Any] = {"source": "shop", "schema": "raw", "key": ("id",), "cursor": AT}
-    return Table(asked=name, name=name, columns=listed, **{**known, **facts})
+    return Table(spec_name=name, name=name, columns=listed, **{**known, **facts})
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Project:
         for file in made.files:
             if file.text is not None:
                 self.files[file.name] = file.text
-        self.memory = Manifest.from_json(made.memory.to_json(), "codegen.json")
-        assert self.memory == made.memory
+        self.memory = Manifest.from_json(made.manifest.to_json(), "codegen.json")
+        assert self.memory == made.manifest
         return made
 
     def edit(self, file: str, wrong: str, right: str) -> None:
@@ -62,7 +62,7 @@ class Project:
 
 
 def whats(made: Generated) -> dict[str, str]:
-    return {file.name: file.what for file in made.files}
+    return {file.name: file.status for file in made.files}
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_what_the_project_declares_itself_is_left_to_it() -> None:
     assert set(project.files) == {"sources.yml"}
     assert set(project.tables()) == {"items"}
     assert made.notes == [
-        ("shop.orders", "already declared in models/shop.yml, and left there"),
+        ("shop.orders", "already declared in models/shop.yml, so not declared again"),
         ("shop.orders", "models/orders.sql builds it already: no latest model"),
         ("shop.items", "models/items.sql builds it already: no latest model"),
     ]
@@ -253,7 +253,7 @@ def test_a_schema_beyond_the_variable_is_named() -> None:
 
 def test_nothing_is_written_for_nothing() -> None:
     made = Project().codegen()
-    assert (made.files, made.notes, made.memory) == ([], [], Manifest())
+    assert (made.files, made.notes, made.manifest) == ([], [], Manifest())
 
 
 @pytest.mark.parametrize("text", ["sources: [", "- a", "a: b: c", "just a text", "\t- x: 1"])
@@ -277,7 +277,7 @@ def test_aliases_that_leave_no_safe_place_are_told(project: Project) -> None:
     made = project.codegen(table("orders"), select=True)
     assert project.files["sources.yml"] == mine
     assert whats(made)["sources.yml"] == "kept"
-    assert any("no safe place" in note for _, note in made.notes)
+    assert any("cannot be added safely" in note for _, note in made.notes)
 
 
 def test_without_the_memory_nothing_is_overwritten(project: Project) -> None:

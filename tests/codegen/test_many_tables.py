@@ -126,7 +126,9 @@ def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Datab
         "shop_plain_3_latest.sql": "left out",
         "shop_plain_4_latest.sql": "updated",
     }
-    assert any(w.startswith("shop.plain_6: left out, as it has not been") for w in again.warnings)
+    assert any(
+        w.startswith("shop.plain_6: left out, because it has not been") for w in again.warnings
+    )
     assert strict in (folder / "sources.yml").read_text()
     assert "Those who buy" in (folder / "models.yml").read_text()
     assert (folder / "shop_plain_2_latest.sql").read_text() == mine["shop_plain_2_latest.sql"]
@@ -175,7 +177,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
     broken = project.loader("codegen")
     assert (broken.code, [path.name for path in folder.iterdir()]) == (2, ["models.yml"])
     [told] = broken.errors
-    assert "models.yml:2:1: not YAML that can be read" in told
+    assert "models.yml:2:1: not valid YAML" in told
     assert told.endswith("nothing was changed")
 
     (folder / "models.yml").unlink()
@@ -186,7 +188,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
     unknown = project.loader("codegen", "--select", "shop.orders", "--history", "shop.order")
     assert (unknown.code, list(folder.iterdir())) == (2, [])
     [told] = unknown.errors
-    assert "no selected table is called 'shop.order'. Did you mean `shop.orders`?" in told
+    assert "no selected table matches 'shop.order'. Did you mean `shop.orders`?" in told
 
     config = str(project.folder / "loader.yml")
     shown = CliRunner().invoke(main, ["-c", config, "codegen", "-s", "shop.orders", "--dry-run"])
@@ -201,7 +203,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
         "source shop, tables: the source has no table 'missing'"
     ]
     assert partly.warnings == [
-        "shop.later: left out, as it has not been synced yet: `loader run`, and codegen again"
+        "shop.later: left out, because it has not been synced yet: run `loader run`, then codegen"
     ]
     assert set(_files(partly)) == {
         "sources.yml",

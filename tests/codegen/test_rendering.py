@@ -23,7 +23,7 @@ UPDATED_AT = CursorField("updated_at", CursorType.TIMESTAMPTZ)
 def _table(**facts: Any) -> Table:
     known: dict[str, Any] = {
         "source": "shop",
-        "asked": "orders",
+        "spec_name": "orders",
         "name": "orders",
         "schema": "raw",
         "columns": (Column("order_id", "int"), Column("updated_at", "timestamp")),
@@ -195,7 +195,7 @@ def test_a_new_file_is_laid_out_for_people() -> None:
         "",
         "sources:",
         "  - name: shop",
-        "    description: What `loader run` appended from the source shop.",
+        "    description: Rows that `loader run` appended from the source shop.",
         "    schema: raw",
         "    config:",
         "      loaded_at_field: _cq_sync_time",

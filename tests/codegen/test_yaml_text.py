@@ -13,7 +13,7 @@ from loader.errors import SpecError
 
 
 def brought(text: str, target: dict[str, Any]) -> str:
-    result = YamlText(text, "a.yml").brought_to(target)
+    result = YamlText(text, "a.yml").update_to(target)
     assert yaml.safe_load(result) == target
     return result
 
@@ -87,7 +87,7 @@ def test_what_hangs_on_an_anchor_is_not_changed_for_others() -> None:
     )
     one = {"sources": [{"name": "a", "tables": both}, {"name": "b", "tables": [{"name": "x"}]}]}
     with pytest.raises(EditRefused):
-        YamlText(text, "a.yml").brought_to(one)
+        YamlText(text, "a.yml").update_to(one)
 
 
 def test_an_entry_is_removed_with_its_lines_only() -> None:

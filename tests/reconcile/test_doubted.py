@@ -35,7 +35,7 @@ def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
     assert (missed(ran, "shop.notes"), line(ran, "shop.notes")["status"]) == (wanted, "differs")
     assert project.rows("select count(*) from raw.notes") == [(20,)]
     assert any(
-        "nothing was repaired: 3 of its 20 rows are gone" in text and "--allow-deletes" in text
+        "nothing was repaired: 3 of its 20 rows are missing" in text and "--allow-deletes" in text
         for text in ran.warnings
     )
     ran = reconcile(project, "--repair", "--allow-deletes")

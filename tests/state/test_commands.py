@@ -176,7 +176,9 @@ def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + json.dumps(fresh).encode())  # as Windows' Notepad saves it
     done = shop.loader("state", "import", str(file))
     assert done.code == 0, done.text
-    assert "shop.fresh: the spec has no such table, so no run uses this cursor" in done.text
+    assert (
+        "shop.fresh: the spec does not contain this table, so no run uses its cursor" in done.text
+    )
     assert [e["table"] for e in shop.loader("state", "list").events] == [
         "shop.fresh",
         "shop.orders",

@@ -420,10 +420,10 @@ def test_a_run_goes_on_in_a_new_java_process(project: Project, postgres_database
         text, _ = process.communicate(timeout=240)
     assert process.returncode == 1, text
     ended = "Spark's Java process ended by SIGKILL, perhaps for lack of memory"
-    assert text.count(f"warning: {ended}: in a new one, the run goes on") == 2, text
+    assert text.count(f"warning: {ended}: the run continues in a new one") == 2, text
     assert "then each of these alone: shop.slow, shop.slow2" in text
     [error] = [line for line in text.splitlines() if line.startswith("error: ")]
-    alone = f"error: table shop.slow3: {ended}, while this table alone was in work. "
+    alone = f"error: table shop.slow3: {ended}, while only this table was being synced. "
     assert error.startswith(alone), text
     for unclear in ("Traceback", "ERROR:", "Errno", "state table", "py4j"):
         assert unclear not in text
@@ -435,7 +435,7 @@ def test_a_run_goes_on_in_a_new_java_process(project: Project, postgres_database
         ("slow2", "synced"),
         ("slow3", "failed"),
     ]
-    assert "while this table alone was in work" in ledger[2][2]
+    assert "while only this table was being synced" in ledger[2][2]
     assert project.run().table("shop.slow3")["appended"] == 1200
     assert [_visible(project, name) for name in names] == [1200] * 3
 

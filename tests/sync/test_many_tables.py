@@ -83,22 +83,22 @@ def test_a_spec_made_by_looking_at_the_database_runs(
     source = JdbcSource("shop", options, project.spark, project.folder)
     tables, told = describe_tables(source)
     assert tables == [
-        "# '${HOME}': read it through a view with a plainer name",
-        "# '@@plugins.lake.connection': read it through a view with a plainer name",
+        "# '${HOME}': create a view with a simpler name, and load that",
+        "# '@@plugins.lake.connection': create a view with a simpler name, and load that",
         "- a",
         '- "it\'s: #1"',
         '- "y"',
         '- "😀"',
-        "# views, which need a cursor and a key of yours: v",
+        "# views, for which you must choose cursor and key: v",
     ]
     assert told == [
-        "a: {cursor_field: last_update} # named like a time of update; key: id",
-        '"it\'s: #1": {cursor_field: "Modified On"} # named like a time of update, without an '
-        "index; key: id",
-        '"y": {cursor_field: xmin} # no time of update found; dates and times seen: birth_date; no '
-        "primary key",
-        '"😀": {cursor_field: "updated_😀"} # named like a time of update, without an index; key: '
-        "id",
+        "a: {cursor_field: last_update} # its name suggests a time of update; key: id",
+        '"it\'s: #1": {cursor_field: "Modified On"} # its name suggests a time of '
+        "update, without an index; key: id",
+        '"y": {cursor_field: xmin} # no column with a time of update; columns with dates '
+        "and times: birth_date; no primary key",
+        '"😀": {cursor_field: "updated_😀"} # its name suggests a time of update, without '
+        "an index; key: id",
     ]
     text = render_spec(url, tables, told).replace("schema: raw", f"schema: {project.schema}")
     text = text.replace("profile: strandline", f"profiles_dir: {ROOT / 'profiles'}")

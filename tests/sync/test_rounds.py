@@ -9,7 +9,7 @@ from typing import Any
 from loader.cli.console import Output
 from loader.cli.daemon import Daemon
 from loader.cli.dbt_build import Build
-from loader.cli.run_once import Wanted
+from loader.cli.run_once import RunRequest
 from loader.cli.settings import Settings, open_pipeline
 from loader.errors import LoaderError
 from tests.services import Database, Postgres
@@ -60,7 +60,7 @@ def looped(project: Project, script: Script, build: Build | None = None) -> int:
     """Runs the loop until the script ends; returns the exit code."""
     settings = Settings(project.folder / "loader.yml", "json", output=script)
     with open_pipeline(settings) as pipeline:
-        wanted = Wanted(build=build)
+        wanted = RunRequest(build=build)
         loop = Daemon(settings, pipeline, wanted, every=script.every, stopped=script.stop)
         code = loop.run()
     assert script.actions == [], f"not all came about: {script.rounds}"
@@ -233,7 +233,7 @@ def test_one_run_and_its_build(project: Project, postgres_database: Database) ->
         1,
         [
             "dbt build: nothing in the project matches --select nosuch. Correct the arguments "
-            "after `--`; `dbt ls` lists what there is"
+            "after `--`; `dbt ls` lists all nodes"
         ],
     )
 
@@ -248,8 +248,9 @@ def test_one_run_and_its_build(project: Project, postgres_database: Database) ->
     assert (other.code, other.errors) == (
         2,
         [
-            "--build, --target: the target cluster is not the loader's, embedded. One process has "
-            "one Spark: set it in the destination of loader.yml, or run `dbt build` by itself"
+            "--build, --target: the target cluster differs from the loader's, embedded. One "
+            "process has one Spark: set it in the destination of loader.yml, or run `dbt build` by "
+            "itself"
         ],
     )
     assert project.rows("select count(*) from raw.orders") == [(2,)]

@@ -78,7 +78,7 @@ def _one_error(result: Result) -> str:
         ("updated_at}", "updated_at, lookback: soon}", "orders.lookback: "),
         ("user: tide", "time_zone: Atlantis", "time_zone: there is no time zone 'Atlantis'. Use"),
         ("[lake]", "[pond]", "there is no destination 'pond'. There are: lake"),
-        ("kind: source", "kind source", "not YAML"),
+        ("kind: source", "kind source", "not valid YAML"),
     ],
 )
 def test_a_mistake_in_the_spec(tmp_path: Path, wrong: str, right: str, told: str) -> None:
@@ -100,7 +100,7 @@ def test_a_missing_variable(tmp_path: Path) -> None:
         (None, "there is no such spec file. Run `loader init`"),
         ("", "the spec is empty. Delete it, and run `loader init`"),
         ("just a text", "a document must have the keys `kind` and `spec`"),
-        ("kind: source\n spec: {a: b\n- x", "not YAML that can be read"),
+        ("kind: source\n spec: {a: b\n- x", "not valid YAML"),
     ],
 )
 def test_a_spec_that_is_none(tmp_path: Path, text: str | None, told: str) -> None:
@@ -113,7 +113,7 @@ def test_a_mistyped_command_or_option(tmp_path: Path) -> None:
     nested = _loader(tmp_path, SPEC, "state", "shwo", "shop.orders")
     assert "Did you mean 'show'?" in nested.output
     table = _loader(tmp_path, SPEC, "run", "shop.orders")
-    assert "unexpected argument 'shop.orders'. Choose tables with --select" in table.output
+    assert "unexpected argument 'shop.orders'. To select tables, use --select" in table.output
     option = _loader(tmp_path, SPEC, "run", "--selec", "x")
     assert (option.exit_code, "--select" in option.output) == (2, True)
 
@@ -172,7 +172,7 @@ def test_an_option_of_all_commands_behind_one_says_where_it_stands(
 ) -> None:
     refused = _loader(tmp_path, None, *given)
     assert refused.exit_code == 2
-    told = f"It stands before the command: `loader {given[-1]} … {given[0]}`"
+    told = f"Put it before the command: `loader {given[-1]} … {given[0]}`"
     assert told in refused.output
 
 
@@ -223,7 +223,7 @@ def test_a_command_that_cannot_be_imported_breaks_no_other(
     for given in (("broken",), ("broken", "--fast", "orders"), ("broken", "--help")):
         told = _one_error(_loader(tmp_path, None, *given))
         assert "cannot be imported from broken_plugin:command: ModuleNotFoundError" in told
-        assert told.endswith("Install broken again, or remove it")
+        assert told.endswith("Reinstall or uninstall broken")
     help_ = _loader(tmp_path, None, "--help")
     assert help_.exit_code == 0
     assert re.search(r"broken +Cannot be imported\.", help_.output)

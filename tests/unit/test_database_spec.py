@@ -83,7 +83,7 @@ def test_urls_and_a_spec_that_loads(
 )
 def test_what_is_no_url_is_one_error_that_does_not_show_it(url: str) -> None:
     with pytest.raises(
-        SpecError, match="no URL of a database that the loader can look at"
+        SpecError, match="this is not a URL of PostgreSQL, MariaDB or MySQL"
     ) as error:
         DatabaseUrl.parse(url, ENV)
     assert "4711" not in str(error.value)

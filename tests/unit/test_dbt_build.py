@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loader.cli.console import Output
-from loader.cli.dbt_build import Build, _runner, redact_log
+from loader.cli.dbt_build import Build, _create_runner, redact_log
 from loader.spark.profile import Profile, load_profile
 from loader.spec.redaction import Redactor
 
@@ -83,7 +83,7 @@ def test_what_dbt_prints_and_logs_has_no_secret(
     command = ["parse", "--project-dir", str(project), "--profiles-dir", str(project)]
     command += ["--log-path", str(project / "logs"), "--no-use-colors", "--no-partial-parse"]
     with redact_log():
-        assert _runner().invoke(command).success
+        assert _create_runner().invoke(command).success
     log = (project / "logs/dbt.log").read_text()
     for text in (capsys.readouterr().out, log):
         assert "it is *** of shop" in text

@@ -129,9 +129,9 @@ def test_one_line_of_what_java_says_tells_why(said: str, why: str) -> None:
 
 _SIGNALLED = """
 import signal, sys, time
-from loader.cli.signals import unwinding
+from loader.cli.signals import unwind_on_signal
 from loader.spark import jvm
-with unwinding():
+with unwind_on_signal():
     jvm.begin({"spark.master": "local[1]"})
     print(jvm._begun[0]._gateway.process.pid, flush=True)
     signal.raise_signal(signal.SIGTERM)

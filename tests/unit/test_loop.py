@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loader.cli import daemon as looping
-from loader.cli.daemon import Daemon, rest_after
+from loader.cli.daemon import Daemon, backoff_seconds
 from loader.cli.dbt_build import _find_option_value
 from loader.errors import LoaderError, SpecError, TableError
 from loader.spec.spec import load_spec
@@ -97,7 +97,7 @@ def test_the_secrets_of_the_running_spec_are_hidden_whatever_was_refused_since()
 def test_a_rest_grows_to_five_minutes_or_one_interval(
     failures: int, every: float, seconds: float
 ) -> None:
-    assert rest_after(failures, every) == seconds
+    assert backoff_seconds(failures, every) == seconds
 
 
 @pytest.mark.parametrize(

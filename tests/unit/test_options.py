@@ -87,7 +87,7 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ({"url": "x", "kind": "zz"}, "spec.spec.kind: must be a whole number"),
         (
             {"url": "x", "zzz": 1},
-            "Known here: url, user, password, port, token, kind, table_options",
+            "Valid keys: url, user, password, port, token, kind, table_options",
         ),
     ],
 )

@@ -161,14 +161,14 @@ def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None
     [
         ("", "holds no profiles. Delete it, and run `loader init`"),
         ("a: {{ b }}", "profiles.yml:1:"),
-        ("a: b: c", "profiles.yml:1:5: not YAML that can be read"),
-        ("a: &a [*a]", "profiles.yml:1:4: not YAML that can be read: an alias refers to a value"),
+        ("a: b: c", "profiles.yml:1:5: not valid YAML"),
+        ("a: &a [*a]", "profiles.yml:1:4: not valid YAML: an alias refers to a value"),
         (
             "a: &a [x]\n"
             + "\n".join(
                 f"{n}: &n{n} [{', '.join([f'*n{n - 1}'] * 9)}]" for n in range(1, 40)
             ).replace("*n0", "*a"),
-            "its aliases stand for",
+            "its aliases expand to",
         ),
         ("- a", "holds no profiles"),
         ("strandline: 5", "there is no profile 'strandline'"),

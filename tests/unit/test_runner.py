@@ -66,5 +66,5 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
         ("source liar", "liar"),
         ("shop.orders", "shop"),
     ]
-    assert "while this source was asked for its tables" in str(outcomes[0].error)
+    assert "while the list of this source's tables was read" in str(outcomes[0].error)
     assert len(warnings) == 1

@@ -12,7 +12,7 @@ import pytest
 
 _PREPARED = """
 import os, signal, threading, time
-from loader.cli.signals import stopping
+from loader.cli.signals import stop_on_signal
 stopped = threading.Event()
 """
 _ROUNDS = """
@@ -31,7 +31,7 @@ def stop():
 for _ in range(10):
     stopped.clear()
     sender = threading.Thread(target=signals, args=(signal.SIGTERM, signal.SIGINT, signal.SIGTERM))
-    with stopping(stop, list):
+    with stop_on_signal(stop, list):
         sender.start()
         while not stopped.is_set():
             with lock:
@@ -42,7 +42,7 @@ print("ended in order")
 _WAITING = """
 from loader.spark.interruption import interruptible
 ended = threading.Event()
-with stopping(list, list):
+with stop_on_signal(list, list):
     with interruptible(lambda: print("not me", flush=True)):
         pass
     with interruptible(ended.set):
@@ -63,7 +63,7 @@ start()
 """
 _TWICE = """
 from loader.spark.temporary_files import private_folder
-with stopping(stopped.set, list), private_folder("secrets") as folder:
+with stop_on_signal(stopped.set, list), private_folder("secrets") as folder:
     print(folder, flush=True)
     try:
         while True:
@@ -73,12 +73,12 @@ with stopping(stopped.set, list), private_folder("secrets") as folder:
 """
 _UNWOUND = """
 import sys
-from loader.cli.signals import unwinding
+from loader.cli.signals import unwind_on_signal
 from loader.spark.interruption import interruptible
 from loader.spark.temporary_files import private_folder
 number = int(sys.argv[1])
-with unwinding():
-    with stopping(stopped.set, list):
+with unwind_on_signal():
+    with stop_on_signal(stopped.set, list):
         os.kill(os.getpid(), number)
         print(stopped.wait(5), flush=True)
         with interruptible(lambda: print("begins nothing", flush=True)):
@@ -102,7 +102,9 @@ def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
 def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     """Once a moment has passed: somebody has lost patience."""
     script = (
-        _PREPARED.replace("import stopping", "import stopping\nimport loader.cli.signals as own")
+        _PREPARED.replace(
+            "import stop_on_signal", "import stop_on_signal\nimport loader.cli.signals as own"
+        )
         + "own.AT_ONCE = 0.1\n"
         + _TWICE
     )

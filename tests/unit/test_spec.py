@@ -181,7 +181,11 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
                 "document 1 (source shop), spec.tabels: unknown key. Did you mean `tables`?",
             ],
         ),
-        ("tables: [orders]", "tables: []", ["spec.tables: must not be empty. Name at least one"]),
+        (
+            "tables: [orders]",
+            "tables: []",
+            ["spec.tables: must not be empty. Write at least one value"],
+        ),
         (
             "tables: [orders]",
             "tables: orders",
@@ -195,7 +199,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
             "x: 1",
             [
                 "spec.destinations: this key is missing",
-                "spec.x: unknown key. Known here: name, version",
+                "spec.x: unknown key. Valid keys: name, version",
             ],
         ),
         ("destinations: [lake]", "destinations: []", ["spec.destinations: must not be empty"]),
@@ -361,7 +365,7 @@ def test_the_same_name_twice(tmp_path: Path) -> None:
         ("kind: source", "document 1, spec: this key is missing. Add `spec:`"),
         ("kind: source\nspec: x", "document 1, spec: must have keys and values"),
         ("kind: [a]\nspec: {name: x}", "unknown kind ['a']"),
-        ("a: b: c", "loader.yml:1:5: not YAML that can be read: mapping values are not allowed"),
+        ("a: b: c", "loader.yml:1:5: not valid YAML: mapping values are not allowed"),
         (LAKE, "loader.yml: there is no source. Add a document with `kind: source`"),
     ],
 )

@@ -61,12 +61,12 @@ def test_a_table_is_found(given: str, key: str) -> None:
     [
         (
             "orders",
-            "2 tables are called 'orders'. Name one with its source: depot.orders, ",
+            "2 tables are called 'orders'. Write the name with its source: depot.orders, ",
         ),
         ("gone.parts", "there is no state for 'gone.parts'. Did you mean `depot.parts`?"),
         ("ordres", "there is no state for 'ordres'. Did you mean `orders`?"),
         ("depot.prats", "there is no state for 'depot.prats'. Did you mean `depot.parts`?"),
-        ("*", "there is no state for '*'. `loader state list` shows what there is"),
+        ("*", "there is no state for '*'. `loader state list` shows the stored cursors"),
         ("shop.../x", "'../x' contains '/', which a table or schema name must not"),
     ],
 )

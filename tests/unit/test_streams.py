@@ -73,7 +73,7 @@ class Worked:
 
 CLOSED = "| (exec <&-; true)"
 LOST = "error: standard output: it cannot be written: "
-WORK = "The command did its work without it; `loader status` shows the tables"
+WORK = "The command itself succeeded; `loader status` shows the tables"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

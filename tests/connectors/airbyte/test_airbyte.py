@@ -441,7 +441,7 @@ def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
         assert "cannot be asked for" in " ".join(ran.errors), (command, ran.text)
     assert len(program.calls()) == 1
     ran = program.project.loader("state", "set", "api.items", "2025-01-01")
-    assert "goes on from its connector's own state" in ran.errors[0]
+    assert "resumes from its connector's state" in ran.errors[0]
     # options that only the connector could follow
     program.configure(table_options={"items": {"lookback": "1 day"}})
     ran = program.project.loader("check")
