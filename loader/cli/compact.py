@@ -149,7 +149,7 @@ def _compact_tables(
     yield from damaged.values()
     # A raw table or system table is not a snapshot, even if it cannot be read.
     known_raw = {
-        f"{pipeline.stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
+        f"{pipeline.open_stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
         for source, table in planned
     } | {f"{own.lake.schema}.{own.name}".lower() for own in list_system_tables(pipeline)}
 
@@ -250,7 +250,7 @@ def _list_raw_tables(
     by_name: dict[tuple[str, str], tuple[Lake, Raw]] = {}
     errors: dict[str, LoaderError] = {}
     for source, _ in pipeline.sources:
-        lake = pipeline.stores(source).lake
+        lake = pipeline.open_stores(source).lake
         tables, unreadable = list_raw_tables(lake)
         for table in (*tables, *unreadable):
             name = f"{source.name}.{table}"

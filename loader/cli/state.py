@@ -282,7 +282,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
             names = (source.name, *source.formerly)
             try:
                 pipeline.prepare(source)
-                stores = pipeline.stores(source)
+                stores = pipeline.open_stores(source)
                 tables, unreadable = raw_tables(stores, names)
                 batches = stores.ledger.batches(names)
             except Exception as error:
@@ -393,7 +393,7 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
     _refuse_impossible(table)
     for source, _ in pipeline.sources:
         if source.name == name and dot and rest:
-            return pipeline.stores(source)
+            return pipeline.open_stores(source)
     names = [source.name for source, _ in pipeline.sources]
     raise SpecError(
         f"{table!r} is not `source.table` with a source of the spec",

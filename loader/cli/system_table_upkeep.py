@@ -98,7 +98,7 @@ def _iterate_tables(pipeline: Pipeline) -> Iterator[SystemTable]:
     from loader.sync.pushed_tables import SERVER
 
     for source, _ in pipeline.sources:
-        stores = pipeline.stores(source)
+        stores = pipeline.open_stores(source)
         order = "table_name asc nulls first, batch asc nulls first"
         yield SystemTable(stores.lake, LEDGER, OF_LEDGER, order)
         yield SystemTable(stores.lake, RECONCILED, OF_RECONCILED)
@@ -168,7 +168,7 @@ def list_backends(pipeline: Pipeline) -> list[SharedBackend]:
         by_backend.setdefault(source.state_place, []).append(source)
     return [
         SharedBackend(
-            pipeline.stores(sources[0]),
+            pipeline.open_stores(sources[0]),
             tuple(name for source in sources for name in (source.name, *source.formerly)),
         )
         for sources in by_backend.values()

@@ -135,7 +135,7 @@ def describe_tables(
         yield from part.problems
         for plan in part.plans:
             try:
-                if not pipeline.stores(part.spec).lake.exists(plan.lake_table):
+                if not pipeline.open_stores(part.spec).lake.exists(plan.lake_table):
                     yield NotSynced(plan.name)
                     continue
                 table = _table(pipeline, part, plan)
@@ -148,7 +148,7 @@ def describe_tables(
 
 
 def _table(pipeline: Pipeline, part: PlannedSource, plan: TablePlan) -> Table:
-    lake = pipeline.stores(part.spec).lake
+    lake = pipeline.open_stores(part.spec).lake
     return Table(
         source=plan.sharers[0] if plan.is_shared else plan.source,
         spec_name=plan.table.ref.name,

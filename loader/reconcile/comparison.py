@@ -18,7 +18,7 @@ from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
 from loader.lake.schema_evolution import ColumnMapping, conform
 from loader.lake.type_widening import bare
-from loader.rows.bookkeeping import DELETED, HASH, tombstone
+from loader.rows.bookkeeping import DELETED, HASH, is_tombstone
 from loader.rows.version_order import quote_name, version_column
 from loader.rows.window import Window
 from loader.sources.contents import (
@@ -32,7 +32,7 @@ from loader.sources.contents import (
     is_wanted,
     sum_buckets,
 )
-from loader.sync.ownership import own_rows
+from loader.sync.ownership import select_own_rows
 from loader.sync.table_plan import TablePlan
 
 UPDATE = "missed update"
@@ -172,7 +172,7 @@ class Comparison:
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
         # If deleted_field was set or removed since, a row that it marks counts as changed.
-        counts = deleted == tombstone(rows, plan.deleted)
+        counts = deleted == is_tombstone(rows, plan.deleted)
         says = f.struct(
             f.when(counts, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
             f.col(HASH),
@@ -193,7 +193,7 @@ class Comparison:
         )
 
     def _raw(self) -> DataFrame:
-        return own_rows(self.plan, self.lake.frame(self.plan.lake_table))
+        return select_own_rows(self.plan, self.lake.frame(self.plan.lake_table))
 
     def _as_source(self) -> DataFrame:
         """Returns raw in the source's columns and types, by the routes that sync rows take."""

@@ -23,7 +23,7 @@ from loader.reconcile.comparison import (
     key_names,
 )
 from loader.reconcile.verified_buckets import VerifiedBucket
-from loader.rows.bookkeeping import DELETED, HASH, tombstone
+from loader.rows.bookkeeping import DELETED, HASH, is_tombstone
 from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name
 from loader.sources.contents import KEY, Contents, KeySelection
@@ -92,7 +92,7 @@ def certain(
     same = (
         (f.col(KIND) == UPDATE)
         & row_hash(plan.table.schema).eqNullSafe(f.col(HASH))
-        & tombstone(rows, plan.deleted).eqNullSafe(f.col(DELETED))
+        & is_tombstone(rows, plan.deleted).eqNullSafe(f.col(DELETED))
     )
     gone = candidates.where(f.col(KIND) == DELETE)
     gone, changed = _sought(plan, comparison.lake.spark, snapshot, gone)

@@ -30,7 +30,7 @@ class Stamp:
     """The values that all rows of a batch have in common.
 
     Attributes:
-        deleted: the source's column that marks deleted rows; see :func:`tombstone`.
+        deleted: the source's column that marks deleted rows; see :func:`is_tombstone`.
     """
 
     source: str
@@ -59,12 +59,12 @@ def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
         f.col(SEQUENCE) if is_numbered else f.monotonically_increasing_id().alias(SEQUENCE),
         row_hash(source_rows.schema).alias(HASH),
-        (tombstone(rows, stamp.deleted) | is_deleted).alias(DELETED),
+        (is_tombstone(rows, stamp.deleted) | is_deleted).alias(DELETED),
         f.lit(stamp.generation).cast("bigint").alias(GENERATION),
     )
 
 
-def tombstone(rows: DataFrame, column: str | None) -> Column:
+def is_tombstone(rows: DataFrame, column: str | None) -> Column:
     """Returns a boolean column, never null: whether a row is a tombstone.
 
     Args:

@@ -129,7 +129,7 @@ class Cursor:
                 raise ValueError(f"{text!r} is not a date of the years 1 to 9999")
             return cls(dt.date.fromisoformat(text[:10]).isoformat(), type_)
         if type_ in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ):
-            return cls(_timestamp_text(text, type_), type_)
+            return cls(_normalize_timestamp(text, type_), type_)
         return cls(text, type_)
 
     @staticmethod
@@ -142,7 +142,7 @@ class Cursor:
     def next_microsecond(self) -> Cursor | None:
         """The time a microsecond later; None if that is after the year 9999."""
         try:
-            return Cursor(_datetime_text(self.order + dt.timedelta(microseconds=1)), self.type)
+            return Cursor(_format_datetime(self.order + dt.timedelta(microseconds=1)), self.type)
         except OverflowError:
             return None
 
@@ -179,7 +179,7 @@ class Cursor:
             # Not before the year 1, which is a common default value.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
-            text = lower.isoformat() if self.type is CursorType.DATE else _datetime_text(lower)
+            text = lower.isoformat() if self.type is CursorType.DATE else _format_datetime(lower)
             return Cursor(text, self.type)
         if self.type is CursorType.DECIMAL and lookback.steps is not None:
             return Cursor.parse(str(EXACT.subtract(self.order, lookback.steps)), self.type)
@@ -193,7 +193,7 @@ class Cursor:
         )
 
 
-def clock_now(type_: CursorType) -> Cursor | None:
+def read_clock(type_: CursorType) -> Cursor | None:
     """Returns this machine's time in UTC as a cursor; None if the type is not a time."""
     if not type_.is_time:
         return None
@@ -201,7 +201,7 @@ def clock_now(type_: CursorType) -> Cursor | None:
     return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
 
 
-def later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
+def choose_later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
     """Returns the later of two cursors of the same type; for strings, the right one.
 
     See :attr:`Cursor.order`.
@@ -229,7 +229,7 @@ def parse_stored(text: str, type_: str, where: str) -> Cursor:
         ) from None
 
 
-def _timestamp_text(text: str, type_: CursorType) -> str:
+def _normalize_timestamp(text: str, type_: CursorType) -> str:
     if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
         text += " 00:00:00"
     match = _TIMESTAMP.fullmatch(text)
@@ -248,8 +248,8 @@ def _timestamp_text(text: str, type_: CursorType) -> str:
             moment -= sign * offset
         except OverflowError:
             raise ValueError(f"{text!r} is not a timestamp of the years 1 to 9999") from None
-    return _datetime_text(moment)
+    return _format_datetime(moment)
 
 
-def _datetime_text(moment: dt.datetime) -> str:
+def _format_datetime(moment: dt.datetime) -> str:
     return moment.isoformat(sep=" ", timespec="microseconds" if moment.microsecond else "seconds")

@@ -30,13 +30,13 @@ _TIMESTAMP = rf"{_DAY}([ T]\d\d:\d\d(:\d\d(\.\d{{0,6}}0*)?)?)?"
 _ZONE = r" ?(Z|UTC|[+-]\d\d(:?\d\d)?)?"
 
 
-def data_type(name: str) -> t.DataType:
+def parse_data_type(name: str) -> t.DataType:
     """Returns the type of an entry in `column_types`."""
     decimal = DECIMAL.fullmatch(name)
     return t.DecimalType(int(decimal[1]), int(decimal[2])) if decimal else _TYPES[name]
 
 
-def cast_exactly(text: Column, wanted: t.DataType, name: str) -> Column:
+def cast_exactly(text: Column, target: t.DataType, name: str) -> Column:
     """Casts a text to a type; the read fails on values that the cast would change.
 
     A text with more digits than the type is an error, as is a date with a time of day, or a
@@ -44,28 +44,32 @@ def cast_exactly(text: Column, wanted: t.DataType, name: str) -> Column:
 
     Args:
         text: the text column.
-        wanted: a type that `column_types` supports.
+        target: a type that `column_types` supports.
         name: the column's name, for the error.
     """
-    if isinstance(wanted, t.StringType):
+    if isinstance(target, t.StringType):
         return text
     trimmed = f.trim(text)
-    value = trimmed.cast(wanted)
-    if isinstance(wanted, (t.IntegralType, t.DecimalType)):
-        if isinstance(wanted, t.IntegralType):  # Spark casts no text with an exponent to an integer
-            value = trimmed.cast(t.DecimalType(38, 0)).cast("string").cast(wanted)
-        is_exact = trimmed.rlike(_NUMBER) & (_digits(trimmed) == _digits(value.cast("string")))
-    elif isinstance(wanted, (t.FloatType, t.DoubleType)):
-        number = trimmed.rlike(_NUMBER) & (_digits(trimmed) == _digits(value.cast("string")))
+    value = trimmed.cast(target)
+    if isinstance(target, (t.IntegralType, t.DecimalType)):
+        if isinstance(target, t.IntegralType):  # Spark casts no text with an exponent to an integer
+            value = trimmed.cast(t.DecimalType(38, 0)).cast("string").cast(target)
+        is_exact = trimmed.rlike(_NUMBER) & (
+            _extract_digits(trimmed) == _extract_digits(value.cast("string"))
+        )
+    elif isinstance(target, (t.FloatType, t.DoubleType)):
+        number = trimmed.rlike(_NUMBER) & (
+            _extract_digits(trimmed) == _extract_digits(value.cast("string"))
+        )
         is_exact = number | trimmed.rlike(_SPECIAL_NUMBER)
-    elif isinstance(wanted, t.DateType):
+    elif isinstance(target, t.DateType):
         is_exact = trimmed.rlike(_DATE)
-    elif isinstance(wanted, t.TimestampNTZType):
+    elif isinstance(target, t.TimestampNTZType):
         is_exact = trimmed.rlike(f"^{_TIMESTAMP}$")
-    elif isinstance(wanted, t.TimestampType):
+    elif isinstance(target, t.TimestampType):
         is_exact = trimmed.rlike(f"^{_TIMESTAMP}{_ZONE}$")
-    elif isinstance(wanted, t.BinaryType):
-        return text.cast(wanted)
+    elif isinstance(target, t.BinaryType):
+        return text.cast(target)
     else:
         is_exact = f.lit(True)
     refusal = f.raise_error(
@@ -73,16 +77,16 @@ def cast_exactly(text: Column, wanted: t.DataType, name: str) -> Column:
             f.lit(f"{name} has the value '"),
             f.substring(text, 1, 80),
             f.lit(
-                f"', which {wanted.simpleString()} cannot store exactly: set another type for the "
+                f"', which {target.simpleString()} cannot store exactly: set another type for the "
                 f"column in column_types ({name}: string stores every value), or correct the row"
             ),
         )
     )
     exact = f.when(is_exact, value)
-    return f.when(text.isNotNull() & exact.isNull(), refusal.cast(wanted)).otherwise(exact)
+    return f.when(text.isNotNull() & exact.isNull(), refusal.cast(target)).otherwise(exact)
 
 
-def text_of(column: Column, kind: t.DataType, name: str) -> Column:
+def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
     """Casts a value to text like Spark; the read fails on bytes that are not UTF-8.
 
     Args:
@@ -96,10 +100,10 @@ def text_of(column: Column, kind: t.DataType, name: str) -> Column:
         return column.cast("string")
     text = column.cast("string")
     refusal = f.raise_error(f.lit(f"{name} has bytes that are not UTF-8: load it as binary"))
-    same = text.cast("binary") == column
-    return f.when(column.isNotNull() & ~same, refusal.cast("string")).otherwise(text)
+    is_utf8 = text.cast("binary") == column
+    return f.when(column.isNotNull() & ~is_utf8, refusal.cast("string")).otherwise(text)
 
 
-def _digits(number: Column) -> Column:
+def _extract_digits(number: Column) -> Column:
     digits = f.regexp_replace(number, r"[eE].*|[-+.]", "")
     return f.regexp_replace(digits, r"^0+|0+$", "")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import types as t
 
 
-def literal(cursor: Cursor, data_type: t.DataType) -> Column:
+def cursor_literal(cursor: Cursor, data_type: t.DataType) -> Column:
     """Returns a cursor as a literal of its column's type, with which Iceberg can prune files."""
     from pyspark.sql import functions as f  # a late import, because `loader status` needs no Spark
     from pyspark.sql import types as t

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
 from loader.rows.bookkeeping import DELETED, HASH
-from loader.rows.literal import literal
+from loader.rows.literal import cursor_literal
 from loader.rows.version_order import BATCH, GENERATION, SEQUENCE, quote_name, version_column
 from loader.rows.window import Bounds, Window
 
@@ -68,15 +68,15 @@ def flag_redelivered(
             Otherwise, call :func:`assign_generation` first.
     """
     in_window = _select_window(raw, window, bounds)
-    known = _select_comparable(raw, in_window, generations)
+    raw_rows = _select_comparable(raw, in_window, generations)
     if not key:
-        return _flag_by_multiplicity(rows, known)
+        return _flag_by_multiplicity(rows, raw_rows)
     cursor = window.cursor.name if window.cursor else None
     cursor_value = f.col(quote_name(cursor)) if cursor else f.lit(None).cast("string")
     payload = f.struct(f.col(HASH), f.col(DELETED))
     parts = [f"_cq_key_{i}" for i in range(len(key))]
     newest = (
-        known.select(
+        raw_rows.select(
             *(f.col(quote_name(name)).alias(part) for name, part in zip(key, parts, strict=False)),
             payload.alias("payload"),
             cursor_value.alias("cursor"),
@@ -147,10 +147,10 @@ def assign_generation(
         )
         .agg(f.max(GENERATION).alias("_cq_key_generation"))
     )
-    same = [f.col(quote_name(n)).eqNullSafe(f.col(p)) for n, p in zip(key, parts, strict=True)]
+    same_key = [f.col(quote_name(n)).eqNullSafe(f.col(p)) for n, p in zip(key, parts, strict=True)]
     base = f.lit(generations.base).cast("bigint")
     return (
-        rows.join(repaired, reduce(and_, same), "left")
+        rows.join(repaired, reduce(and_, same_key), "left")
         .withColumn(GENERATION, f.coalesce("_cq_key_generation", base))
         .select(*(f.col(quote_name(name)) for name in rows.columns))
     )
@@ -179,9 +179,9 @@ def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cur
     keys = new_rows.where(f.col(quote_name(cursor)).isNull()).select(
         *(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names))
     )
-    same = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
+    same_key = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
     with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())
-    return bool(with_cursor.join(f.broadcast(keys), reduce(and_, same), "left_semi").take(1))
+    return bool(with_cursor.join(f.broadcast(keys), reduce(and_, same_key), "left_semi").take(1))
 
 
 def _select_comparable(raw: DataFrame, in_window: Column, generations: Generations) -> DataFrame:
@@ -203,9 +203,9 @@ def _select_comparable(raw: DataFrame, in_window: Column, generations: Generatio
     return raw.where((generation == f.lit(generations.current)) & in_window)
 
 
-def _flag_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
+def _flag_by_multiplicity(rows: DataFrame, raw_rows: DataFrame) -> DataFrame:
     payload = f.struct(HASH, DELETED)
-    counts = known.groupBy(payload.alias("_cq_known")).agg(f.count(f.lit(1)).alias("_cq_held"))
+    counts = raw_rows.groupBy(payload.alias("_cq_known")).agg(f.count(f.lit(1)).alias("_cq_held"))
     number = f.row_number().over(Over.partitionBy(HASH, DELETED).orderBy(SEQUENCE))
     return (
         rows.withColumn("_cq_number", number)
@@ -226,5 +226,5 @@ def _select_window(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     # If the case of a column's name changes in the source, raw retains the old name.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
     column = f.col(quote_name(name))
-    above = column >= literal(floor, data_type)
+    above = column >= cursor_literal(floor, data_type)
     return above | column.isNull() if bounds.nulls else above

@@ -26,11 +26,11 @@ def row_hash(schema: t.StructType) -> Column:
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):
         value = f.col(quote_name(field.name))
-        parts += _name_parts((field.name.lower(),), value, field.dataType)
+        parts += _build_named_parts((field.name.lower(),), value, field.dataType)
     return f.xxhash64(*parts)
 
 
-def _name_parts(path: tuple[str, ...], value: Column, data_type: t.DataType) -> list[Column]:
+def _build_named_parts(path: tuple[str, ...], value: Column, data_type: t.DataType) -> list[Column]:
     # A field's name includes its path. Otherwise a struct's last field and the column after the
     # struct could swap their values without changing the hash.
     name = f.lit("\x1f".join(path))
@@ -49,7 +49,7 @@ def _build_hash_input(path: tuple[str, ...], value: Column, data_type: t.DataTyp
         parts: list[Column] = []
         for field in sorted(data_type.fields, key=lambda field: field.name.lower()):
             inner = (*path, field.name.lower())
-            parts += _name_parts(inner, value.getField(field.name), field.dataType)
+            parts += _build_named_parts(inner, value.getField(field.name), field.dataType)
         return f.when(value.isNotNull(), f.struct(*parts))
     if isinstance(data_type, t.ArrayType):
         element_type = data_type.elementType

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from loader.duration import Lookback
-from loader.rows.cursor import Cursor, CursorType, later
+from loader.rows.cursor import Cursor, CursorType, choose_later
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -176,4 +176,4 @@ def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:
         high = bounds.clock
-    return high if bounds.is_rewound and high is not None else later(stored, high)
+    return high if bounds.is_rewound and high is not None else choose_later(stored, high)

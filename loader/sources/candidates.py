@@ -8,7 +8,7 @@ from loader.rows.cursor import CursorType
 from loader.sources.interface import SourceTable
 
 MARKS = (t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType, t.NumericType)
-"""Types that a `deleted_field` can have; see :func:`loader.rows.bookkeeping.tombstone`."""
+"""Types that a `deleted_field` can have; see :func:`loader.rows.bookkeeping.is_tombstone`."""
 
 
 def suggest_cursors(table: SourceTable) -> list[str]:

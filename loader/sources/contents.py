@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loader.rows.cursor import CursorType
-from loader.rows.literal import literal
+from loader.rows.literal import cursor_literal
 from loader.rows.version_order import SEQUENCE, quote_name
 from loader.rows.window import Window
 from loader.sources.checksum import (
@@ -220,6 +220,6 @@ def is_wanted(schema: StructType, window: Window) -> Column:
     column = f.col(quote_name(cursor.name))
     inside = column.isNotNull()
     if window.low is not None and cursor.type is not CursorType.STRING:
-        inside = column >= literal(window.low, schema[cursor.name].dataType)
+        inside = column >= cursor_literal(window.low, schema[cursor.name].dataType)
         inside = f.coalesce(inside, f.lit(False))
     return inside | column.isNull() if window.nulls else inside

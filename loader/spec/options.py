@@ -104,7 +104,7 @@ class TableOptions(Strict):
         schema_changes: whether raw follows the source's columns; `freeze` refuses the table.
         column_types: the types to load columns as, instead of those that the source's would have.
         deleted_field: the column that marks deleted rows
-            (:func:`loader.rows.bookkeeping.tombstone`).
+            (:func:`loader.rows.bookkeeping.is_tombstone`).
         shared: whether other sources that also set it load the same raw table
             (:mod:`loader.sync.ownership`).
     """

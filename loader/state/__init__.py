@@ -193,7 +193,7 @@ def choose_effective_state(
     return TableState.from_json(row.value, key) if row is not None else None
 
 
-def second_writer_error(row: StateRow, where: str) -> StateError:
+def build_second_writer_error(row: StateRow, where: str) -> StateError:
     """Returns the error for the second writer of a version."""
     return StateError(
         f"version {row.version} of {row.key} exists already: another run has written it",

@@ -20,7 +20,7 @@ from loader.lake.snapshot_cache import append_and_note, get_cache
 from loader.lake.system_tables import describe_remedy
 from loader.rows.literal import text_literal
 from loader.spark.error_translation import translate_error
-from loader.state import StateBackend, StateRow, second_writer_error
+from loader.state import StateBackend, StateRow, build_second_writer_error
 from loader.state.value import format_time, parse_time
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
@@ -73,7 +73,9 @@ class LakeState(StateBackend):
             if key not in cache:
                 has_few_files = records.files() <= _FEW  # Spark reads files in parallel
                 rows = (
-                    map(_row, records.select(_COLUMNS, {"key": key}, {})) if has_few_files else None
+                    map(_parse_row, records.select(_COLUMNS, {"key": key}, {}))
+                    if has_few_files
+                    else None
                 )
                 cache[key] = _newest(rows) if rows is not None else super().latest(key)
             return list(cache[key])
@@ -91,7 +93,7 @@ class LakeState(StateBackend):
                 cache |= self._query_latest(missing)
             elif missing:
                 by_key: dict[str, list[StateRow]] = {key: [] for key in missing}
-                for row in map(_row, records.select(_COLUMNS, {}, {})):
+                for row in map(_parse_row, records.select(_COLUMNS, {}, {})):
                     if row.key in by_key:
                         by_key[row.key].append(row)
                 cache |= {key: _newest(rows) for key, rows in by_key.items()}
@@ -143,7 +145,7 @@ class LakeState(StateBackend):
         existing = {(values["key"], values["version"] or 0) for values in stored}
         for row in rows:
             if (row.key, row.version) in existing:
-                raise second_writer_error(row, self.where)
+                raise build_second_writer_error(row, self.where)
 
     def _query_latest(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
         """Returns the rows of each key's highest version, by one query."""
@@ -208,7 +210,7 @@ def _highest_version(newest: Sequence[StateRow]) -> int:
     return newest[0].version if newest else -1
 
 
-def _row(values: Mapping[str, Any]) -> StateRow:
+def _parse_row(values: Mapping[str, Any]) -> StateRow:
     at = values["updated_at"]
     return StateRow(
         values["key"],

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from loader.errors import StateError
 from loader.lake.lock_store import lock_file
 from loader.spark.safe_files import read_regular, replace_atomically
-from loader.state import StateBackend, StateRow, second_writer_error
+from loader.state import StateBackend, StateRow, build_second_writer_error
 from loader.state.value import format_time, parse_time
 
 _MAX_BYTES = 1 << 30
@@ -43,14 +43,14 @@ class LocalState(StateBackend):
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in self.folder.glob("*.json"):
                 if not _FILE_NAME.fullmatch(path.name):
-                    raise self._foreign(path)
+                    raise self._build_foreign_error(path)
             with tempfile.TemporaryFile(dir=self.folder):
                 pass  # fails now if the folder is not writable, not after the data commit
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._translate_errors():
             if key is not None:
-                return self._read(self._path(key), key)
+                return self._read(self._find_path(key), key)
             rows: list[StateRow] = []
             for path in self.folder.glob("*.json"):
                 rows += self._read(path)
@@ -62,7 +62,7 @@ class LocalState(StateBackend):
             for row in rows:
                 versions = new_rows.setdefault(row.key, self.rows(row.key))
                 if any(existing.version == row.version for existing in versions):
-                    raise second_writer_error(row, self.where)
+                    raise build_second_writer_error(row, self.where)
                 versions.append(row)
             for key, versions in new_rows.items():
                 self._replace(key, versions)
@@ -72,7 +72,7 @@ class LocalState(StateBackend):
             for key, floor in floors.items():
                 self._replace(key, [row for row in self.rows(key) if row.version >= floor])
 
-    def _path(self, key: str) -> Path:
+    def _find_path(self, key: str) -> Path:
         readable = re.sub(r"[^a-z0-9._-]+", "_", key.lower())[:80]
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return self.folder / f"{readable}-{digest}.json"
@@ -86,7 +86,7 @@ class LocalState(StateBackend):
         except FileNotFoundError:
             return []
         except UnicodeDecodeError:
-            raise self._foreign(path) from None
+            raise self._build_foreign_error(path) from None
         try:
             content: Any = json.loads(text)
             rows = [
@@ -99,9 +99,9 @@ class LocalState(StateBackend):
                 for row in content["versions"]
             ]
         except (ValueError, KeyError, TypeError):
-            raise self._foreign(path) from None
-        if path.name != self._path(content["key"]).name or key not in (None, content["key"]):
-            raise self._foreign(path)
+            raise self._build_foreign_error(path) from None
+        if path.name != self._find_path(content["key"]).name or key not in (None, content["key"]):
+            raise self._build_foreign_error(path)
         return sorted(rows, key=lambda row: -row.version)
 
     def _replace(self, key: str, rows: Sequence[StateRow]) -> None:
@@ -114,7 +114,7 @@ class LocalState(StateBackend):
             for row in sorted(rows, key=lambda row: row.version)
         ]
         text = json.dumps({"key": key, "versions": versions}, ensure_ascii=False, indent=1)
-        path = self._path(key)
+        path = self._find_path(key)
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=self.folder, prefix=".", suffix=".tmp", delete=False
         ) as file:
@@ -127,7 +127,7 @@ class LocalState(StateBackend):
                 Path(file.name).unlink(missing_ok=True)
                 raise
 
-    def _foreign(self, path: Path) -> StateError:
+    def _build_foreign_error(self, path: Path) -> StateError:
         return StateError(
             f"{path.name} is damaged, or was not written by this loader",
             where=self.where,

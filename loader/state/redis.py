@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from loader.errors import SpecError, StateError
 from loader.spec.plugins import StateStoreOptions
 from loader.spec.redaction import excerpt
-from loader.state import StateBackend, StateRow, StoreLocation, second_writer_error
+from loader.state import StateBackend, StateRow, StoreLocation, build_second_writer_error
 from loader.state.value import format_time, parse_time
 
 # Redis runs a script atomically. This one returns the number of a row whose version exists, or 0.
@@ -76,44 +76,44 @@ class RedisState(StateBackend):
             self.client.ping()
             kind = self.client.type(self.location.table)
         if kind not in ("set", "none"):
-            raise self._foreign(f"the key {self.location.table} is a {kind}")
+            raise self._build_foreign_error(f"the key {self.location.table} is a {kind}")
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._translate_errors():
             keys = [key] if key is not None else self.client.smembers(self.location.table)
             rows: list[StateRow] = []
             for each in sorted(keys):
-                members = self.client.zrevrange(self._name(each), 0, -1)
+                members = self.client.zrevrange(self._build_key(each), 0, -1)
                 rows += self._read(each, members)
         return rows
 
     def latest(self, key: str) -> list[StateRow]:
         with self._translate_errors():
-            highest: Any = self.client.zrevrange(self._name(key), 0, 0, withscores=True)
+            highest: Any = self.client.zrevrange(self._build_key(key), 0, 0, withscores=True)
             if not highest:
                 return []
             score = highest[0][1]
-            return self._read(key, self.client.zrangebyscore(self._name(key), score, score))
+            return self._read(key, self.client.zrangebyscore(self._build_key(key), score, score))
 
     def append(self, rows: Sequence[StateRow]) -> None:
         if not rows:
             return
-        names = [self.location.table, *(self._name(row.key) for row in rows)]
+        names = [self.location.table, *(self._build_key(row.key) for row in rows)]
         arguments: list[Any] = []
         for row in rows:
-            arguments += [row.key, row.version, _member(row)]
+            arguments += [row.key, row.version, _format_member(row)]
         with self._translate_errors():
             existing = int(self.client.eval(_APPEND, len(names), *names, *arguments))
         if existing:
-            raise second_writer_error(rows[existing - 1], self.where)
+            raise build_second_writer_error(rows[existing - 1], self.where)
 
     def prune(self, floors: Mapping[str, int]) -> None:
         with self._translate_errors(), self.client.pipeline(transaction=True) as pipe:
             for key, floor in floors.items():
-                pipe.zremrangebyscore(self._name(key), "-inf", f"({floor}")
+                pipe.zremrangebyscore(self._build_key(key), "-inf", f"({floor}")
             pipe.execute()
 
-    def _name(self, key: str) -> str:
+    def _build_key(self, key: str) -> str:
         return f"{self.location.table}:{key}"
 
     def _read(self, key: str, members: Sequence[str]) -> list[StateRow]:
@@ -135,13 +135,13 @@ class RedisState(StateBackend):
                 OverflowError,
                 RecursionError,
             ):
-                raise self._foreign(
-                    f"{excerpt(member, 80)!r} in the key {self._name(key)}"
+                raise self._build_foreign_error(
+                    f"{excerpt(member, 80)!r} in the key {self._build_key(key)}"
                 ) from None
             rows.append(row)
         return sorted(rows, key=lambda row: -row.version)
 
-    def _foreign(self, what: str) -> StateError:
+    def _build_foreign_error(self, what: str) -> StateError:
         return StateError(
             f"{what}, which was not written by this loader",
             where=self.where,
@@ -153,16 +153,16 @@ class RedisState(StateBackend):
         try:
             yield
         except RedisError as problem:
-            what = str(problem).strip().splitlines() or [type(problem).__name__]
+            lines = str(problem).strip().splitlines() or [type(problem).__name__]
             raise StateError(
-                excerpt(what[0], 500).rstrip(". "),
+                excerpt(lines[0], 500).rstrip(". "),
                 where=self.where,
                 remedy="Check `connection_string`, that Redis runs and accepts writes; "
                 "then run again",
             ) from problem
 
 
-def _member(row: StateRow) -> str:
+def _format_member(row: StateRow) -> str:
     content = {
         "updated_at": format_time(parse_time(row.updated_at)),
         "value": row.value,

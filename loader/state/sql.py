@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 from loader.errors import SpecError, StateError
 from loader.spec.plugins import StateStoreOptions
 from loader.spec.redaction import Redactor, excerpt
-from loader.state import StateBackend, StateRow, StoreLocation, second_writer_error
+from loader.state import StateBackend, StateRow, StoreLocation, build_second_writer_error
 from loader.state.value import format_time, parse_time
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -63,15 +63,15 @@ class SqlState(StateBackend):
 
     def prepare(self) -> None:
         with self._connect() as connection:
-            if self._columns(connection) is not None:
+            if self._read_columns(connection) is not None:
                 return
         try:
             with self.engine.begin() as connection:
                 self._table.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
             with self._connect() as connection:
-                if self._columns(connection) is None:  # else another process has created it
-                    raise self._error(problem) from problem
+                if self._read_columns(connection) is None:  # else another process has created it
+                    raise self._translate_error(problem) from problem
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         return self._query(None if key is None else self._key_is(key))
@@ -94,17 +94,17 @@ class SqlState(StateBackend):
     def _append(self, rows: Sequence[StateRow]) -> None:
         try:
             with self._connect() as connection:
-                columns = self._columns(connection) or set()
+                columns = self._read_columns(connection) or set()
                 for row in rows:
                     if connection.dialect.name == "postgresql":
                         # Without a primary key, two concurrent checks could both find no row.
                         lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(row.key, 0))
                         connection.execute(sa.select(lock))
                     if connection.execute(self._insert(row, columns)).rowcount == 0:
-                        raise second_writer_error(row, self.where)
+                        raise build_second_writer_error(row, self.where)
         except StateError as error:
             if isinstance(error.__cause__, IntegrityError) and rows:
-                raise second_writer_error(rows[0], self.where) from error.__cause__
+                raise build_second_writer_error(rows[0], self.where) from error.__cause__
             raise
 
     def prune(self, floors: Mapping[str, int]) -> None:
@@ -133,7 +133,7 @@ class SqlState(StateBackend):
 
     def _query(self, condition: sa.ColumnElement[bool] | None) -> list[StateRow]:
         with self._connect() as connection:
-            columns = self._columns(connection)
+            columns = self._read_columns(connection)
             if columns is None:
                 return []
             t = self._table
@@ -155,7 +155,7 @@ class SqlState(StateBackend):
         # Sorted here, because a database may sort by a collation.
         return sorted(rows, key=lambda row: (row.key, -row.version))
 
-    def _columns(self, connection: sa.Connection) -> set[str] | None:
+    def _read_columns(self, connection: sa.Connection) -> set[str] | None:
         """Returns the table's columns; None if the table does not exist.
 
         Raises:
@@ -182,9 +182,9 @@ class SqlState(StateBackend):
             with self.engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as problem:
-            raise self._error(problem) from problem
+            raise self._translate_error(problem) from problem
 
-    def _error(self, problem: SQLAlchemyError) -> StateError:
+    def _translate_error(self, problem: SQLAlchemyError) -> StateError:
         # The message of the driver, because SQLAlchemy adds the statement and its values.
         lines = str(getattr(problem, "orig", None) or problem).strip().splitlines()
         # With libpq, the first line has host and port, and the next one the server's answer.

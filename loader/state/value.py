@@ -101,7 +101,7 @@ class TableState:
             value: Any = json.loads(text)
             if not isinstance(value, dict) or "batch" not in value:
                 raise ValueError("it is not a JSON object with a batch")
-            _refuse_newer(_parse_count(value.get("format", FORMAT), "format", 1), key)
+            _check_format(_parse_count(value.get("format", FORMAT), "format", 1), key)
             text_of, field, mark = (value.get(k) for k in ("cursor", "cursor_field", "mark"))
             base, backfill = value.get("base_generation"), value.get("backfill")
             cursor = None
@@ -126,9 +126,9 @@ class TableState:
             )
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
-            shown = excerpt(str(text), 80)
+            stored_text = excerpt(str(text), 80)
             raise StateError(
-                f"the stored state {shown!r} was not written by this loader ({why})",
+                f"the stored state {stored_text!r} was not written by this loader ({why})",
                 where=f"state {key}",
                 remedy=_REMEDY,
             ) from None
@@ -146,7 +146,7 @@ class TableState:
             return
         format_ = value.get("format") if isinstance(value, dict) else None
         if isinstance(format_, int):
-            _refuse_newer(format_, key)
+            _check_format(format_, key)
 
     def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
         """Returns a copy with another cursor, without the mark and the digest of the old cursor."""
@@ -242,7 +242,7 @@ def format_time(time: dt.datetime) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _refuse_newer(format_: int, key: str) -> None:
+def _check_format(format_: int, key: str) -> None:
     if format_ > FORMAT:
         raise NewerStateError(
             f"a newer loader has written the stored state (its format is {format_}, this version "

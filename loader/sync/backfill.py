@@ -60,7 +60,7 @@ class Backfill:
 
         def plan_chunk(sync: TableSync, prior: PriorState) -> PlannedBatch:
             nonlocal count
-            low, high = self._range(sync.plan, prior.state)
+            low, high = self._parse_range(sync.plan, prior.state)
             range_ = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
             if not count:
                 resume_point = find_resume_point(prior.state.backfill, range_, high)
@@ -68,7 +68,7 @@ class Backfill:
                     low = _next_value(resume_point)
                     sync.warn(f"an earlier backfill was interrupted: resuming at {low.text}")
                 with localcontext(EXACT):
-                    chunks.extend(self._divide(sync.plan, sync.snapshot, low, high))
+                    chunks.extend(self._divide_range(sync.plan, sync.snapshot, low, high))
                 count = len(chunks)
             chunk_low, chunk_high = chunks.pop(0)
             number = count - len(chunks)
@@ -78,7 +78,7 @@ class Backfill:
 
         return sync_table(sync, plan_chunk)
 
-    def _range(self, plan: TablePlan, state: TableState) -> tuple[Cursor, Cursor]:
+    def _parse_range(self, plan: TablePlan, state: TableState) -> tuple[Cursor, Cursor]:
         if plan.cursor is None:
             raise TableError(
                 "a backfill needs a cursor, and the table "
@@ -105,7 +105,7 @@ class Backfill:
             )
         return low, high
 
-    def _divide(
+    def _divide_range(
         self, plan: TablePlan, snapshot: Snapshot, low: Cursor, high: Cursor
     ) -> Iterator[tuple[Cursor, Cursor]]:
         where = f"table {plan.name}, --chunk"

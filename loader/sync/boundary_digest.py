@@ -42,7 +42,7 @@ def is_unchanged(
     if stored.get("batch") != prior.state.batch or stored.get("rows") != bounds.rows:
         return False
     digest = snapshot.digest(plan.table, window, bounds.rows)
-    return _build_boundary(plan, prior.state.batch, digest) == stored
+    return _describe_boundary(plan, prior.state.batch, digest) == stored
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ def find_append_only_window(
     stored = prior.state.boundary
     if rest.rows and (stored is None or stored.get("batch") != prior.state.batch):
         return None
-    if rest.rows and _build_boundary(plan, prior.state.batch, rest) != stored:
+    if rest.rows and _describe_boundary(plan, prior.state.batch, rest) != stored:
         return None
     new_bounds = replace(bounds, rows=bounds.rows - rest.rows)
     return AppendOnlyWindow(replace(window, above=last_cursor), new_bounds, rest.rows)
 
 
 def build_boundary(
-    plan: TablePlan, snapshot: Snapshot, after: TableState, window: Window
+    plan: TablePlan, snapshot: Snapshot, state: TableState, window: Window
 ) -> Mapping[str, Any] | None:
     """Returns the digest to store for the next window; None if the source supports none.
 
@@ -104,13 +104,13 @@ def build_boundary(
         after: the state to store, with the new cursor and batch.
         window: the window that this sync reads.
     """
-    if plan.cursor is None or after.cursor is None:
+    if plan.cursor is None or state.cursor is None:
         return None
-    low = lower_bound(after.cursor, plan.initial, plan.options.lookback)
+    low = lower_bound(state.cursor, plan.initial, plan.options.lookback)
     if low is None or _may_begin_below(low, window.low):
         return None  # the digest would include rows that this sync does not read
     next_window = Window(plan.cursor, low, nulls=window.nulls, is_exhaustive=window.is_exhaustive)
-    return _build_boundary(plan, after.batch, snapshot.digest(plan.table, next_window))
+    return _describe_boundary(plan, state.batch, snapshot.digest(plan.table, next_window))
 
 
 def _may_begin_below(low: Cursor, read_from: Cursor | None) -> bool:
@@ -120,7 +120,9 @@ def _may_begin_below(low: Cursor, read_from: Cursor | None) -> bool:
     return low.type is CursorType.STRING or low.order < read_from.order
 
 
-def _build_boundary(plan: TablePlan, batch: int, digest: Digest | None) -> Mapping[str, Any] | None:
+def _describe_boundary(
+    plan: TablePlan, batch: int, digest: Digest | None
+) -> Mapping[str, Any] | None:
     if digest is None:
         return None
     # If columns, types or key change, equal rows have another meaning, so the digest must differ.

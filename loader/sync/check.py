@@ -21,7 +21,7 @@ from loader.sources.candidates import suggest_cursors, suggest_deletion_columns
 from loader.sources.interface import Snapshot, SourceTable, Window
 from loader.spark.error_translation import DatabaseError, translate_error
 from loader.spark.named_steps import step
-from loader.sync.ownership import check_origin, check_ownership, own_rows
+from loader.sync.ownership import check_origin, check_ownership, select_own_rows
 from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
@@ -42,7 +42,7 @@ def check_tables(
     where = f"source {part.spec.name}"
     try:
         # Reading the state of one table shows whether the store can be read.
-        pipeline.stores(part.spec).state.latest(part.plans[0].name)
+        pipeline.open_stores(part.spec).state.latest(part.plans[0].name)
     except Exception as error:
         yield pipeline.redact_error(error, where)
     try:
@@ -51,7 +51,7 @@ def check_tables(
                 snapshot.probe()
             for plan in part.plans:
                 try:
-                    lake = pipeline.stores(part.spec).lake
+                    lake = pipeline.open_stores(part.spec).lake
                     _check_ownership(plan, lake)
                     with step(f"{plan.name}: checking"):
                         notes = [
@@ -126,8 +126,8 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
             "exclude": "they are never read",
             "fail": "the sync will fail",
         }[plan.options.null_cursor]
-        share = f"{everything.nulls:,} of {everything.rows:,} rows"
-        notes.append(f"{share} have no {name}: {consequence}")
+        null_rows = f"{everything.nulls:,} of {everything.rows:,} rows"
+        notes.append(f"{null_rows} have no {name}: {consequence}")
     if everything.future:
         notes.append(f"{everything.future:,} rows are dated in the future")
     if everything.high is not None:
@@ -144,7 +144,7 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):
         return []
-    raw = own_rows(plan, lake.frame(plan.lake_table))
+    raw = select_own_rows(plan, lake.frame(plan.lake_table))
     if not {cursor.name, *plan.key} <= set(raw.columns):
         return []
     parts = [f.col(quote_name(name)) for name in (GENERATION, *plan.key, cursor.name)]
@@ -212,7 +212,7 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
         name = source.destinations[0]
         try:
             with step(f"destination {name}: writing a table"):
-                check_destination(pipeline.stores(source).lake, name)
+                check_destination(pipeline.open_stores(source).lake, name)
         except LoaderError as error:
             yield pipeline.redact_error(error, error.where)
 

@@ -31,7 +31,7 @@ from loader.rows.version_order import GENERATION, quote_name
 from loader.spark.session import hold_rows, plan_simply
 from loader.state import TableState
 from loader.sync.deletions import build_tombstones, correct_deleted, find_deleted
-from loader.sync.ownership import own_rows
+from loader.sync.ownership import select_own_rows
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
@@ -114,12 +114,12 @@ def extract(sync: TableSync, planned: PlannedBatch) -> Iterator[Batch]:
     began = now()
     if not _has_rows(sync, planned):
         redelivered = planned.bounds.rows if planned.is_unchanged else None
-        yield _describe(sync, planned, began, _Extracted(None, redelivered=redelivered))
+        yield _complete_batch(sync, planned, began, _Extracted(None, redelivered=redelivered))
         return
     state = planned.state
     stamp = Stamp(sync.plan.source, began, state.batch, state.generation, sync.plan.deleted)
     with _read_rows(sync, planned, stamp) as extracted:
-        batch = _describe(sync, planned, began, extracted)
+        batch = _complete_batch(sync, planned, began, extracted)
         sync.report_step("extracted")
         yield batch
 
@@ -131,7 +131,7 @@ def _has_rows(sync: TableSync, planned: PlannedBatch) -> bool:
     return planned.correction is not None or planned.bounds.rows != 0 or deletes
 
 
-def _describe(
+def _complete_batch(
     sync: TableSync, planned: PlannedBatch, began: dt.datetime, extracted: _Extracted
 ) -> Batch:
     """Completes a batch with its ledger row and its final state; no later step changes them."""
@@ -216,7 +216,7 @@ def _compare_with_raw(
     """Compares a batch's rows with raw; yields the new rows, with tombstones."""
     plan, state, keeps_redeliveries = sync.plan, planned.state, sync.plan.keeps_redeliveries
     window, bounds = planned.window, planned.bounds
-    raw = own_rows(plan, sync.lake.frame(plan.lake_table))
+    raw = select_own_rows(plan, sync.lake.frame(plan.lake_table))
     generations = Generations(state.base or state.generation, state.generation)
     if generations.base < generations.current and plan.key and not plan.is_authoritative:
         rows = assign_generation(rows, raw, plan.key, generations)

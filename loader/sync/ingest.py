@@ -137,7 +137,7 @@ class Ingest:
         )
         document._where = SERVER
         document._redactor = self._spec.redactor
-        self._refuse_namesakes(document)
+        self._check_source_name(document)
         pipeline = Pipeline(self._spec.model_copy(update={"sources": (document,)}), self._spark)
         messages, failed = [], set()
         for outcome in self._append_tables(pipeline, is_waiting, expected):
@@ -167,9 +167,9 @@ class Ingest:
     def find_owner(self, tables: Iterable[str]) -> str | None:
         """Returns the source of raw tables; None if none of them has a batch."""
         for table in map(in_the_lake, tables):
-            found = newest_commit(self._lake, table).source if self._lake.exists(table) else None
-            if found is not None:
-                return found
+            source = newest_commit(self._lake, table).source if self._lake.exists(table) else None
+            if source is not None:
+                return source
         return None
 
     def read_states(self) -> dict[str, dict[str, list[Any]]]:
@@ -183,12 +183,18 @@ class Ingest:
 
     def store_states(self, table: str, rows: Mapping[str, Sequence[Any]]) -> None:
         """Stores a table's states after its rows were appended: for each key, value and version."""
-        now = dt.datetime.now(dt.timezone.utc)
+        updated_at = dt.datetime.now(dt.timezone.utc)
         append_rows(
             self._lake,
             STATES,
             [
-                {"table_name": table, "key": key, "value": value, "version": n, "updated_at": now}
+                {
+                    "table_name": table,
+                    "key": key,
+                    "value": value,
+                    "version": n,
+                    "updated_at": updated_at,
+                }
                 for key, (value, n) in rows.items()
             ],
         )
@@ -234,29 +240,29 @@ class Ingest:
             why = pipeline.redact_error(problem, f"table {name}")
             self.watch.warn(name, f"its key was not recorded; its next sync tries again: {why}")
 
-    def _refuse_namesakes(self, source: SourceSpec) -> None:
+    def _check_source_name(self, source: SourceSpec) -> None:
         """Raises an error if a source would share tables or cursors with a source of the spec.
 
         Raises:
             TableError: if a source of the spec has the same name, and the same schema or state
                 table.
         """
-        for one in self._spec.sources:
-            if source.name not in (one.name, *one.formerly):
+        for other_source in self._spec.sources:
+            if source.name not in (other_source.name, *other_source.formerly):
                 continue
-            if self._spec.schema_of(one) == self._lake.schema:
-                what = "and loads into the same schema"
-            elif self._state_place(one) == self._state_place(source):
-                what = "and stores its cursors in the same table"
+            if self._spec.schema_of(other_source) == self._lake.schema:
+                conflict = "and loads into the same schema"
+            elif self._find_state_table(other_source) == self._find_state_table(source):
+                conflict = "and stores its cursors in the same table"
             else:
                 continue
             raise TableError(
-                f"a source of the spec is called {source.name}, too, {what}",
-                where=one.where,
+                f"a source of the spec is called {source.name}, too, {conflict}",
+                where=other_source.where,
                 remedy="Rename one of them: otherwise they would share tables or cursors",
             )
 
-    def _state_place(self, source: SourceSpec) -> tuple[str, str] | None:
+    def _find_state_table(self, source: SourceSpec) -> tuple[str, str] | None:
         """Returns the schema and name of a source's state table; None if it is not in a lake."""
         schema = self._spec.state_schema_of(source)
         return None if schema is None else (schema, source.state_table.lower())

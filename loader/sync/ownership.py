@@ -101,7 +101,7 @@ def check_same_shape(plan: TablePlan, other: TablePlan) -> None:
     Raises:
         TableError: if they differ; the message names both sources.
     """
-    _compare_shapes(plan, other.source, _shape(other))
+    _compare_shapes(plan, other.source, _describe_shape(other))
 
 
 def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
@@ -150,7 +150,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
         _compare_shapes(plan, name, shape)
 
 
-def own_rows(plan: TablePlan, raw: DataFrame) -> DataFrame:
+def select_own_rows(plan: TablePlan, raw: DataFrame) -> DataFrame:
     """Returns the plan's source's rows of a raw table: all rows, unless the table is shared."""
     return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.is_shared else raw
 
@@ -173,15 +173,15 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
     """Records in the raw table that a source shares it; the caller has locked the table."""
     if not plan.is_shared or not lake.exists(plan.lake_table):
         return
-    before = sharers(lake.handle(plan.lake_table))
+    recorded = sharers(lake.handle(plan.lake_table))
     sources = _read_sources(lake, plan, newest_commit(lake, plan.lake_table))
     unshared = [name for name, shape in sources.items() if shape is None and name != plan.source]
     if any(name not in plan.sharers for name in unshared):
         return  # `check_ownership` raises the error
-    after = {**sources, plan.source: _shape(plan)}
-    if after != before:
+    sharers_ = {**sources, plan.source: _describe_shape(plan)}
+    if sharers_ != recorded:
         lake.set_properties(
-            plan.lake_table, {SOURCES: encode_property(json.dumps(after, sort_keys=True))}
+            plan.lake_table, {SOURCES: encode_property(json.dumps(sharers_, sort_keys=True))}
         )
 
 
@@ -208,7 +208,7 @@ def _describe_options(plan: TablePlan, others: Sequence[str]) -> str:
     )
 
 
-def _shape(plan: TablePlan) -> dict[str, Any]:
+def _describe_shape(plan: TablePlan) -> dict[str, Any]:
     return {
         "cursor_field": plan.cursor.name.lower() if plan.cursor else None,
         "primary_key": sorted(name.lower() for name in plan.key),
@@ -216,7 +216,7 @@ def _shape(plan: TablePlan) -> dict[str, Any]:
 
 
 def _compare_shapes(plan: TablePlan, other: str, shape: Mapping[str, Any]) -> None:
-    own_shape = _shape(plan)
+    own_shape = _describe_shape(plan)
     for option in ("primary_key", "cursor_field"):
         if own_shape[option] != shape.get(option):
             raise TableError(
@@ -294,17 +294,17 @@ def record_origin(plan: TablePlan, lake: Lake) -> None:
         lake.exists(table)
         and _read_origin(lake, table, plan.names) != plan.table.ref.qualified_name
     ):
-        lake.set_properties(table, origin_property(plan, origins(lake.handle(table))))
+        lake.set_properties(table, build_origin_property(plan, origins(lake.handle(table))))
 
 
-def origin_property(plan: TablePlan, before: Mapping[str, str]) -> dict[str, str]:
+def build_origin_property(plan: TablePlan, recorded: Mapping[str, str]) -> dict[str, str]:
     """Returns the property of a raw table that records from which tables it is loaded.
 
     Args:
-        before: the recorded tables of its sources.
+        recorded: the recorded table of each source.
     """
-    after = {**before, plan.source: plan.table.ref.qualified_name}
-    return {ORIGINS: encode_property(json.dumps(after, sort_keys=True))}
+    tables = {**recorded, plan.source: plan.table.ref.qualified_name}
+    return {ORIGINS: encode_property(json.dumps(tables, sort_keys=True))}
 
 
 def _read_origin(lake: Lake, table: str, names: Sequence[str]) -> str:

@@ -90,9 +90,9 @@ class Pipeline:
             bound = kind(source.name, options, spark, spec.folder)
             bound.hide = spec.redactor.add
             self.sources.append((source, bound))
-            self.stores(source)  # raises now if a package is missing or an option is wrong
+            self.open_stores(source)  # raises now if a package is missing or an option is wrong
 
-    def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
+    def open_stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
         """Opens a source's stores.
 
         Args:
@@ -104,9 +104,9 @@ class Pipeline:
         lake = Lake(self.spark, self.spec.schema_of(source))
         if own_session:
             lake = self._lakes.setdefault(lake.schema, lake).for_thread()
-        return Stores(lake, self._state(source, lake), Ledger(lake))
+        return Stores(lake, self._open_state(source, lake), Ledger(lake))
 
-    def _state(self, source: SourceSpec, lake: Lake) -> StateBackend:
+    def _open_state(self, source: SourceSpec, lake: Lake) -> StateBackend:
         tables = self.spec.destination(source.destinations[0]).lake
 
         def open_lake(destination: DestinationSpec) -> Lake:
@@ -128,7 +128,7 @@ class Pipeline:
         Raises:
             StateError: if the state backend is unreachable or cannot be written.
         """
-        stores = self.stores(source)
+        stores = self.open_stores(source)
         stores.ledger.prepare()
         stores.state.prepare()
 
@@ -172,12 +172,12 @@ class Pipeline:
                 continue
             if isinstance(refs, LoaderError):
                 source_error = refs
-                named = [n for n in source.tables if not is_wildcard(n)]
-                named = [
-                    n for n in named if not select or match_selection(f"{source.name}.{n}", select)
+                listed = [n for n in source.tables if not is_wildcard(n)]
+                listed = [
+                    n for n in listed if not select or match_selection(f"{source.name}.{n}", select)
                 ]
                 refused: dict[str, LoaderError] = {
-                    TableRef(n).lake_name: source_error for n in named
+                    TableRef(n).lake_name: source_error for n in listed
                 }
                 errors = [] if refused else [source_error]
                 parts.append(PlannedSource(bound, source, errors=errors, refused=refused))
@@ -187,7 +187,7 @@ class Pipeline:
             source_names = (source.name, *source.formerly)
             is_explicit_refresh = full_refresh and bool(select)
             try:
-                lake = self.stores(source).lake
+                lake = self.open_stores(source).lake
                 takeovers = find_takeovers(lake, source_names, chosen, refs, is_explicit_refresh)
             except Exception as error:
                 source_error = self.redact_error(error, f"source {source.name}")
@@ -257,7 +257,7 @@ class Pipeline:
         return claims
 
     def _build_claim(self, source: SourceSpec, bound: Source, ref: TableRef) -> Claim:
-        shared = options_of(bound, ref).shared
+        shared = find_table_options(bound, ref).shared
         return Claim(
             source.name, ref.name, f"{self.spec.schema_of(source)}.{ref.lake_name}", shared
         )
@@ -297,7 +297,9 @@ class Pipeline:
             try:
                 if isinstance(table, Exception):
                     raise table
-                planned = plan_table(source.name, table, options_of(bound, ref), full_refresh)
+                planned = plan_table(
+                    source.name, table, find_table_options(bound, ref), full_refresh
+                )
                 self._check_state_table_name(planned, self.spec.schema_of(source))
                 claim = self._build_claim(source, bound, ref)
                 group = claims[claim.raw.lower()]
@@ -308,9 +310,14 @@ class Pipeline:
                     formerly=source.formerly,
                     sharers=list_sharers(claim, [claim for claim, _, _ in group]),
                 )
-                first, other_source, other_ref = group[0]
-                if first.source != source.name and first.source not in self.paused_sources:
-                    check_same_shape(planned, _shape_of(first, other_source, other_ref) or planned)
+                first_claim, other_source, other_ref = group[0]
+                if (
+                    first_claim.source != source.name
+                    and first_claim.source not in self.paused_sources
+                ):
+                    check_same_shape(
+                        planned, _try_plan(first_claim, other_source, other_ref) or planned
+                    )
                 names = (planned.name, planned.lake_table, *planned.name.split("."))
                 self.spec.redactor.keep_readable(*names)
                 plans.append(planned)
@@ -334,7 +341,7 @@ class Pipeline:
 
         If the source has no state under its current name, looks under its former names.
         """
-        state = self.stores(source).state
+        state = self.open_stores(source).state
         key = f"{source.name}.{in_the_lake(table)}"
         states = [state.read(key)]
         if states == [None]:
@@ -359,7 +366,7 @@ class Pipeline:
         """The sources that have a state table in the lake, by its schema and name in lower case."""
         tables: dict[tuple[str, str], str] = {}
         for source, _ in self.sources:
-            state = self.stores(source).state
+            state = self.open_stores(source).state
             if isinstance(state, LakeState):
                 tables.setdefault((state.lake.schema.lower(), state.table.lower()), source.name)
         return tables
@@ -389,19 +396,19 @@ class Pipeline:
         redacted.__cause__ = error if readable is not error else error.__cause__
         return redacted.with_traceback(error.__traceback__)
 
-    def raw_table(self, source: SourceSpec, planned: TablePlan) -> str:
+    def name_raw_table(self, source: SourceSpec, planned: TablePlan) -> str:
         """Returns the raw table of a plan, as ``schema.table`` in lower case."""
         return f"{self.spec.schema_of(source)}.{planned.lake_table}".lower()
 
 
-def options_of(source: Source, ref: TableRef) -> TableOptions:
+def find_table_options(source: Source, ref: TableRef) -> TableOptions:
     """Returns the options of one table."""
     return options_for(source.table_options, ref.name, TableOptions())
 
 
-def _shape_of(claim: Claim, source: Source, ref: TableRef) -> TablePlan | None:
+def _try_plan(claim: Claim, source: Source, ref: TableRef) -> TablePlan | None:
     """Plans another source's table; None if that fails, because that source reports the error."""
     try:
-        return plan_table(claim.source, source.describe(ref), options_of(source, ref))
+        return plan_table(claim.source, source.describe(ref), find_table_options(source, ref))
     except Exception:
         return None

@@ -23,7 +23,7 @@ from loader.sync.boundary_digest import (
     find_append_only_window,
     is_unchanged,
 )
-from loader.sync.ownership import own_rows
+from loader.sync.ownership import select_own_rows
 from loader.sync.recover import PriorState, reconcile_state
 from loader.sync.run_context import Watch
 from loader.sync.stores import Stores
@@ -109,7 +109,7 @@ def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, is_full: bool
         batch=prior.next_batch,
         generation=before.generation + (1 if is_full and prior.has_begun else 0),
         cursor=next_cursor(None if is_full else before.cursor, bounds),
-        cursor_field=cursor_name(plan, prior),
+        cursor_field=find_cursor_name(plan, prior),
         mark=bounds.mark,
         base=None if is_full else before.base,
         backfill=None if is_full else before.backfill,
@@ -262,7 +262,7 @@ def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[
     return choose_window(plan, snapshot, prior, stores.lake, Watch(), drift.added, preview=True)
 
 
-def cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
+def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
     """Returns the cursor column's name; if only its case has changed, the name that raw has."""
     before, cursor = prior.state.cursor_field, plan.cursor
     if before and cursor and before.lower() == cursor.name.lower():
@@ -279,7 +279,7 @@ def _open_raw_reader(
     base = prior.state.base or prior.state.generation
 
     def read_raw(names: Sequence[str]) -> DataFrame:
-        raw = own_rows(plan, lake.frame(plan.lake_table))
+        raw = select_own_rows(plan, lake.frame(plan.lake_table))
         raw_columns = {name.lower() for name in raw.columns}
         columns = [
             f.col(quote_name(n)) if n.lower() in raw_columns else f.lit(None).alias(n)
@@ -294,7 +294,10 @@ def _require_same_cursor(plan: TablePlan, prior: PriorState) -> None:
     before, cursor = prior.state, plan.cursor
     if cursor is None or before.cursor is None or plan.mode == FULL_REFRESH:
         return
-    if before.cursor_field != cursor_name(plan, prior) or before.cursor.type is not cursor.type:
+    if (
+        before.cursor_field != find_cursor_name(plan, prior)
+        or before.cursor.type is not cursor.type
+    ):
         raise TableError(
             f"the stored cursor is {before.cursor_field} ({before.cursor.type.value}), "
             f"but the table's cursor is now {cursor.name} ({cursor.type.value})",

@@ -132,14 +132,14 @@ class ProgressWriter:
             self.write()
 
     def _store_all(self, entries: Sequence[Entry]) -> None:
-        for group in _group(entries, lambda entry: entry.state_location):
-            self._store([entry for entry in group if entry.state is not None])
+        for group in _group_entries(entries, lambda entry: entry.state_location):
+            self._store_group([entry for entry in group if entry.state is not None])
 
     def _record_all(self, entries: Sequence[Entry]) -> None:
-        for group in _group(entries, lambda entry: entry.sync.lake.schema):
-            self._record(group)
+        for group in _group_entries(entries, lambda entry: entry.sync.lake.schema):
+            self._record_group(group)
 
-    def _store(self, entries: Sequence[Entry]) -> None:
+    def _store_group(self, entries: Sequence[Entry]) -> None:
         """Stores states in one commit; if that fails, one by one, as one state may be the cause."""
         confirmed = _keep_locked(entries)
         if not confirmed:
@@ -156,7 +156,7 @@ class ProgressWriter:
             failed: list[Exception] = []
             for entry in confirmed:
                 if len(failed) < _MAX_FAILURES:
-                    self._store([entry])
+                    self._store_group([entry])
                     failed += [entry.error] if entry.error else []
                 else:
                     # The backend is unreachable, and each attempt may take minutes.
@@ -167,7 +167,7 @@ class ProgressWriter:
             if isinstance(row, StateError):
                 entry.error = row
 
-    def _record(self, entries: Sequence[Entry]) -> None:
+    def _record_group(self, entries: Sequence[Entry]) -> None:
         written = [e for e in _keep_locked(entries) if not self._is_repeated(e)]
         if not written:
             return
@@ -213,6 +213,6 @@ def _report_step(entries: Iterable[Entry], step: str) -> None:
         entry.run_step(partial(entry.sync.report_step, step))
 
 
-def _group(entries: Iterable[Entry], by: Callable[[Entry], Any]) -> list[list[Entry]]:
+def _group_entries(entries: Iterable[Entry], by: Callable[[Entry], Any]) -> list[list[Entry]]:
     ordered = sorted(entries, key=lambda entry: repr(by(entry)))
     return [list(group) for _, group in groupby(ordered, by)]

@@ -11,7 +11,7 @@ from loader.lake.schema_evolution import conform
 from loader.lake.staging import count_staged_rows, discard_staged, publish_batch, stage_batch
 from loader.spark.session import plan_now
 from loader.sync.extract import Batch, check_row_count
-from loader.sync.ownership import origin_property, record_origin, register_sharer
+from loader.sync.ownership import build_origin_property, record_origin, register_sharer
 from loader.sync.table_sync import TableSync
 
 
@@ -87,6 +87,6 @@ def ensure_raw_table(sync: TableSync, batch: int) -> None:
         return
     cursor = plan.cursor.name if plan.cursor else None
     create_raw_table(
-        lake, plan.lake_table, plan.table.schema, cursor, batch, origin_property(plan, {})
+        lake, plan.lake_table, plan.table.schema, cursor, batch, build_origin_property(plan, {})
     )
     register_sharer(plan, lake)

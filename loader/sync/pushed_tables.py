@@ -68,15 +68,15 @@ def record_pushed(lake: Lake, table: PushedTable) -> None:
     raw = in_the_lake(table.name)
     if not lake.exists(raw):
         return
-    before = _read_property(lake, raw)
-    keys = [*table.primary_key] or (before or {}).get("primary_key", [])
-    now = {"primary_key": keys, "whole": table.is_whole}
-    if now == before:
+    recorded = _read_property(lake, raw)
+    keys = [*table.primary_key] or (recorded or {}).get("primary_key", [])
+    note = {"primary_key": keys, "whole": table.is_whole}
+    if note == recorded:
         return
     lease = create_lease(lake, raw, f"table {lake.schema}.{raw}", uuid.uuid4().hex[:12])
     lease.acquire()
     try:
-        lake.set_properties(raw, {SERVED: encode_property(json.dumps(now, sort_keys=True))})
+        lake.set_properties(raw, {SERVED: encode_property(json.dumps(note, sort_keys=True))})
     finally:
         lease.release()
 
@@ -137,14 +137,14 @@ def _build_no_source_error(where: str) -> LoaderError:
 
 def _list_lakes(spec: Spec) -> list[LakeDestination]:
     """Returns the lakes of a spec that this process's Spark session can read, each once."""
-    every = [one for one in spec.destinations if isinstance(one, LakeDestination)]
+    every = [lake for lake in spec.destinations if isinstance(lake, LakeDestination)]
     used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
-    own = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)
-    found: dict[str, LakeDestination] = {}
-    for one in every:
-        if (one.lake.profile, one.lake.target) == own:
-            found.setdefault(one.lake.schema_, one)
-    return list(found.values())
+    target = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)
+    lakes: dict[str, LakeDestination] = {}
+    for lake in every:
+        if (lake.lake.profile, lake.lake.target) == target:
+            lakes.setdefault(lake.lake.schema_, lake)
+    return list(lakes.values())
 
 
 def _read_properties(
@@ -201,10 +201,10 @@ class PushedSource(Source):
         """The options that follow from the tables' properties."""
         return {
             name: TableOptions(
-                sync_mode="full_refresh" if said["whole"] else "incremental",
-                redelivered_rows="drop" if said["primary_key"] else "append",
+                sync_mode="full_refresh" if properties["whole"] else "incremental",
+                redelivered_rows="drop" if properties["primary_key"] else "append",
             )
-            for name, said in self._said.items()
+            for name, properties in self._said.items()
         }
 
     def tables(self) -> list[TableRef]:
@@ -214,8 +214,10 @@ class PushedSource(Source):
     def describe(self, ref: TableRef) -> SourceTable:
         """Describes a table by the columns of its raw table."""
         schema = self.lake.schema_of(in_the_lake(ref.name))
-        own = {name.lower() for name in COLUMNS}
-        columns = type(schema)([field for field in schema if field.name.lower() not in own])
+        bookkeeping_columns = {name.lower() for name in COLUMNS}
+        columns = type(schema)(
+            [field for field in schema if field.name.lower() not in bookkeeping_columns]
+        )
         key = tuple(self._said[ref.name]["primary_key"])
         return SourceTable(ref, columns, primary_key=key, progress=Progress.MARK)
 

@@ -65,7 +65,7 @@ def recover(sync: TableSync) -> PriorState:
     if stores.lake.exists(plan.lake_table):
         discard_staged(stores.lake, plan.lake_table)
     state_batch = state.batch if state else 0
-    ledger_batch = progress.last_batch(plan, stores.ledger, since=own_commit.batch)
+    ledger_batch = progress.find_last_batch(plan, stores.ledger, since=own_commit.batch)
     if state is None or state_batch < own_commit.batch:
         state = _read_committed_state(own_commit, plan)
         if own_commit.batch:
@@ -144,7 +144,7 @@ def reconcile_state(
         check_origin(plan, lake)
         own_commit = newest_commit(lake, table, (plan.source,)) if plan.is_shared else newest
     progress = progress or load_progress([plan], stores)
-    return newest, own_commit, progress.state(plan, lambda text: watch.warn(plan.name, text))
+    return newest, own_commit, progress.find_state(plan, lambda text: watch.warn(plan.name, text))
 
 
 def _read_committed_state(commit: Commit, plan: TablePlan) -> TableState:

@@ -107,7 +107,7 @@ def preview_tables(
         try:
             tables = [plan.table for plan in part.plans]
             with part.source.snapshot(tables) as snapshot:
-                stores = pipeline.stores(part.spec)
+                stores = pipeline.open_stores(part.spec)
                 for plan in part.plans:
                     try:
                         yield Preview(plan, *preview_table(plan, snapshot, stores))
@@ -150,7 +150,7 @@ def record_failure(
     ).finish(status=LOCKED if isinstance(redacted, LockedError) else FAILED)
     pipeline.idle_since.pop(record.table, None)
     try:
-        pipeline.stores(source).ledger.append(record)
+        pipeline.open_stores(source).ledger.append(record)
     except Exception as ledger_error:
         # The lake itself may be the cause; the first error reports it.
         redacted.__context__ = ledger_error
@@ -174,7 +174,7 @@ def count_workers(pipeline: Pipeline, concurrency: int | None) -> int:
 def _warm_up(pipeline: Pipeline) -> None:
     """Warms the JVM in the background during discovery."""
     with suppress(Exception):  # there is no ledger yet, or the sync will report the error
-        pipeline.stores(pipeline.sources[0][0]).ledger.rehearse()
+        pipeline.open_stores(pipeline.sources[0][0]).ledger.rehearse()
 
 
 class _Run:
@@ -201,7 +201,7 @@ class _Run:
 
     def run(self, parts: Sequence[PlannedSource]) -> Iterator[Outcome]:
         """Locks and syncs the tables of all sources; yields their outcomes."""
-        raw = self.pipeline.raw_table
+        raw = self.pipeline.name_raw_table
         sharing = Counter(raw(part.spec, plan) for part in parts for plan in part.plans)
         with (
             ExitStack() as opened,
@@ -250,12 +250,12 @@ class _Run:
         Args:
             sharing: how many of the run's tables are loaded into each raw table.
         """
-        raws = [self.pipeline.raw_table(part.spec, plan) for plan in part.plans]
+        raws = [self.pipeline.name_raw_table(part.spec, plan) for plan in part.plans]
         shared = [self.shared_leases.get(raw) for raw in raws]
         not_shared = [
             p for p, shared_lease in zip(part.plans, shared, strict=True) if shared_lease is None
         ]
-        lake = self.pipeline.stores(part.spec).lake
+        lake = self.pipeline.open_stores(part.spec).lake
         results = iter(lock_all(not_shared, lake, self.watch, self.id))
         locks: list[tuple[TablePlan, Lease]] = []
         refused: list[tuple[TablePlan, Exception]] = []
@@ -286,7 +286,7 @@ class _Run:
         pool: ThreadPoolExecutor,
     ) -> Iterator[Outcome]:
         """Opens a source and submits its locked tables to threads; yields failures."""
-        stores = self.pipeline.stores(part.spec)
+        stores = self.pipeline.open_stores(part.spec)
         unshared = [plan for plan, lease in locks if not isinstance(lease, LeaseTurn)]
         progress = None
         if self.writes_together:
@@ -299,7 +299,7 @@ class _Run:
                 # Each table waits for the rows that the source pushes, so each gets a thread.
                 pool = waiting.enter_context(ThreadPoolExecutor(len(locks)))
                 requests = (build_request(plan, stores) for plan, _ in locks)
-                snapshot.begin([one for one in requests if one is not None], self.watch)
+                snapshot.begin([request for request in requests if request is not None], self.watch)
         except Exception as problem:
             source_error = self.pipeline.redact_error(problem, f"source {part.spec.name}")
             for plan, lease in locks:
@@ -325,7 +325,7 @@ class _Run:
             if isinstance(lease, LeaseTurn):
                 lease.acquire()
             # A separate Spark session, because the id of a staged batch is a session setting.
-            stores = self.pipeline.stores(source, own_session=True)
+            stores = self.pipeline.open_stores(source, own_session=True)
             stores = replace(stores, confirm=lease.confirm)
             with self.pipeline.track_table(plan.name):
                 record = self.work(replace(sync, stores=stores))
@@ -336,13 +336,13 @@ class _Run:
         if sync.defer_progress is not None:
             return None
         _unlock(lease)
-        return _succeed(plan, record)
+        return _report_success(plan, record)
 
     def _write_outcomes(self) -> Iterator[Outcome]:
         """Writes state and ledger of the finished tables; yields their outcomes."""
         for entry in self.writer.write():
             if entry.error is None:
-                yield _succeed(entry.sync.plan, entry.total)
+                yield _report_success(entry.sync.plan, entry.total)
             else:
                 yield self._fail(entry.sync.plan, entry.error, entry.total.started_at)
 
@@ -430,7 +430,7 @@ def lock_all(
     return [results[number] for number in range(len(plans))]
 
 
-def _succeed(plan: TablePlan, record: SyncRecord | None) -> Outcome:
+def _report_success(plan: TablePlan, record: SyncRecord | None) -> Outcome:
     if record is not None:
         rows = record.rows_appended or 0
         _log.info("%s: %s, %s rows appended", plan.name, record.status, rows)

@@ -73,7 +73,7 @@ def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
     """Returns the readers for all sources of a pipeline."""
     readers = []
     for source, _ in pipeline.sources:
-        stores = pipeline.stores(source)
+        stores = pipeline.open_stores(source)
         readers.append(StatusReaders(source, stores.lake.schema, stores.state, stores.ledger))
     return readers
 
@@ -113,8 +113,8 @@ def _build_readers(spec: Spec, source: SourceSpec, warehouse: Any) -> StatusRead
         lake = spec.destination(source.state_destination).lake
         if (lake.profile, lake.target) != (tables.profile, tables.target):
             raise
-        own = spec.state_schema_of(source) or schema
-        state = FolderState(FolderTables(warehouse, own), source.state_table)
+        state_schema = spec.state_schema_of(source) or schema
+        state = FolderState(FolderTables(warehouse, state_schema), source.state_table)
     return StatusReaders(source, schema, state, FolderLedger(FolderTables(warehouse, schema)))
 
 

@@ -60,7 +60,7 @@ class StoredProgress:
     states: Mapping[str, list[StateRow] | StateError]
     batches: Mapping[tuple[str, str], int] | None
 
-    def state(self, plan: TablePlan, warn: Callable[[str], None]) -> TableState | None:
+    def find_state(self, plan: TablePlan, warn: Callable[[str], None]) -> TableState | None:
         """Returns a table's state; None if it has none.
 
         Raises:
@@ -75,7 +75,7 @@ class StoredProgress:
                 return state
         return None
 
-    def last_batch(self, plan: TablePlan, ledger: Ledger, since: int) -> int:
+    def find_last_batch(self, plan: TablePlan, ledger: Ledger, since: int) -> int:
         """Returns the highest batch of a table in the ledger; 0 if the ledger has none.
 
         Args:
@@ -88,9 +88,9 @@ class StoredProgress:
 
 def load_progress(plans: Sequence[TablePlan], stores: Stores) -> StoredProgress:
     """Reads the stored progress of one source's tables."""
-    wanted = [key for plan in plans for key in list_state_keys(plan)]
+    keys = [key for plan in plans for key in list_state_keys(plan)]
     batches = stores.ledger.last_batches() if len(plans) >= _MANY_TABLES else None
-    return StoredProgress(stores.state.latest_by_key(wanted), batches)
+    return StoredProgress(stores.state.latest_by_key(keys), batches)
 
 
 def list_state_keys(plan: TablePlan) -> list[str]:

@@ -46,7 +46,9 @@ class NoCursorError(TableError):
         return error
 
     @classmethod
-    def of_all(cls, errors: Mapping[str, NoCursorError], source: str, others: str) -> NoCursorError:
+    def of_all(
+        cls, errors: Mapping[str, NoCursorError], source: str, more_cursors: str
+    ) -> NoCursorError:
         """Returns one error for many tables of a source.
 
         Args:
@@ -54,7 +56,7 @@ class NoCursorError(TableError):
             others: further cursors to suggest in the remedy; may be empty.
         """
         counts = Counter(name for error in errors.values() for name in error.candidates[:1])
-        suggestions = [*(name for name, _ in counts.most_common(5)), *filter(None, [others])]
+        suggestions = [*(name for name, _ in counts.most_common(5)), *filter(None, [more_cursors])]
         tables = list(errors)
         more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
         return cls(
@@ -310,7 +312,7 @@ def _find_column(
         f"there is no column {name!r}",
         where=f"{where}, {option}",
         remedy=f"{did_you_mean(name, [*system, *names])} Its columns: {', '.join(names)}{more}"
-        + "".join(f", and the cursor {one}" for one in system if one not in names),
+        + "".join(f", and the cursor {each}" for each in system if each not in names),
     )
 
 

@@ -48,17 +48,19 @@ def match_tables(
             tables[ref.key] = ref
     listed = {name.lower() for name in spec.tables if not is_wildcard(name)}
     skipped = [pattern.lower() for pattern in spec.skip_tables]
-    wanted = [ref for ref in tables.values() if not _is_skipped(ref.name.lower(), skipped, listed)]
-    return wanted, errors
+    selected = [
+        ref for ref in tables.values() if not _is_skipped(ref.name.lower(), skipped, listed)
+    ]
+    return selected, errors
 
 
-def _is_skipped(name: str, patterns: Sequence[str], named: Collection[str]) -> bool:
+def _is_skipped(name: str, patterns: Sequence[str], listed: Collection[str]) -> bool:
     unqualified = name.rpartition(".")[2]
     for pattern in patterns:
         match = fnmatchcase if is_wildcard(pattern) else str.__eq__
         if match(name, pattern):
             return True
-        if "." not in pattern and name not in named and match(unqualified, pattern):
+        if "." not in pattern and name not in listed and match(unqualified, pattern):
             return True
     return False
 
@@ -88,7 +90,7 @@ def find_unused_options(
     names = {ref.name.lower(): ref.name for ref in refs}
     # Missing tables are reported by `match_tables`.
     listed = {name.lower() for name in spec.tables}
-    known = names.keys() | listed
+    names_in_use = names.keys() | listed
     return {
         name: TableError(
             f"there are options for {name!r}, and the source has no such table",
@@ -96,7 +98,7 @@ def find_unused_options(
             remedy=did_you_mean(name, names.values()) or "`loader discover` lists its tables",
         )
         for name in options
-        if not _matches_any(name.lower(), known)
+        if not _matches_any(name.lower(), names_in_use)
     }
 
 

@@ -272,9 +272,9 @@ class StateBackendContract:
 
     def test_a_batch_with_a_refused_row_adds_nothing(self, backend: StateBackend) -> None:
         backend.write(KEY, at(1))
-        fresh = StateRow("shop.a", at(1).to_json(), 1)
+        new_row = StateRow("shop.a", at(1).to_json(), 1)
         with pytest.raises(StateError, match="exists already"):
-            backend.append([fresh, StateRow(KEY, at(2).to_json(), 1)])
+            backend.append([new_row, StateRow(KEY, at(2).to_json(), 1)])
         assert [row.key for row in backend.rows()] == [KEY]
 
     def test_of_two_writers_of_one_version_one_is_refused(
@@ -331,20 +331,20 @@ class StateBackendContract:
     def test_pruning_keeps_the_newest_versions(
         self, backend: StateBackend, plant: Plant, reopened: Callable[[], StateBackend]
     ) -> None:
-        other = 'shop."it\'s"'
+        other_key = 'shop."it\'s"'
         plant(KEY, at(1).to_json(), None)
         for batch in range(2, 6):
             backend.write(KEY, at(batch))
         for batch in (1, 2, 3):
-            backend.write(other, at(batch))
+            backend.write(other_key, at(batch))
         assert backend.floors(3) == {KEY: 2}
         assert backend.floors(10) == {}
         backend.prune(backend.floors(2))
-        kept = [(row.key, row.version) for row in reopened().rows()]
-        assert kept == [(other, 3), (other, 2), (KEY, 4), (KEY, 3)]
+        versions = [(row.key, row.version) for row in reopened().rows()]
+        assert versions == [(other_key, 3), (other_key, 2), (KEY, 4), (KEY, 3)]
         backend.prune(backend.floors(1))
         assert reopened().read(KEY) == at(5)
-        assert reopened().read(other) == at(3)
+        assert reopened().read(other_key) == at(3)
         backend.prune({})
         assert len(backend.rows()) == 2
         written = backend.write(KEY, at(6))

@@ -200,7 +200,7 @@ def compare_only_table(project: Project) -> Iterator[Comparison]:
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     [part] = pipeline.plan_tables()
     [plan] = part.plans
-    lake = pipeline.stores(part.spec).lake
+    lake = pipeline.open_stores(part.spec).lake
     window = Window(plan.cursor)
     with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
         contents = snapshot.contents(lake.spark, plan.table, plan.key, window, True)

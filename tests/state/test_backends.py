@@ -101,7 +101,7 @@ class TestLocalFiles(_Prepared):
     @pytest.fixture
     def plant(self, backend: LocalState) -> Plant:
         def store(key: str, value: str, version: int | None) -> None:
-            path = backend._path(key)
+            path = backend._find_path(key)
             held = json.loads(path.read_text("utf-8")) if path.exists() else {"versions": []}
             held["key"] = key
             held["versions"].append({"value": value, "version": version, "updated_at": None})

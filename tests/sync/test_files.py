@@ -323,7 +323,7 @@ def test_a_file_that_was_just_written_is_opened_again(
     _files(project, "csv", orders={"primary_key": "id"})
     for seconds, value in (("01.9", "a"), ("02.0", "b"), ("09.0", "c")):
         clock = Cursor.parse(f"2025-01-01 00:00:{seconds}", CursorType.TIMESTAMPTZ)
-        monkeypatch.setattr("loader.sources.file.snapshot.clock_now", lambda _, now=clock: now)
+        monkeypatch.setattr("loader.sources.file.snapshot.read_clock", lambda _, now=clock: now)
         _write(file, f"id,v\n1,{value}\n", 0)
         project.run()
     # the last one came when its file was known to be as it is

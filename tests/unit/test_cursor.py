@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loader.duration import Lookback
 from loader.errors import TableError
-from loader.rows.cursor import EXACT, Cursor, CursorType, later
+from loader.rows.cursor import EXACT, Cursor, CursorType, choose_later
 
 moments = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
 zones = st.integers(-14 * 60, 14 * 60)
@@ -39,12 +39,12 @@ def test_the_later_of_two_is_the_one_that_orders_higher(
 ) -> None:
     type_, left, right = given
     a, b = Cursor.parse(left, type_), Cursor.parse(right, type_)
-    found = later(a, b)
+    found = choose_later(a, b)
     assert found == b if type_ is CursorType.STRING else found in (a, b)
     if type_ is not CursorType.STRING:
         assert found is not None
         assert found.order == max(a.order, b.order)
-    assert later(a, None) == later(None, a) == a
+    assert choose_later(a, None) == choose_later(None, a) == a
 
 
 @given(moments, st.integers(0, 999), zones)

@@ -110,7 +110,7 @@ def test_an_endless_record(folder: Path) -> None:
 @planted
 def test_a_state_file(folder: Path, plant: Callable[[Path], object]) -> None:
     state = LocalState(folder)
-    plant(state._path("shop.orders"))
+    plant(state._find_path("shop.orders"))
     calls: list[Callable[[], object]] = [state.rows, lambda: state.rows("shop.orders")]
     for call in calls:
         with pytest.raises(StateError, match="not a file"):

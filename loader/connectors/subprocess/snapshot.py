@@ -18,7 +18,7 @@ from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.spool import Limits, Piece, Spool
 from loader.connectors.subprocess.values import format_value
 from loader.errors import TableError
-from loader.rows.cursor import Cursor, clock_now
+from loader.rows.cursor import Cursor, read_clock
 from loader.sources.interface import (
     Bounds,
     Progress,
@@ -183,7 +183,7 @@ class ProgramSnapshot(Snapshot):
         if cursor is not None:
             low, high = (self._edge(value, table, window) for value in (counts.low, counts.high))
             nulls = counts.nulls
-            clock = clock_now(cursor.type)
+            clock = read_clock(cursor.type)
         return Bounds(
             rows=counts.rows,
             nulls=nulls,

@@ -28,7 +28,7 @@ from loader.duration import seconds_of
 from loader.errors import SpecError, TableError
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
-from loader.rows.exact_cast import data_type
+from loader.rows.exact_cast import parse_data_type
 from loader.sources.interface import Progress, Request, RunContext, Source, SourceTable, TableRef
 from loader.spec.options import Name, Strict, TableOptions, options_for
 from loader.spec.validation import OptionError
@@ -321,7 +321,7 @@ def _chosen_type(text: str, column: str, where: str) -> t.DataType:
             where=f"{where}, column_types.{column}",
             remedy="Choose string",
         )
-    return data_type(text)
+    return parse_data_type(text)
 
 
 def _comments(schema: Mapping[str, Any]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pyspark.sql.types import NullType, StructType, TimestampType
 from pyspark.sql.window import Window as Over
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.literal import literal
+from loader.rows.literal import cursor_literal
 from loader.rows.version_order import SEQUENCE
 
 if TYPE_CHECKING:
@@ -316,4 +316,4 @@ def read_order(files: DataFrame) -> ReadOrder:
 
 
 def _literal(cursor: Cursor) -> Column:
-    return literal(cursor, TimestampType())
+    return cursor_literal(cursor, TimestampType())

@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from loader.error_report import did_you_mean
 from loader.errors import TableError
-from loader.rows.exact_cast import cast_exactly, data_type, text_of
+from loader.rows.exact_cast import cast_exactly, cast_to_text, parse_data_type
 from loader.rows.version_order import quote_name
 from loader.sources.file import listing as list_of
 from loader.sources.file.csv import Group, groups, is_matched_by_name, union
@@ -128,7 +128,7 @@ def rows_of(spark: SparkSession, table: SourceTable, chosen: Column | None) -> D
     rows = _rows_as_read(spark, replace(table, schema=StructType(fields)), chosen)
     cast: dict[str, Column] = {}
     for name, kind in as_read.items():
-        text = text_of(f.col(quote_name(name)), kind, name)
+        text = cast_to_text(f.col(quote_name(name)), kind, name)
         cast[name] = cast_exactly(text, table.schema[name].dataType, name)
     return rows.select(
         *(cast[n].alias(n) if n in cast else f.col(quote_name(n)) for n in rows.columns)
@@ -285,7 +285,7 @@ def typed(
                 remedy=f"{did_you_mean(name, schema.names)} Its columns: "
                 f"{', '.join(schema.names)}".strip(),
             )
-        chosen[by_name[name.lower()]] = data_type(text)
+        chosen[by_name[name.lower()]] = parse_data_type(text)
     fields = [t.StructField(c.name, chosen.get(c.name, c.dataType)) for c in schema.fields]
     of_folders = {field.name for field in partitions(spark, native)} if chosen else set()
     declared = schema.names if native.columns is not None else list(chosen)

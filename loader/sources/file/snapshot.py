@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loader.rows.cursor import Cursor, CursorType, clock_now, later
-from loader.rows.literal import literal
+from loader.rows.cursor import Cursor, CursorType, choose_later, read_clock
+from loader.rows.literal import cursor_literal
 from loader.rows.version_order import quote_name
 from loader.sources.file import listing as list_of
 from loader.sources.file.json_precision import check_numbers
@@ -48,7 +48,7 @@ class FileSnapshot(Snapshot):
             f.min(column).cast("string").alias("low"),
             f.max(column).cast("string").alias("high"),
         ).collect()
-        clock = clock_now(cursor.type)
+        clock = read_clock(cursor.type)
         high = parse_bound(found["high"], cursor.type, table, window)
         ahead = high is not None and clock is not None and high.order > clock.order
         return Bounds(
@@ -62,7 +62,7 @@ class FileSnapshot(Snapshot):
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
         """Uses only names and times: the rows of new files are counted when they are read."""
-        clock = clock_now(CursorType.TIMESTAMPTZ)  # before the files are listed
+        clock = read_clock(CursorType.TIMESTAMPTZ)  # before the files are listed
         assert clock is not None
         native: ReaderOptions = table.ref.native
         files = list_of.files(self.spark, native).localCheckpoint(eager=True)
@@ -71,7 +71,7 @@ class FileSnapshot(Snapshot):
             return Bounds(None if inside.take(1) else 0)
         beyond = has_read_boundary(files, native, window)
         unread = list_of.within(window, window.high, beyond)
-        future = f.col(MODIFIED) > literal(clock, files.schema[MODIFIED].dataType)
+        future = f.col(MODIFIED) > cursor_literal(clock, files.schema[MODIFIED].dataType)
         [found] = inside.agg(
             f.count_if(unread).alias("files"),
             f.min(MODIFIED).cast("string").alias("low"),
@@ -88,7 +88,7 @@ class FileSnapshot(Snapshot):
         )
         mark = None
         passed = clock if high is not None and high.order > clock.order else high
-        before = later(window.low, passed)
+        before = choose_later(window.low, passed)
         if before is not None and window.high is None:
             mark = list_of.remember(files, table, window, before, clock)
         return Bounds(
@@ -133,9 +133,9 @@ def _within(table: SourceTable, window: Window, end: Cursor | None) -> Column:
     data_type = table.schema[window.cursor.name].dataType
     inside = column.isNotNull()
     if window.low is not None:
-        inside = inside & (column >= literal(window.low, data_type))
+        inside = inside & (column >= cursor_literal(window.low, data_type))
     if end is not None:
-        inside = inside & (column <= literal(end, data_type))
+        inside = inside & (column <= cursor_literal(end, data_type))
     return inside | column.isNull() if window.nulls else inside
 
 
@@ -143,4 +143,6 @@ def _ahead(
     rows: DataFrame, column: Column, clock: Cursor, table: SourceTable, window: Window
 ) -> int:
     assert window.cursor is not None
-    return rows.where(column > literal(clock, table.schema[window.cursor.name].dataType)).count()
+    return rows.where(
+        column > cursor_literal(clock, table.schema[window.cursor.name].dataType)
+    ).count()

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from loader.error_report import did_you_mean
 from loader.errors import TableError, sentence
-from loader.rows.exact_cast import data_type
+from loader.rows.exact_cast import parse_data_type
 from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable, TableRef
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
@@ -257,7 +257,7 @@ class JdbcSource(Database):
                     where=where,
                     remedy="Remove it, or choose string",
                 )
-            chosen[own] = data_type(text)
+            chosen[own] = parse_data_type(text)
         return chosen
 
     def _choose_expression(self, name: str, row: Column, chosen: Collection[str]) -> str:
