@@ -101,7 +101,7 @@ def build_boundary(
     """Returns the digest to store for the next window; None if the source supports none.
 
     Args:
-        after: the state to store, with the new cursor and batch.
+        state: the state to store, with the new cursor and batch.
         window: the window that this sync reads.
     """
     if plan.cursor is None or state.cursor is None:

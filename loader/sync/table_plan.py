@@ -53,7 +53,7 @@ class NoCursorError(TableError):
 
         Args:
             errors: the error of each table.
-            others: further cursors to suggest in the remedy; may be empty.
+            more_cursors: further cursors to suggest in the remedy; may be empty.
         """
         counts = Counter(name for error in errors.values() for name in error.candidates[:1])
         suggestions = [*(name for name, _ in counts.most_common(5)), *filter(None, [more_cursors])]
