@@ -47,7 +47,7 @@ def codegen(
 
     Later runs add new tables and columns, and update unedited entries: your edits stay.
     """
-    from loader.cli.settings import open_pipeline_with_served
+    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.codegen.dbt_project import DbtProject, read, write_all
     from loader.codegen.files import FILE, Manifest
     from loader.codegen.generate import MODELS, SOURCES, Folder, generate
@@ -60,7 +60,7 @@ def codegen(
     manifest = Manifest.from_json(manifest_text, str(manifest_file))
     for name in (SOURCES, MODELS):  # reports invalid files before Spark starts
         YamlText(read(project.output / name) or "", str(project.output / name))
-    with open_pipeline_with_served(settings, spec) as pipeline:
+    with open_pipeline_with_pushed_tables(settings, spec) as pipeline:
         from loader.codegen.table import NotSynced, describe_tables
 
         results = list(describe_tables(pipeline, select))

@@ -71,7 +71,7 @@ def compact(
     versions of rows; with both, a version stays if either option keeps it. Snapshot tables,
     histories and redelivery checks do not change.
     """
-    from loader.cli.settings import open_pipeline_with_served
+    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.lake.ledger import now
     from loader.maintenance.compaction import Upkeep
     from loader.maintenance.retention import Keep
@@ -81,7 +81,7 @@ def compact(
     if keep_versions or keep_days:
         keep = Keep(keep_versions or 1, keep_days)
     upkeep = Upkeep(keep, expire_days, now(), dry_run)
-    with open_pipeline_with_served(settings) as pipeline:
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
         done: list[CompactionResult] = []
         failed = False
         for result in _compact_tables(pipeline, select, upkeep):

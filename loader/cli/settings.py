@@ -61,19 +61,21 @@ def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipe
 
 
 @contextmanager
-def open_pipeline_with_served(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
+def open_pipeline_with_pushed_tables(
+    settings: Settings, spec: Spec | None = None
+) -> Iterator[Pipeline]:
     """Opens a pipeline that also includes the tables that `loader serve` has written.
 
     Raises:
         LoaderError: if there is no source in the spec and none in its lakes.
     """
     with open_pipeline(settings, spec or settings.spec(needs_source=False)) as pipeline:
-        from loader.sync.pushed_tables import add_served
+        from loader.sync.pushed_tables import add_pushed_tables
 
         def warn(where: str, text: str) -> None:
             settings.output.warning(f"{where}: {text}", about=where)
 
-        add_served(pipeline, str(settings.config), warn)
+        add_pushed_tables(pipeline, str(settings.config), warn)
         yield pipeline
 
 
@@ -84,7 +86,7 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], 
         read: reads the data for a command. It may be called twice, so it must not print.
 
     Raises:
-        LoaderError: as :func:`open_pipeline_with_served` does.
+        LoaderError: as :func:`open_pipeline_with_pushed_tables` does.
     """
     from loader.lake.folder_tables import SparkNeededError
     from loader.spark.profile import refuse_moved_project
@@ -96,7 +98,7 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], 
     with suppress(SparkNeededError):
         return read(list_readers_in_folder(spec, profile))
     settings.master = "local[1]"
-    with open_pipeline_with_served(settings, spec) as pipeline:
+    with open_pipeline_with_pushed_tables(settings, spec) as pipeline:
         return read(list_readers_by_spark(pipeline))
 
 

@@ -102,11 +102,11 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 
     A lower value is safe: rows that raw already has are recognised. A higher value skips rows.
     """
-    from loader.cli.settings import open_pipeline_with_served
+    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.sources.interface import is_connector_state
     from loader.sync.table_plan import parse_cursor
 
-    with open_pipeline_with_served(settings) as pipeline:
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
         table = _resolve_name(pipeline, table, "loader state set")
         stores = stores_of(pipeline, table)
         known = _read_known_state(stores, table)
@@ -141,9 +141,9 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
     """Resets TABLE's cursor: the next sync reads all rows, and appends those that raw lacks."""
-    from loader.cli.settings import open_pipeline_with_served
+    from loader.cli.settings import open_pipeline_with_pushed_tables
 
-    with open_pipeline_with_served(settings) as pipeline:
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
         table = _resolve_name(pipeline, table, "loader state reset")
         stores = stores_of(pipeline, table)
         known = _read_known_state(stores, table)
@@ -168,9 +168,9 @@ def reset(settings: Settings, table: str) -> None:
 @click.pass_obj
 def prune(settings: Settings, keep: int) -> None:
     """Deletes all but the newest N versions of each table's state."""
-    from loader.cli.settings import open_pipeline_with_served
+    from loader.cli.settings import open_pipeline_with_pushed_tables
 
-    with open_pipeline_with_served(settings) as pipeline:
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
         pruned = [row for backend in list_backends(pipeline) for row in backend.prune(keep)]
         settings.output.table("pruned", ("table", "versions"), pruned)
         if not pruned:
@@ -182,10 +182,10 @@ def prune(settings: Settings, keep: int) -> None:
 @click.pass_obj
 def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
-    from loader.cli.settings import open_pipeline_with_served
+    from loader.cli.settings import open_pipeline_with_pushed_tables
 
     lines = []  # complete before an earlier export is replaced
-    with open_pipeline_with_served(settings) as pipeline:
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
         for backend in list_backends(pipeline):
             for row in reversed(backend.stores.state.rows()):  # oldest first
                 if backend.is_responsible(row.key):
@@ -213,10 +213,10 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     A table without state gets all versions; a table with state gets the newest version in FILE as
     a new version. All lines are checked before the first is written.
     """
-    from loader.cli.settings import open_pipeline_with_served
+    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.state.export import choose_rows, read_export
 
-    with open_pipeline_with_served(settings) as pipeline:
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
         imported = read_export(file)
         stores = {key: stores_of(pipeline, key) for key in imported}
         _refuse_system_tables(pipeline, stores)
@@ -253,7 +253,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     Existing rows stay; a state that differs from the newest commit gets a new version. Without
     --select, damaged state and ledger tables are first moved to a quarantine folder.
     """
-    from loader.cli.settings import open_pipeline_with_served
+    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.maintenance.rebuild import (
         quarantine_table,
         raw_tables,
@@ -261,7 +261,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
         source_commits,
     )
 
-    with open_pipeline_with_served(settings) as pipeline:
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
         rows: list[tuple[object, ...]] = []
         failed: set[str] = set()
 

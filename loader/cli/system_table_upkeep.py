@@ -94,15 +94,15 @@ def _iterate_tables(pipeline: Pipeline) -> Iterator[SystemTable]:
     from loader.reconcile.verified_buckets import REMEDY as OF_RECONCILED
     from loader.reconcile.verified_buckets import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
+    from loader.sync.pushed_tables import PUSHED
     from loader.sync.pushed_tables import REMEDY as OF_STATES
-    from loader.sync.pushed_tables import SERVER
 
     for source, _ in pipeline.sources:
         stores = pipeline.open_stores(source)
         order = "table_name asc nulls first, batch asc nulls first"
         yield SystemTable(stores.lake, LEDGER, OF_LEDGER, order)
         yield SystemTable(stores.lake, RECONCILED, OF_RECONCILED)
-        if source.where == SERVER:  # only `loader serve` writes this table
+        if source.where == PUSHED:  # only `loader serve` writes this table
             yield SystemTable(stores.lake, STATES, OF_STATES)
         if isinstance(stores.state, LakeState):
             order = "key asc nulls first, version asc nulls first"

@@ -25,7 +25,7 @@ PREFIX = "_cq_"
 """No raw table's name begins so."""
 
 STATES = "_cq_plugin_state"
-"""The table where `loader serve` keeps the state of plugins, append-only."""
+"""The append-only table with the state of the programs that push tables into the lake."""
 
 
 class InLake(Protocol):

@@ -34,7 +34,7 @@ from loader.spec.plugins import SourceSpec
 from loader.spec.redaction import redact_foreign
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Pipeline
-from loader.sync.pushed_tables import SERVER, PushedTable, record_pushed
+from loader.sync.pushed_tables import PUSHED, PushedTable, record_pushed
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome, run_tables
 from loader.sync.table_plan import FOREIGN_COLUMNS, RESERVED
@@ -135,7 +135,7 @@ class Ingest:
             destinations=(self._destination,),
             spec=dict(options),
         )
-        document._where = SERVER
+        document._where = PUSHED
         document._redactor = self._spec.redactor
         self._check_source_name(document)
         pipeline = Pipeline(self._spec.model_copy(update={"sources": (document,)}), self._spark)
@@ -156,7 +156,7 @@ class Ingest:
 
     def explain(self, error: Exception) -> str:
         """Returns the error message for the program that pushed a batch."""
-        self.java_error = self.java_error or explain_java_end(error, SERVER)
+        self.java_error = self.java_error or explain_java_end(error, PUSHED)
         if isinstance(error, LoaderError):
             return str(error)
         if self.java_error is not None:
@@ -236,7 +236,7 @@ class Ingest:
         try:
             record_pushed(self._lake, table)
         except Exception as problem:
-            self.java_error = self.java_error or explain_java_end(problem, SERVER)
+            self.java_error = self.java_error or explain_java_end(problem, PUSHED)
             why = pipeline.redact_error(problem, f"table {name}")
             self.watch.warn(name, f"its key was not recorded; its next sync tries again: {why}")
 

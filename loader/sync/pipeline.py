@@ -62,7 +62,7 @@ class Pipeline:
         paused_sources: names of sources that this run skips.
         idle_since: for each source and table, when this process last recorded that it found
             nothing new.
-        unreadable: errors of tables that cannot be read and that `loader serve` may have written.
+        unreadable: errors of unreadable tables that another program may have pushed.
         planned_names: the tables that this run selected, as `source.table`.
         tables_in_progress: the tables on which this run has begun and not finished work. If the
             JVM has exited, one of them may be the cause.

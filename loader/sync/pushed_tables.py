@@ -1,7 +1,7 @@
 """Finds raw tables whose rows another program has pushed: their sources are not in the spec.
 
-Each raw table that `loader serve` has written has a property with the key that the sender declared.
-Other commands find the tables by this property.
+Each pushed raw table has a property with the key that the other program declared. Commands find the
+tables by this property.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from loader.spec.spec import Spec
     from loader.sync.pipeline import Pipeline
 
-REMEDY = describe_remedy("What `cloudquery sync` writes", STATES)
-SERVER = "loader serve"
+REMEDY = describe_remedy("Pushes of other programs", STATES)
+PUSHED = "pushed tables"
 """The location of a pushed source in messages, instead of a document of the spec."""
 
-SERVED = "strandline.served"
+_PROPERTY = "strandline.served"
 """The property of pushed raw tables: their key, and whether a batch contains all rows."""
 
 
@@ -76,12 +76,12 @@ def record_pushed(lake: Lake, table: PushedTable) -> None:
     lease = create_lease(lake, raw, f"table {lake.schema}.{raw}", uuid.uuid4().hex[:12])
     lease.acquire()
     try:
-        lake.set_properties(raw, {SERVED: encode_property(json.dumps(note, sort_keys=True))})
+        lake.set_properties(raw, {_PROPERTY: encode_property(json.dumps(note, sort_keys=True))})
     finally:
         lease.release()
 
 
-def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None]) -> None:
+def add_pushed_tables(pipeline: Pipeline, where: str, warn: Callable[[str, str], None]) -> None:
     """Adds the pushed tables of a spec's lakes to a pipeline's sources.
 
     A table that a source of the spec has loaded since then belongs to that source. If the spec has
@@ -109,19 +109,19 @@ def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None])
             pipeline.unreadable.append(pipeline.redact_error(why, f"table {lake.schema}.{table}"))
         for name, tables in tables_by_source.items():
             if name in names:
-                text = f"another source is called {name}, too: the tables that `loader serve` has "
-                warn(lake.schema, f"{text}written for it are skipped")
+                text = f"a source of the spec is called {name}, too: its pushed tables are skipped"
+                warn(lake.schema, text)
                 continue
             names.add(name)
             source = SourceSpec(
                 name=name, path="served", tables=("*",), destinations=(destination.name,)
             )
-            source._where, source._redactor = SERVER, spec.redactor
+            source._where, source._redactor = PUSHED, spec.redactor
             pipeline.sources.append((source, PushedSource(name, lake, tables, spec.folder)))
     if not pipeline.sources:
         raise next(iter(pipeline.unreadable), _build_no_source_error(where))
     for error in pipeline.unreadable:
-        text = f"{error.what}. If `loader serve` has written it, it is skipped. {error.remedy}"
+        text = f"{error.what}. If another program pushed it, it is skipped. {error.remedy}"
         warn(error.where, text)
     sources = tuple(source for source, _ in pipeline.sources)
     pipeline.spec = spec.model_copy(update={"sources": sources})
@@ -171,7 +171,7 @@ def _read_properties(
 
 
 def _has_state_table(lake: Lake) -> bool:
-    """Returns whether a lake has the table that `loader serve` creates before it writes."""
+    """Returns whether a lake has the table of states, which an :class:`Ingest` creates first."""
     try:
         return lake.exists(STATES)
     except (Py4JError, PySparkException) as problem:
@@ -181,7 +181,7 @@ def _has_state_table(lake: Lake) -> bool:
 
 
 def _read_property(lake: Lake, table: str) -> dict[str, Any] | None:
-    text = lake.handle(table).properties().get(SERVED)
+    text = lake.handle(table).properties().get(_PROPERTY)
     properties: dict[str, Any] | None = json.loads(decode_property(text)) if text else None
     return properties
 

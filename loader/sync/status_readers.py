@@ -82,14 +82,14 @@ def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
     """Returns the readers for all sources of a spec; their methods may raise SparkNeededError, too.
 
     Raises:
-        SparkNeededError: if `loader serve` has written tables, which only Spark can list.
+        SparkNeededError: if other programs may have pushed tables, which only Spark can list.
         SpecError: if a state backend's package is missing, or its options are wrong.
     """
     warehouse = find_warehouse(profile.conf)
     lakes = [each.lake for each in spec.destinations if isinstance(each, LakeDestination)]
-    served = (FolderTables(warehouse, lake.schema_).exists(STATES) for lake in lakes)
-    if not spec.sources or (warehouse is not None and any(served)):
-        raise SparkNeededError("`loader serve` may have written tables")
+    pushed = (FolderTables(warehouse, lake.schema_).exists(STATES) for lake in lakes)
+    if not spec.sources or (warehouse is not None and any(pushed)):
+        raise SparkNeededError("other programs may have pushed tables")
     return [_build_readers(spec, source, warehouse) for source in spec.sources]
 
 

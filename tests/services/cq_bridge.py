@@ -21,8 +21,8 @@ from typing import Any
 import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2
 from connectors.cloudquery.bridge.__main__ import read
+from connectors.cloudquery.bridge.destination import Destination
 from connectors.cloudquery.bridge.records import records
-from connectors.cloudquery.bridge.server import Destination
 
 STATE = pa.schema([("key", pa.string()), ("value", pa.string())], {"cq:table_name": "cq_state"})
 ORDERS = pa.schema([("id", pa.int64())], {"cq:table_name": "orders"})
@@ -375,7 +375,7 @@ def an_address_has_one_server(output: io.StringIO) -> None:
     bridge = [
         sys.executable,
         "-c",
-        "import json, sys; from connectors.cloudquery.bridge.listening import serve; ",
+        "import json, sys; from connectors.cloudquery.bridge.listener import serve; ",
     ]
     bridge[-1] += "sys.exit(serve(json.loads(sys.argv[1])))"
 

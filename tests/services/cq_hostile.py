@@ -29,9 +29,9 @@ import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 from connectors.cloudquery.bridge.__main__ import read
 from connectors.cloudquery.bridge.arrow_input import OverBudgetError
+from connectors.cloudquery.bridge.destination import Destination
 from connectors.cloudquery.bridge.records import conditions, records
-from connectors.cloudquery.bridge.server import Destination
-from connectors.cloudquery.bridge.states import States, serve_states
+from connectors.cloudquery.bridge.state_backend import States, serve_states
 
 try:
     from connectors.cloudquery.bridge.arrow_input import MalformedError, read_record
@@ -353,7 +353,7 @@ class Server:
         work = self.folder / "work"
         work.mkdir(0o700)
         config = {"folder": str(work), "address": f"unix:{self.socket}", "idle_timeout": silence}
-        code = "import json, sys; from connectors.cloudquery.bridge.listening import serve; "
+        code = "import json, sys; from connectors.cloudquery.bridge.listener import serve; "
         code += "sys.exit(serve(json.loads(sys.argv[1])))"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, json.dumps(config)],

@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from typing_extensions import Required, TypedDict
 
-from loader.connectors.subprocess.columns import read_streams
 from loader.connectors.subprocess.connector_state import (
     ConnectorState,
     find_oldest_shared,
     find_streams_behind,
 )
+from loader.connectors.subprocess.json_schema import read_streams
 from loader.connectors.subprocess.source import Entry
 from loader.sources.interface import Progress, Request
 

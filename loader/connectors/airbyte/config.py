@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from loader.connectors.subprocess.json_values import decode
 from loader.connectors.subprocess.program import write_json
-from loader.connectors.subprocess.values import decode
 from loader.errors import SpecError, TableError
 from loader.spark.safe_files import read_regular, replace_atomically
 from loader.spec.redaction import is_secret_key

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from loader.connectors.airbyte.catalog import ByName, Key, find_meant_stream, group_by_name, key_of
+from loader.connectors.subprocess.json_values import decode, encode
 from loader.connectors.subprocess.log_relay import (
     flatten,
     is_broken,
@@ -19,7 +20,6 @@ from loader.connectors.subprocess.log_relay import (
     strip_trace,
 )
 from loader.connectors.subprocess.message_reader import Delivery
-from loader.connectors.subprocess.values import decode, encode
 from loader.errors import TableError
 from loader.spec.redaction import excerpt
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loader.connectors.cloudquery.serving import BridgeServer
+from loader.connectors.cloudquery.bridge_server import BridgeServer
 from loader.connectors.subprocess.message_reader import UNASKED
 from loader.sync.ingest import Ingest, PushedTable, list_reserved
 

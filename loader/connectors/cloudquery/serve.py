@@ -36,7 +36,7 @@ def choose_address(address: str | None, network: str) -> str:
     Raises:
         SpecError: if the address is a port, which has no owner, and no option says that it may be.
     """
-    from loader.connectors.cloudquery.serving import find_default_socket
+    from loader.connectors.cloudquery.bridge_server import find_default_socket
     from loader.errors import SpecError
 
     if network == "tcp":
@@ -110,7 +110,7 @@ def serve(
     What a sync writes is appended when its stream ends; the state of its source counts after that.
     """
     from loader.cli.ingest_command import choose_lake, open_ingest
-    from loader.connectors.cloudquery.serving import start_bridge_server
+    from loader.connectors.cloudquery.bridge_server import start_bridge_server
 
     refuse_typos(click.get_current_context())
     place = choose_address(address, network)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, TypeAdapter
 from typing_extensions import NotRequired, TypedDict
 
-from loader.connectors.subprocess.columns import read_streams
+from loader.connectors.subprocess.json_schema import read_streams
 from loader.connectors.subprocess.source import Entry
 from loader.sources.interface import Progress, Request
 

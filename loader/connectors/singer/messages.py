@@ -12,9 +12,9 @@ from loader.connectors.subprocess.connector_state import (
     find_oldest_shared,
     find_streams_behind,
 )
+from loader.connectors.subprocess.json_values import decode, encode
 from loader.connectors.subprocess.log_relay import flatten, is_broken, is_misnamed
 from loader.connectors.subprocess.message_reader import Delivery
-from loader.connectors.subprocess.values import decode, encode
 from loader.errors import TableError
 from loader.spec.redaction import excerpt
 

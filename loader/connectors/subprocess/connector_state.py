@@ -16,7 +16,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loader.connectors.subprocess.values import decode
+from loader.connectors.subprocess.json_values import decode
 from loader.errors import StateError
 
 _LARGE = 4096  # characters: a mark is kept in the metadata of every commit

@@ -14,7 +14,7 @@ from loader.connectors.subprocess import supervisor
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.log_relay import LogRelay
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.spool import Piece, Spool
+from loader.connectors.subprocess.record_spool import Piece, Spool
 from loader.errors import LoaderError, TableError
 from loader.spec.redaction import excerpt
 

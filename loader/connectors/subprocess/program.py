@@ -11,8 +11,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
+from loader.connectors.subprocess.json_values import encode
 from loader.connectors.subprocess.supervisor import Child, LongLineError, StartError
-from loader.connectors.subprocess.values import encode
 from loader.errors import TableError
 from loader.spark.child_environment import child_environment
 from loader.spark.interruption import interruptible

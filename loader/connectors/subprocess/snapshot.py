@@ -13,10 +13,10 @@ from loader.connectors.subprocess.connector_state import (
     can_repeat_records,
     can_store_in_pieces,
 )
-from loader.connectors.subprocess.layout import AFTER, RecordLayout, flag_deleted
+from loader.connectors.subprocess.json_values import format_value
 from loader.connectors.subprocess.message_reader import Delivery, Stream
-from loader.connectors.subprocess.spool import Limits, Piece, Spool
-from loader.connectors.subprocess.values import format_value
+from loader.connectors.subprocess.record_spool import Limits, Piece, Spool
+from loader.connectors.subprocess.spool_format import AFTER, RecordLayout, flag_deleted
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, read_clock
 from loader.sources.interface import (

@@ -16,14 +16,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, field_validator
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.columns import REST, Column, build_columns
 from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.json_schema import REST, Column, build_columns
 from loader.connectors.subprocess.log_relay import is_log_shown
 from loader.connectors.subprocess.message_reader import Delivery, MessageFormat, Stream
 from loader.connectors.subprocess.program import Program, open_workspace
+from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import ProgramSnapshot
-from loader.connectors.subprocess.spool import Limits
+from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.duration import seconds_of
 from loader.errors import SpecError, TableError
 from loader.names import is_wildcard

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loader.cdc.debezium import engine
-from loader.connectors.cloudquery import serving
+from loader.connectors.cloudquery import bridge_server
 from loader.connectors.cloudquery.serve import choose_address, parse_seconds
 from loader.errors import SpecError
 from loader.spark import temporary_files
@@ -19,7 +19,7 @@ from loader.spark.child_environment import child_environment
 def test_it_listens_where_only_this_user_may_connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "home_folder", lambda: tmp_path)
+    monkeypatch.setattr(bridge_server, "home_folder", lambda: tmp_path)
     place = Path(choose_address(None, "unix").removeprefix("unix:"))
     assert place.parent.stat().st_mode & 0o777 == 0o700
     assert place.is_relative_to(tmp_path)
@@ -57,7 +57,7 @@ def test_they_see_no_secrets_of_sources(tmp_path: Path, monkeypatch: pytest.Monk
     )
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}"\n')
     script.chmod(0o755)
-    with serving.start_bridge_server("unix:x", str(script), 1.0) as bridge:
+    with bridge_server.start_bridge_server("unix:x", str(script), 1.0) as bridge:
         seen: Any = bridge.address
     for environment in (seen, child_environment(), engine._build_environment()):
         assert "SHOP_PASSWORD" not in environment

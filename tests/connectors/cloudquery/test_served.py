@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loader.connectors.cloudquery import serving
+from loader.connectors.cloudquery import bridge_server
 from loader.connectors.cloudquery.ingest import CloudQueryIngest
 from loader.connectors.subprocess.supervisor import Child
 from loader.errors import JavaEndedError, TableError
@@ -62,10 +62,10 @@ def test_a_port_is_chosen_and_said(project: Project) -> None:
 
 def test_a_bridge_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever restarts the loader on failure must see one."""
-    monkeypatch.setattr(serving, "_HEARD", 0.1)
+    monkeypatch.setattr(bridge_server, "_HEARD", 0.1)
     words = [sys.executable, "-c", 'print(\'{"listening": "x:1"}\\n{"state": "s"}\')']
     for ends in (False, True):
-        bridge = serving.BridgeServer(Child(words, os.environ, print, takes_input=True))
+        bridge = bridge_server.BridgeServer(Child(words, os.environ, print, takes_input=True))
         assert bridge.listen()
         messages = bridge.messages()
         assert next(messages) == {"state": "s"}
@@ -233,7 +233,7 @@ def test_what_is_served_is_shown_described_and_kept_small(
     project.write()
     for command in (("status",), ("compact",), ("codegen", "--output", "models")):
         [error] = project.loader(*command).errors
-        assert "there is no source, and `loader serve` has not written a table yet" in error
+        assert "there is no source, and no program has pushed a table yet" in error
     states = [{"state": "shop", "rows": {"orders": [str(n), n]}} for n in range(1, 13)]
     sessions = [
         synced(project.folder, 1, {"id": 1, "note": "a"}, {"id": 2, "note": "a"}),

@@ -93,7 +93,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     assert warning.startswith("shop.orders: its key was not recorded")
     assert "another run holds this table" in warning
     [error] = project.loader("state", "list").errors
-    assert "`loader serve` has not written a table yet" in error
+    assert "no program has pushed a table yet" in error
     compaction.release()
 
     bridge = Bridge(session(project.folder, 2, "orders"))

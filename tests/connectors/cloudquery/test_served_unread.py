@@ -72,7 +72,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
         for table in ("lines", "parts"):
             [text] = [text for text in warnings if f"{project.schema}.{table}: " in text]
             assert "its metadata cannot be read" in text
-            assert "If `loader serve` has written it, it is skipped" in text
+            assert "If another program pushed it, it is skipped" in text
         assert not [text for text in warnings if "no longer a table" in text]
 
     # all are

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from loader.connectors.singer.messages import SingerMessages
-from loader.connectors.subprocess.columns import build_columns
-from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.json_schema import build_columns
 from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.spool import Limits, Spool
+from loader.connectors.subprocess.record_spool import Limits, Spool
+from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import TableError
 from tests.connectors.subprocess.program_reads import (
     SCHEMA,

@@ -16,10 +16,10 @@ from loader.connectors.cloudquery.bridge.records import streams
 from loader.connectors.cloudquery.bridge.state_barrier import StateBarrier
 from loader.connectors.singer import messages as singer
 from loader.connectors.singer.catalog import configure_catalog, map_aliases, parse_catalog
-from loader.connectors.subprocess.columns import build_columns
 from loader.connectors.subprocess.connector_state import ConnectorState, can_store_in_pieces
+from loader.connectors.subprocess.json_schema import build_columns
+from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import ProgramSnapshot
-from loader.connectors.subprocess.spool import Limits
 from loader.sources.interface import Progress, Request, SourceTable, TableRef
 
 Marks = dict[str, Mapping[str, Any] | None]

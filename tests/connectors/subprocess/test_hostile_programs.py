@@ -19,15 +19,20 @@ from loader.connectors.airbyte.catalog import parse_catalog as airbyte_entries
 from loader.connectors.singer.catalog import parse_catalog as singer_entries
 from loader.connectors.singer.messages import SingerMessages
 from loader.connectors.subprocess import program
-from loader.connectors.subprocess.columns import Column, build_columns
 from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.json_schema import Column, build_columns
+from loader.connectors.subprocess.json_values import (
+    Misfit,
+    decode,
+    make_converter,
+    make_key_converter,
+)
 from loader.connectors.subprocess.log_relay import flatten
 from loader.connectors.subprocess.program import Program, read_answer
+from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.source import Entry, ProgramOptions, ProgramSource
-from loader.connectors.subprocess.spool import Limits
+from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.connectors.subprocess.supervisor import LONGEST_NOTE
-from loader.connectors.subprocess.values import Misfit, decode, make_converter, make_key_converter
 from loader.errors import LoaderError, StateError, TableError
 from loader.sources.interface import Progress
 from tests.connectors.subprocess.program_reads import opened, record_of, sends, state_of

@@ -16,7 +16,7 @@ from loader.connectors.airbyte.config import ConfigUpdates
 from loader.connectors.subprocess import message_reader as reading
 from loader.connectors.subprocess import supervisor
 from loader.connectors.subprocess.program import Program, read_answer
-from loader.connectors.subprocess.spool import Limits, Spool
+from loader.connectors.subprocess.record_spool import Limits, Spool
 from loader.errors import LoaderError, TableError
 from tests.connectors.subprocess.program_reads import (
     KEY,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from loader.connectors.airbyte.messages import AirbyteMessages
-from loader.connectors.subprocess.columns import build_columns
-from loader.connectors.subprocess.layout import RecordLayout
+from loader.connectors.subprocess.json_schema import build_columns
 from loader.connectors.subprocess.message_reader import Delivery, Stream
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.spool import Limits, Piece, Spool
+from loader.connectors.subprocess.record_spool import Limits, Piece, Spool
+from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import LoaderError, TableError
 from loader.spec.redaction import Redactor
 from tests.connectors.subprocess.program_reads import (

@@ -19,10 +19,9 @@ from loader.connectors.airbyte.config import find_declared_secrets
 from loader.connectors.airbyte.launch import AirbyteOptions, build_config
 from loader.connectors.airbyte.messages import parse_line
 from loader.connectors.singer.messages import SingerMessages
-from loader.connectors.subprocess.columns import Column, build_columns, spark_type
 from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.layout import RecordLayout
-from loader.connectors.subprocess.values import (
+from loader.connectors.subprocess.json_schema import Column, build_columns, spark_type
+from loader.connectors.subprocess.json_values import (
     Misfit,
     decode,
     encode,
@@ -31,6 +30,7 @@ from loader.connectors.subprocess.values import (
     make_key_converter,
     to_text,
 )
+from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import StateError, TableError
 
 

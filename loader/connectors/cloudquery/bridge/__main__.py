@@ -16,10 +16,10 @@ import grpc
 from cloudquery.plugin_v3 import plugin_pb2
 
 from .arrow_input import MalformedError, OverBudgetError, read_record, read_schema, table_name
-from .listening import serve
+from .listener import serve
 from .plugin import PluginError, open_plugin
 from .records import ANCESTORS, deletion, dependents, records, streams
-from .states import States, serve_states
+from .state_backend import States, serve_states
 
 
 def say(kind: str, body: Mapping[str, Any], name: str = "") -> None:

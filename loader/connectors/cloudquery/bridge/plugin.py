@@ -15,7 +15,7 @@ from cloudquery.discovery_v1 import discovery_pb2, discovery_pb2_grpc
 from cloudquery.plugin_v3 import plugin_pb2_grpc
 
 from ...subprocess.supervisor import Child, StartError  # noqa: TID252 - it has no package loader
-from .states import LIMITS
+from .state_backend import LIMITS
 
 _STARTS_IN = 60.0
 _OPTIONS = ("--network", "tcp", "--log-level", "info", "--log-format", "json", "--no-sentry")

@@ -15,10 +15,10 @@ from typing import Any
 
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.columns import REST
 from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.layout import Condition, RecordLayout
-from loader.connectors.subprocess.values import get_sort_key
+from loader.connectors.subprocess.json_schema import REST
+from loader.connectors.subprocess.json_values import get_sort_key
+from loader.connectors.subprocess.spool_format import Condition, RecordLayout
 from loader.spec.redaction import excerpt
 
 _TIMES = (t.TimestampType, t.TimestampNTZType)

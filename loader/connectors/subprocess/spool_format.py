@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.columns import REST, Column, is_skipped
-from loader.connectors.subprocess.values import (
+from loader.connectors.subprocess.json_schema import REST, Column, is_skipped
+from loader.connectors.subprocess.json_values import (
     Misfit,
     make_key_converter,
     read_as,

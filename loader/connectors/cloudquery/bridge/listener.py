@@ -24,8 +24,8 @@ from cloudquery.discovery_v1 import discovery_pb2_grpc
 from cloudquery.plugin_v3 import plugin_pb2_grpc
 
 from .arrow_input import OTHER_CALLS, STREAMS
-from .server import Destination, tell
-from .states import LIMITS, Discovery
+from .destination import Destination, tell
+from .state_backend import LIMITS, Discovery
 
 MOST_CONNECTIONS = 256
 _INNER = "grpc.sock"

@@ -34,8 +34,7 @@ from .arrow_input import (
     table_name,
 )
 from .records import deletion, dependents, records, stream
-from .state_barrier import StateBarrier
-from .states import (
+from .state_backend import (
     State,
     arrange_columns,
     batch_size,
@@ -44,6 +43,7 @@ from .states import (
     is_beyond,
     refuse_malformed,
 )
+from .state_barrier import StateBarrier
 
 _GONE = "the loader has ended, and says why itself; run the sync again"
 _BROKE_OFF = "the sync broke off"

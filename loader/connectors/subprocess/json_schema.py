@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.values import make_converter
+from loader.connectors.subprocess.json_values import make_converter
 from loader.errors import TableError
 
 REST = "_rest"
@@ -59,7 +59,7 @@ class Column:
         name: the field's name, and the column's.
         type: its Spark type.
         convert: turns a JSON value into the spool's form; see
-            :mod:`loader.connectors.subprocess.values`.
+            :mod:`loader.connectors.subprocess.json_values`.
     """
 
     name: str
