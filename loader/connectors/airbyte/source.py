@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from loader.connectors.airbyte.catalog import build_state_input, configure_catalog, parse_catalog
 from loader.connectors.airbyte.config import (
@@ -17,17 +17,13 @@ from loader.connectors.airbyte.config import (
 )
 from loader.connectors.airbyte.launch import AirbyteOptions, build_command, build_config
 from loader.connectors.airbyte.messages import AirbyteMessages, describe_error, parse_line
-from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.message_reader import MessageFormat
 from loader.connectors.subprocess.program import open_workspace, read_answer, write_json
+from loader.connectors.subprocess.snapshot import PlannedRead
 from loader.connectors.subprocess.source import Entry, ProgramOptions, ProgramSource
 from loader.errors import LoaderError, TableError
-from loader.sources.interface import Progress, Request, RunContext
+from loader.sources.interface import Progress
 from loader.spec.redaction import excerpt
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 _MOST_SECRETS = 1_000
 _LONGEST_SECRETS = 1_000_000
@@ -43,10 +39,7 @@ class AirbyteSource(ProgramSource):
     _learnt = False
     _specification: Any = None
     _streams: Collection[Hashable] = ()
-
-    def __init__(self, name: str, options: Any, spark: SparkSession, folder: Path) -> None:
-        super().__init__(name, options, spark, folder)
-        self._hidden: set[str] = set()
+    _hidden: frozenset[str] = frozenset()
 
     def entries(self, folder: Path) -> list[Entry]:
         found = self._list_entries(folder)
@@ -81,32 +74,22 @@ class AirbyteSource(ProgramSource):
                     remedy="Correct the connector's `config`",
                 )
 
-    def begin(
-        self,
-        folder: Path,
-        requests: Sequence[Request],
-        memories: Mapping[str, ConnectorState | None],
-        streams: Mapping[Hashable, Stream],
-        number: int,
-        attention: RunContext,
-    ) -> Delivery:
+    def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
         known = {
-            request.table.ref.native.key: memories[request.name]
-            for request in requests
+            request.table.ref.native.key: read.states[request.name]
+            for request in read.requests
             if request.table.progress is Progress.MARK
         }
-        files = self._files(folder)
-        files["catalog"] = write_json(folder, "catalog.json", configure_catalog(requests))
+        files = self._files(read.folder)
+        files["catalog"] = write_json(read.folder, "catalog.json", configure_catalog(read.requests))
         state = build_state_input(
-            known, self._streams, lambda text: attention.warn(self.name, text)
+            known, self._streams, lambda text: read.context.warn(self.name, text)
         )
         if state is not None:
-            files["state"] = write_json(folder, "state.json", state)
-
-        words = self.build_command(folder, "read", files)
+            files["state"] = write_json(read.folder, "state.json", state)
         strict = getattr(self.options, "logged_errors", "fail") == "fail"
         dialect = AirbyteMessages(self._keep_renewed, self._streams, strict)
-        return self.start_read(words, dialect, streams, number, attention)
+        return self.build_command(read.folder, "read", files), dialect
 
     def learn_secrets(self) -> None:
         """Hides the values of `config` that the connector's specification calls secret."""

@@ -5,18 +5,17 @@ The protocol: https://hub.meltano.com/singer/spec"""
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loader.connectors.singer.catalog import configure_catalog, map_aliases, parse_catalog
 from loader.connectors.singer.messages import SingerMessages, build_state_input
-from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.message_reader import MessageFormat
 from loader.connectors.subprocess.program import read_answer, write_json
+from loader.connectors.subprocess.snapshot import PlannedRead
 from loader.connectors.subprocess.source import Command, Entry, ProgramOptions, ProgramSource
 from loader.errors import TableError
-from loader.sources.interface import Request, RunContext
 from loader.spec.options import Name
 
 
@@ -50,27 +49,17 @@ class SingerSource(ProgramSource):
         self._catalog = catalog
         return found
 
-    def begin(
-        self,
-        folder: Path,
-        requests: Sequence[Request],
-        memories: Mapping[str, ConnectorState | None],
-        streams: Mapping[Hashable, Stream],
-        number: int,
-        attention: RunContext,
-    ) -> Delivery:
-        known = {request.table.ref.native.key: memories[request.name] for request in requests}
-        words = [*self._command(folder), "--catalog"]
-        words.append(
-            str(write_json(folder, "catalog.json", configure_catalog(self._catalog, requests)))
-        )
-        called = map_aliases(self._catalog)
-        state = build_state_input(known, called, lambda text: attention.warn(self.name, text))
+    def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
+        known = {r.table.ref.native.key: read.states[r.name] for r in read.requests}
+        catalog = configure_catalog(self._catalog, read.requests)
+        command = [*self._command(read.folder), "--catalog"]
+        command.append(str(write_json(read.folder, "catalog.json", catalog)))
+        aliases = map_aliases(self._catalog)
+        state = build_state_input(known, aliases, lambda text: read.context.warn(self.name, text))
         if state is not None:
-            words += ["--state", str(write_json(folder, "state.json", state))]
-        keys = {request.table.ref.native.key: request.key for request in requests}
-        dialect = SingerMessages(keys, called)
-        return self.start_read(words, dialect, streams, number, attention)
+            command += ["--state", str(write_json(read.folder, "state.json", state))]
+        keys = {request.table.ref.native.key: request.key for request in read.requests}
+        return command, SingerMessages(keys, aliases)
 
     def _command(self, folder: Path) -> list[str]:
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +36,26 @@ from loader.spark.session import empty
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Begin = Callable[
-    [
-        Sequence[Request],
-        Mapping[str, "ConnectorState | None"],
-        Mapping[Hashable, Stream],
-        int,
-        RunContext,
-    ],
-    Delivery,
-]
+
+@dataclass(frozen=True)
+class PlannedRead:
+    """A read of a program's streams that has not started yet.
+
+    Attributes:
+        folder: a private folder for the program's configuration, and for the spool.
+        requests: the requested tables.
+        states: the stored states to resume from, by the table's name in messages.
+        streams: the streams to fill, by the program's key.
+        number: the states of this read get higher numbers.
+        context: receives warnings.
+    """
+
+    folder: Path
+    requests: Sequence[Request]
+    states: Mapping[str, ConnectorState | None]
+    streams: Mapping[Hashable, Stream]
+    number: int
+    context: RunContext
 
 
 class ProgramSnapshot(Snapshot):
@@ -57,8 +68,7 @@ class ProgramSnapshot(Snapshot):
         protocol: its name in memories.
         limits: of a piece.
         folder: where records wait.
-        key_of: returns the program's key for a table's stream.
-        begin: starts the read.
+        start_read: starts the read.
         probe: makes sure that the program can reach its source.
         names: all the tables that the source has, also those that are not in the run.
     """
@@ -72,8 +82,7 @@ class ProgramSnapshot(Snapshot):
         protocol: str,
         limits: Limits,
         folder: Path,
-        key_of: Callable[[SourceTable], Hashable],
-        begin: Begin,
+        start_read: Callable[[PlannedRead], Delivery],
         probe: Callable[[], None],
         names: Sequence[str] = (),
     ) -> None:
@@ -81,8 +90,7 @@ class ProgramSnapshot(Snapshot):
         self.protocol = protocol
         self._limits = limits
         self.folder = folder
-        self._key_of = key_of
-        self._begin = begin
+        self._start_read = start_read
         self._probe = probe
         self._all = tuple(names)
         self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda _: ()
@@ -109,7 +117,7 @@ class ProgramSnapshot(Snapshot):
         whole = not can_store_in_pieces(known, stored)
         streams: dict[Hashable, Stream] = {}
         for number, request in enumerate(requests):
-            key = self._key_of(request.table)
+            key = _key_of(request.table)
             self._names[key] = request.name
             self._layouts[key] = layout = self._layout(request)
             remembers = request.table.progress is Progress.MARK
@@ -135,7 +143,9 @@ class ProgramSnapshot(Snapshot):
         numbers = [memory.number for memory in (*known, *stored) if memory is not None]
         # Beyond those of every run before, also of tables whose state cannot be looked up.
         number = max([time.time_ns() // 1000, *numbers])
-        self._delivery = self._begin(requests, memories, streams, number, attention)
+        self._delivery = self._start_read(
+            PlannedRead(self.folder, requests, memories, streams, number, attention)
+        )
 
     def _list_stored(
         self, requests: Sequence[Request], known: Sequence[ConnectorState | None]
@@ -163,7 +173,7 @@ class ProgramSnapshot(Snapshot):
                 self._probed = True
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        key = self._key_of(table)
+        key = _key_of(table)
         if self._delivery is None or self._attention is None:
             self.probe()
             return Bounds(None, mark=window.mark)
@@ -201,7 +211,7 @@ class ProgramSnapshot(Snapshot):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        piece = self._pieces.get(self._key_of(table))
+        piece = self._pieces.get(_key_of(table))
         if piece is None:
             raise TableError(
                 "the rows of a connector cannot be asked for by their cursors",
@@ -210,23 +220,23 @@ class ProgramSnapshot(Snapshot):
             )
         if piece.path is None:
             return empty(spark, table.schema)
-        layout = self._layouts[self._key_of(table)]
+        layout = self._layouts[_key_of(table)]
         if piece.deleted is None:
             return layout.read_rows(spark, piece.path)
         rows = layout.read_rows(spark, piece.path, numbered=True)
         return flag_deleted(rows, self._deletions(spark, table, piece))
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> list[DataFrame]:
-        piece = self._pieces.get(self._key_of(table))
+        piece = self._pieces.get(_key_of(table))
         found = [] if piece is None else self._deletions(spark, table, piece)
         return [one.drop(AFTER) for one in found]
 
     def _deletions(self, spark: SparkSession, table: SourceTable, piece: Piece) -> list[DataFrame]:
-        layout, path = self._layouts[self._key_of(table)], piece.deleted
+        layout, path = self._layouts[_key_of(table)], piece.deleted
         return [] if path is None else [layout.read_deletions(spark, path, by) for by in piece.by]
 
     def has_more(self, table: SourceTable) -> bool:
-        piece = self._pieces.get(self._key_of(table))
+        piece = self._pieces.get(_key_of(table))
         return piece is not None and not piece.last
 
     def is_steady(self, table: SourceTable) -> bool:
@@ -234,7 +244,7 @@ class ProgramSnapshot(Snapshot):
 
     def abandon(self, table: SourceTable) -> None:
         if self._delivery is not None:
-            self._delivery.abandon(self._key_of(table))
+            self._delivery.abandon(_key_of(table))
 
     def close(self) -> None:
         """Ends the program."""
@@ -255,3 +265,9 @@ class ProgramSnapshot(Snapshot):
             return None
         text = format_value(value, table.schema[window.cursor.name].dataType)
         return parse_bound(text, window.cursor.type, table, window)
+
+
+def _key_of(table: SourceTable) -> Hashable:
+    """Returns the key that the program's messages have for a table's stream."""
+    key: Hashable = table.ref.native.key
+    return key

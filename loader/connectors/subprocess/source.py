@@ -16,20 +16,19 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, field_validator
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.json_schema import REST, Column, build_columns
 from loader.connectors.subprocess.log_relay import is_log_shown
-from loader.connectors.subprocess.message_reader import Delivery, MessageFormat, Stream
+from loader.connectors.subprocess.message_reader import Delivery, MessageFormat
 from loader.connectors.subprocess.program import Program, open_workspace
 from loader.connectors.subprocess.record_spool import Limits
-from loader.connectors.subprocess.snapshot import ProgramSnapshot
+from loader.connectors.subprocess.snapshot import PlannedRead, ProgramSnapshot
 from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.duration import seconds_of
 from loader.errors import SpecError, TableError
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
 from loader.rows.exact_cast import parse_data_type
-from loader.sources.interface import Progress, Request, RunContext, Source, SourceTable, TableRef
+from loader.sources.interface import Progress, Source, SourceTable, TableRef
 from loader.spec.options import Name, Strict, TableOptions, options_for
 from loader.spec.validation import OptionError
 
@@ -143,20 +142,8 @@ class ProgramSource(Source):
         """
 
     @abstractmethod
-    def begin(
-        self,
-        folder: Path,
-        requests: Sequence[Request],
-        memories: Mapping[str, ConnectorState | None],
-        streams: Mapping[Hashable, Stream],
-        number: int,
-        attention: RunContext,
-    ) -> Delivery:
-        """Starts a read of streams from their stored states.
-
-        Args:
-            number: the states that come get higher ones.
-        """
+    def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
+        """Writes the files of a read; returns its command, and the format of its messages."""
 
     def probe(self, folder: Path) -> None:
         """Makes sure that the program can reach its source; raises TableError if it cannot."""
@@ -166,23 +153,17 @@ class ProgramSource(Source):
         """Redacts secrets that only the program declares; called before its output is shown."""
         return
 
-    def start_read(
-        self,
-        command: Sequence[str],
-        dialect: MessageFormat,
-        streams: Mapping[Hashable, Stream],
-        number: int,
-        attention: RunContext,
-    ) -> Delivery:
-        """Starts a read with a command."""
+    def start_read(self, read: PlannedRead) -> Delivery:
+        """Starts a read of streams from their stored states."""
+        command, dialect = self.prepare_read(read)
         return Delivery(
             lambda hear: self.start_program(command, hear),
             dialect,
-            streams,
+            read.streams,
             self.protocol,
-            number,
+            read.number,
             self.options.timeout,
-            attention.warn,
+            read.context.warn,
             self.name,
             self.learn_secrets,
         )
@@ -247,8 +228,7 @@ class ProgramSource(Source):
                 self.protocol,
                 Limits(self.options.batch_rows, seconds=self.options.batch_time),
                 folder,
-                lambda table: table.ref.native.key,
-                lambda *asked: self.begin(folder, *asked),
+                self.start_read,
                 lambda: self.probe(folder),
                 self._all,
             )

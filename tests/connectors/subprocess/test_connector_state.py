@@ -48,7 +48,6 @@ class Begun:
             "singer",
             Limits(250_000),
             folder,
-            lambda table: table.ref.native.key,
             self._begin,
             lambda: None,
             all_,
@@ -62,9 +61,9 @@ class Begun:
             [_request(name, mark, name == whole, key) for name, mark in marks.items()], watch
         )
 
-    def _begin(self, _requests: Any, _memories: Any, streams: Any, number: int, _: Any) -> Any:
-        self.in_pieces = {key for key, s in streams.items() if s.spool.limits is not None}
-        self.number = number
+    def _begin(self, read: Any) -> Any:
+        self.in_pieces = {key for key, s in read.streams.items() if s.spool.limits is not None}
+        self.number = read.number
 
 
 def _request(name: str, mark: Any, whole: bool, key: tuple[str, ...]) -> Request:

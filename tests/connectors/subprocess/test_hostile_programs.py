@@ -104,7 +104,7 @@ class _Listed(ProgramSource):
     def entries(self, folder: Path) -> list[Entry]:
         return [Entry(name, name, {}, Progress.WHOLE, (), None, {}) for name in self._names]
 
-    begin: Any = None
+    prepare_read: Any = None
 
 
 _Listed.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
