@@ -1,1 +1,1 @@
-"""Plug-ins: found by entry points only, imported by nothing else in the loader."""
+"""Plug-ins, which the loader finds by entry points; no other package of the loader imports them."""

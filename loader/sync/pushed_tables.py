@@ -129,9 +129,9 @@ def add_pushed_tables(pipeline: Pipeline, where: str, warn: Callable[[str, str],
 
 def _build_no_source_error(where: str) -> LoaderError:
     return SpecError(
-        "there is no source, and `loader serve` has not written a table yet",
+        "there is no source, and no program has pushed a table yet",
         where=where,
-        remedy="Add a document with `kind: source`, or run a `cloudquery sync` into the lake",
+        remedy="Add a document with `kind: source`, or push a table into the lake",
     )
 
 
@@ -228,7 +228,7 @@ class PushedSource(Source):
 
     def _refuse(self) -> NoReturn:
         raise TableError(
-            "`loader serve` writes its tables, so they cannot be read from a source",
+            "another program pushes its tables, so the loader cannot read them from a source",
             where=f"source {self.name}",
-            remedy="Sync them with `cloudquery sync`",
+            remedy="Run the program that pushes them",
         )

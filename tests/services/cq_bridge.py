@@ -20,9 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2
-from connectors.cloudquery.bridge.__main__ import read
 from connectors.cloudquery.bridge.destination import Destination
-from connectors.cloudquery.bridge.records import records
+from connectors.cloudquery.bridge.records import convert_records
 
 STATE = pa.schema([("key", pa.string()), ("value", pa.string())], {"cq:table_name": "cq_state"})
 ORDERS = pa.schema([("id", pa.int64())], {"cq:table_name": "orders"})
@@ -81,7 +80,7 @@ class Served:
         """Writes a plugin's state."""
         self.destination.Write(iter([inserted(STATE, "orders", value)]), Context(peer=peer))
 
-    def read(self, peer: str = "") -> None:
+    def sync(self, peer: str = "") -> None:
         """Reads the state, as each sync does first."""
         request = plugin_pb2.Read.Request(table=arrow.schema_to_bytes(STATE))
         list(self.destination.Read(request, Context(peer=peer)))
@@ -111,7 +110,7 @@ def state_waits_for_a_stream_that_has_said_nothing(output: io.StringIO) -> None:
     """Its rows may be those that the state covers."""
     served, go = Served(), threading.Event()
     served.write(opened(go, inserted(ORDERS, 1)))
-    waited(lambda: served.destination._waiting._open)
+    waited(lambda: served.destination._barrier._open)
     served.state("1")
     assert not told(output, "state"), "the state is stored before the rows"
     go.set()
@@ -129,7 +128,7 @@ def a_client_that_dies_is_no_end(output: io.StringIO) -> None:
     """Neither while it sends, nor while its rows are appended."""
     served, go = Served(), threading.Event()
     served.write(opened(go, inserted(ORDERS, 1)), Context(lambda: False))
-    waited(lambda: served.destination._waiting._open)
+    waited(lambda: served.destination._barrier._open)
     served.state("1")
     go.set()
     served.calls[0].join(10)
@@ -262,7 +261,7 @@ def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
             ("kinds", [], "full_refresh"),
         )
     ]
-    code = read(Plugin(checkpoint, error, checkpoint), {}, {"streams": streams}, {})
+    code = sync(Plugin(checkpoint, error, checkpoint), {}, {"streams": streams}, {})
     assert code == 1
     assert len(told(output, "state")) == 1
     ended = [
@@ -305,7 +304,7 @@ def values_keep_their_digits(_output: io.StringIO) -> None:
         ],
         schema=schema,
     )
-    assert [(row["at"], row["doc"]) for row in records(batch)] == [
+    assert [(row["at"], row["doc"]) for row in convert_records(batch)] == [
         ("1969-12-31T23:59:59.999998500+00:00", '{"n": 12345678901234567890.123456789}'),
         ("1969-12-31T23:59:59.999999999+00:00", '{"n": 1e400}'),
         ("1970-01-01T00:00:00.000001+00:00", {"n": 1.5}),
@@ -331,7 +330,7 @@ def extensions_are_text_or_json_at_any_depth(_output: io.StringIO) -> None:
     mac, key = bytes.fromhex("001122334455"), bytes(range(16))
     row = [mac, [mac, None], [b'{"a": 1}', None], {"id": key, "raw": b"x"}, [("k", b"[2]")]]
     columns = [pa.array([v, None], f.type) for v, f in zip(row, schema, strict=True)]
-    [found, empty] = records(pa.RecordBatch.from_arrays(columns, schema=schema))
+    [found, empty] = convert_records(pa.RecordBatch.from_arrays(columns, schema=schema))
     assert found == {
         "mac": "00:11:22:33:44:55",
         "macs": ["00:11:22:33:44:55", None],
@@ -346,7 +345,7 @@ def a_full_disk_at_the_end_of_a_stream_breaks_it_off(output: io.StringIO) -> Non
     """Otherwise, all state that comes later would wait for it."""
     served, go = Served(), threading.Event()
     served.write(opened(go, inserted(ORDERS, 1)))
-    waited(lambda: served.destination._waiting._open)
+    waited(lambda: served.destination._barrier._open)
     before, Path.touch = Path.touch, full  # type: ignore[method-assign]
     try:
         go.set()
@@ -355,7 +354,7 @@ def a_full_disk_at_the_end_of_a_stream_breaks_it_off(output: io.StringIO) -> Non
         Path.touch = before  # type: ignore[method-assign]
     assert not told(output, "session")
     assert list(served.folder.iterdir()) == []
-    assert not served.destination._waiting._open
+    assert not served.destination._barrier._open
     served.read()
     served.state("2")
     assert [m["rows"] for m in told(output, "state")] == [{"orders": ["2", 0]}]
@@ -392,7 +391,7 @@ def an_address_has_one_server(output: io.StringIO) -> None:
         assert said == {"listening": address}
         for same in {address, address.replace("127.0.0.1", "localhost")}:
             second, said = begun(same)
-            assert "is taken" in said.get("failed", ""), said
+            assert "is in use" in said.get("failed", ""), said
             second.communicate()
             assert second.returncode == 1
         first.communicate()

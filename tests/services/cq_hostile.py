@@ -27,11 +27,10 @@ from typing import Any
 import grpc
 import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
-from connectors.cloudquery.bridge.__main__ import read
 from connectors.cloudquery.bridge.arrow_input import OverBudgetError
 from connectors.cloudquery.bridge.destination import Destination
-from connectors.cloudquery.bridge.records import conditions, records
-from connectors.cloudquery.bridge.state_backend import States, serve_states
+from connectors.cloudquery.bridge.records import convert_records, parse_where_clause
+from connectors.cloudquery.bridge.state_backend import StateBackend, serve_states
 
 try:
     from connectors.cloudquery.bridge.arrow_input import MalformedError, read_record
@@ -60,7 +59,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
 def outcome(data: bytes) -> list[dict[str, Any]] | str:
     """Returns the rows of a message, or why it is refused."""
     try:
-        return list(records(read_record(data)))
+        return list(convert_records(read_record(data)))
     except MalformedError as error:
         return str(error)
 
@@ -136,7 +135,7 @@ def dictionaries() -> None:
     for changed in (data, data.replace(indices, struct.pack("<iiii", 0, 1 << 20, 0, 1))):
         assert "dictionary" in outcome(changed), outcome(changed)
     for kind in (pa.string_view(), pa.run_end_encoded(pa.int32(), pa.string())):
-        assert "CloudQuery does not have" in outcome(encoded(batch(a=pa.array(["x", "x"], kind))))
+        assert "CloudQuery does not use" in outcome(encoded(batch(a=pa.array(["x", "x"], kind))))
 
 
 def cut_messages() -> None:
@@ -182,7 +181,7 @@ def bombs() -> None:
     attacks = {
         "decompressed": encoded(long, compression="zstd"),
         "values": encoded(batch(a=pa.nulls(10**9))),
-        "CloudQuery does not have": encoded(
+        "CloudQuery does not use": encoded(
             batch(a=pa.DictionaryArray.from_arrays(pa.array([0] * 9, pa.int8()), ["x" * 10_000]))
         ),
     }
@@ -199,7 +198,7 @@ def bombs() -> None:
 def schemas_that_lose_a_column() -> None:
     """Two columns of one name would be one in JSON; a table without a name has no place."""
     two = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    assert "one name" in outcome(encoded(two.replace_schema_metadata(TABLE)))
+    assert "the same name" in outcome(encoded(two.replace_schema_metadata(TABLE)))
     late = batch(a=pa.array([2**60], pa.timestamp("s")))
     assert "of the table orders cannot be read" in outcome(encoded(late))
     deep = pa.array([b"[" * 100_000], pa.binary())
@@ -222,7 +221,7 @@ def where_clauses_that_multiply() -> None:
         for group in range(9)
     ]
     with contextlib.suppress(MalformedError):
-        conditions(groups)
+        parse_where_clause(groups)
         raise AssertionError("10 to the power of 9 alternatives")
 
 
@@ -276,7 +275,7 @@ def one_table_fails() -> None:
         {"stream": {"name": name}, "sync_mode": "full_refresh"} for name in ("orders", "kinds")
     ]
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert read(Plugin(*inserts), {}, {"streams": streams}, {}) == 1
+        assert sync(Plugin(*inserts), {}, {"streams": streams}, {}) == 1
     told = [json.loads(line) for line in said.getvalue().splitlines()]
     [error] = [
         m["trace"]["error"]
@@ -292,7 +291,7 @@ def one_table_fails() -> None:
 
 def nobody_else_reads_a_plugins_state() -> None:
     """The port of the state backend is open to all users; its table's name is not known to them."""
-    states = States({"orders": ["secret", 1]})
+    states = StateBackend({"orders": ["secret", 1]})
     server, address = serve_states(states)
     with grpc.insecure_channel(address) as channel:
         stub = plugin_pb2_grpc.PluginStub(channel)
@@ -321,7 +320,7 @@ def a_plugins_own_state_of_any_size() -> None:
     """It is kept in memory, whether it is written or comes with a checkpoint."""
     names = [f"{n}" for n in range(100_000)]
     for through in ("write", "checkpoint"):
-        states = States({})
+        states = StateBackend({})
         server, address = serve_states(states)
         refused = None
         with grpc.insecure_channel(address) as channel:
@@ -335,7 +334,7 @@ def a_plugins_own_state_of_any_size() -> None:
                         insert = Write.MessageInsert(record=encoded(rows))
                         stub.Write(iter([Write.Request(insert=insert)]))
                     else:
-                        states.checkpoint(rows)
+                        states.apply_checkpoint(rows)
                 except (grpc.RpcError, OverBudgetError) as error:
                     refused = error.details() if isinstance(error, grpc.RpcError) else str(error)
                     break

@@ -1,4 +1,5 @@
-"""The connector `airbyte`: any program that speaks the Airbyte protocol.
+"""The connector `airbyte`, which runs any program of the Airbyte protocol.
 
-Worth having for APIs: Airbyte has connectors for hundreds, and a manifest describes any other one.
+It is worth having for APIs: Airbyte has connectors for hundreds of them, and a manifest in YAML can
+describe any other API.
 """

@@ -1,4 +1,4 @@
-"""Reads Airbyte's catalogs, and writes what a read gets: streams, and the states to resume from."""
+"""Reads the catalog of an Airbyte connector, and builds the inputs of a read: streams and state."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from loader.connectors.subprocess.connector_state import (
     find_streams_behind,
 )
 from loader.connectors.subprocess.json_schema import read_streams
-from loader.connectors.subprocess.source import Entry
+from loader.connectors.subprocess.source import CatalogEntry
 from loader.sources.interface import Progress, Request
 
 Key = tuple[str | None, str]
 """A stream's namespace and name."""
-ByName = Mapping[str, set[Key]]
-"""Streams by their names."""
+KeysByName = Mapping[str, set[Key]]
+"""The keys of streams by their names without a namespace."""
 
 
 class _Stream(TypedDict, total=False):
-    """A stream of a catalog, as far as it is read here."""
+    """The fields of a catalog's stream that the loader reads."""
 
     name: Required[str]
     namespace: str | None
@@ -43,55 +43,57 @@ def key_of(descriptor: Mapping[str, Any]) -> Key:
     return descriptor.get("namespace") or None, str(descriptor.get("name"))
 
 
-def group_by_name(keys: Iterable[Hashable]) -> ByName:
-    """Returns streams by their names."""
-    found: dict[str, set[Key]] = {}
+def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
+    """Groups the keys of streams by their names without a namespace."""
+    keys_by_name: dict[str, set[Key]] = {}
     for key in keys:
         if isinstance(key, tuple):
-            found.setdefault(key[1], set()).add(key)
-    return found
+            keys_by_name.setdefault(key[1], set()).add(key)
+    return keys_by_name
 
 
-def find_meant_stream(key: Key, asked: ByName, streams: ByName) -> Key | None:
-    """Returns the stream that a message is about; None if no stream, or several, may be meant.
+def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key | None:
+    """Returns the stream to which a message belongs; None if no stream matches, or several do.
 
-    Some connectors leave a namespace out of their messages, or out of their catalog.
+    Some connectors omit the namespace in their messages or in their catalog.
 
     Args:
-        key: its key in messages.
-        asked: the streams that this run reads.
-        streams: all that the catalog has.
+        key: the key in the message.
+        requested: the streams of the run.
+        streams: all streams of the catalog.
     """
-    same = [known.get(key[1], set()) for known in (asked, streams)]
-    if any(key in known for known in same):
+    namesakes = [known.get(key[1], set()) for known in (requested, streams)]
+    if any(key in keys for keys in namesakes):
         return key
-    for known in same:
-        alike = known if key[0] is None else known & {(None, key[1])}
-        if alike:
-            return next(iter(alike)) if len(alike) == 1 else None
+    for keys in namesakes:
+        matches = keys if key[0] is None else keys & {(None, key[1])}
+        if matches:
+            return next(iter(matches)) if len(matches) == 1 else None
     return None
 
 
 def parse_catalog(
-    catalog: Mapping[str, Any], where: str, chosen: Callable[[str, Collection[str]], str | None]
-) -> list[Entry]:
+    catalog: Mapping[str, Any],
+    where: str,
+    find_cursor: Callable[[str, Collection[str]], str | None],
+) -> list[CatalogEntry]:
     """Returns the streams of a catalog.
 
     Args:
         where: the source, for messages.
-        chosen: returns the cursor field that the spec names for a table with some fields.
+        find_cursor: returns the cursor field that the spec sets, by table name and fields.
 
     Raises:
-        TableError: if it is no catalog.
+        TableError: if the catalog is malformed.
     """
     remedy = "Check that the command is a connector of the Airbyte protocol"
     streams = read_streams(catalog, _STREAM, "connector", remedy, where)
-    return [_entry(stream, chosen) for stream in streams]
+    return [_parse_stream(stream, find_cursor) for stream in streams]
 
 
-def _entry(
-    stream: Mapping[str, Any], chosen: Callable[[str, Collection[str]], str | None]
-) -> Entry:
+def _parse_stream(
+    stream: Mapping[str, Any], find_cursor: Callable[[str, Collection[str]], str | None]
+) -> CatalogEntry:
     key = key_of(stream)
     name = ".".join(part for part in key if part)
     default = stream.get("default_cursor_field") or []
@@ -99,12 +101,12 @@ def _entry(
     cursor = default[0] if len(default) == 1 else None
     schema = stream.get("json_schema") or {}
     fields = schema.get("properties")
-    asked = chosen(name, fields if isinstance(fields, dict) else ())
+    requested = find_cursor(name, fields if isinstance(fields, dict) else ())
     incremental = "incremental" in (stream.get("supported_sync_modes") or ())
-    resumes = incremental and (own or bool(default) or asked is not None)
+    resumes = incremental and (own or bool(default) or requested is not None)
     paths = stream.get("source_defined_primary_key") or []
     flat = [path[0] for path in paths if len(path) == 1]
-    return Entry(
+    return CatalogEntry(
         key=key,
         name=name,
         schema=schema,
@@ -116,68 +118,68 @@ def _entry(
 
 
 def configure_catalog(requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns the catalog that asks for streams, in the run's order."""
+    """Returns the configured catalog of a read: the requested streams, in the order of the run."""
     return {"streams": [_configure_stream(request) for request in requests]}
 
 
 def _configure_stream(request: Request) -> dict[str, Any]:
-    entry: Entry = request.table.ref.native
+    entry: CatalogEntry = request.table.ref.native
     stream = entry.raw
     own = bool(stream.get("source_defined_cursor"))
     default = stream.get("default_cursor_field") or []
     incremental = request.table.progress is Progress.MARK
-    asked: dict[str, Any] = {
+    requested: dict[str, Any] = {
         "stream": dict(stream),
         "sync_mode": "incremental" if incremental else "full_refresh",
         "destination_sync_mode": "append",
     }
     if incremental:
         cursor = default if own or request.cursor is None else [request.cursor]
-        asked["cursor_field"] = cursor or default
+        requested["cursor_field"] = cursor or default
     keys = stream.get("source_defined_primary_key") or [[name] for name in request.key]
     if keys:
-        asked["primary_key"] = keys
-    return asked
+        requested["primary_key"] = keys
+    return requested
 
 
 def build_state_input(
-    memories: Mapping[Hashable, ConnectorState | None],
+    states: Mapping[Hashable, ConnectorState | None],
     streams: Collection[Hashable],
     warn: Callable[[str], None],
 ) -> Any | None:
-    """Returns the connector's state file; None if there is no state to resume from.
+    """Returns the content of the connector's state file; None if all streams start over.
 
-    If a stream begins from scratch, and a state of all streams cannot be divided, all do: with a
-    state that covers it, the stream would miss records.
+    If one stream starts over, its part is removed from a state of all streams. If that is
+    impossible, all streams start over, because a state that covers the stream would skip records.
 
     Args:
-        memories: by stream; None for one that begins from scratch.
-        streams: all that the catalog has.
-        warn: gets a warning if a stream cannot begin from scratch alone.
+        states: the stored states by stream; None for a stream that starts over.
+        streams: all streams of the catalog.
+        warn: called with a warning if all streams start over for that reason.
     """
-    known = [memory for memory in memories.values() if memory is not None]
-    shared = find_oldest_shared(known)
+    stored = [state for state in states.values() if state is not None]
+    shared = find_oldest_shared(stored)
     if shared is None:
-        parts = [{"type": "STREAM", "stream": memory.value} for memory in known]
+        parts = [{"type": "STREAM", "stream": state.value} for state in stored]
         return parts or None
-    restarted = find_streams_behind(memories, shared)
-    value = _without(shared, restarted, streams) if restarted else shared.value
+    restarted = find_streams_behind(states, shared)
+    value = _remove_streams(shared, restarted, streams) if restarted else shared.value
     if value is None:
         named = sorted(key[1] if isinstance(key, tuple) else str(key) for key in restarted)
         names = ", ".join(named)
         warn(
-            f"{names} starts over, and the connector has one state for all streams: everything is "
-            "read again, and what has no primary key is appended again"
+            f"{names} starts over, and the connector has one state for all streams: all records "
+            "are read again, and records without a primary key are appended again"
         )
     elif shared.kind == "GLOBAL":
         return [{"type": "GLOBAL", "global": value}]
     return value
 
 
-def _without(
+def _remove_streams(
     shared: ConnectorState, restarted: set[Hashable], streams: Collection[Hashable]
 ) -> Any | None:
-    """Returns a state without some streams; None if it is not clear what is theirs."""
+    """Removes streams from a state of all streams; None if their parts cannot be identified."""
     value = shared.value
     if not isinstance(value, dict) or shared.protocol == "cloudquery":
         return None
@@ -186,13 +188,13 @@ def _without(
         if not isinstance(parts, list) or not parts:
             return None
         kept = []
-        known, beginning = group_by_name(streams), group_by_name(restarted)
+        known, restarted_by_name = group_by_name(streams), group_by_name(restarted)
         for part in parts:
             key = key_of(part.get("stream_descriptor") or {})
-            of = find_meant_stream(key, {}, known)
-            if of is None and key[1] in beginning:
+            stream = resolve_stream(key, {}, known)
+            if stream is None and key[1] in restarted_by_name:
                 return None
-            if (of or key) not in restarted:
+            if (stream or key) not in restarted:
                 kept.append(part)
         return {**value, "stream_states": kept}
     names = {key[1] for key in streams if isinstance(key, tuple)}

@@ -1,7 +1,8 @@
-"""A connector's configuration: which values are secret, and those that it has renewed.
+"""Finds the secrets in a connector's configuration, and stores the values that it refreshes.
 
-Single-use refresh tokens are renewed during a read. Their file holds secrets, so only this user can
-read it. It is valid for the `config` that it was made from: a changed spec begins with its own."""
+A connector refreshes single-use tokens during a read. The file of refreshed values contains
+secrets, so only this user can read it. It is valid only for the `config` of the spec that it was
+written for: after the spec has changed, the file is ignored."""
 
 from __future__ import annotations
 
@@ -17,77 +18,77 @@ from loader.errors import SpecError, TableError
 from loader.spark.safe_files import read_regular, replace_atomically
 from loader.spec.redaction import is_secret_key
 
-_INJECTED = "__injected"
-"""How the fields begin in which the loader itself puts a manifest."""
+_INJECTED_PREFIX = "__injected"
+"""The prefix of the fields in which the loader passes a manifest."""
 
 
-def find_declared_secrets(about: Any, config: Any) -> Iterator[str]:
-    """Yields the values of a configuration that its JSON schema marks `airbyte_secret`.
+def find_declared_secrets(schema: Any, config: Any) -> Iterator[str]:
+    """Yields the values of a configuration that its JSON schema declares as `airbyte_secret`.
 
     Args:
-        about: the schema, or a part of it.
-        config: the configuration, or the part that it is about.
+        schema: the schema, or a part of it.
+        config: the configuration, or the part that the schema describes.
     """
-    if not isinstance(about, dict):
+    if not isinstance(schema, dict):
         return
-    if about.get("airbyte_secret"):
-        yield from _texts(config)
+    if schema.get("airbyte_secret"):
+        yield from _list_texts(config)
         return
     for name in ("oneOf", "anyOf", "allOf"):
-        for option in about.get(name) or ():
+        for option in schema.get(name) or ():
             yield from find_declared_secrets(option, config)
-    fields = about.get("properties")
+    fields = schema.get("properties")
     if isinstance(fields, dict) and isinstance(config, dict):
         for name, field in fields.items():
             if name in config:
                 yield from find_declared_secrets(field, config[name])
     if isinstance(config, list):
         for item in config:
-            yield from find_declared_secrets(about.get("items"), item)
+            yield from find_declared_secrets(schema.get("items"), item)
 
 
 def find_secret_values(config: Any) -> Iterator[str]:
-    """Yields the values of a configuration that stand under secret keys."""
+    """Yields the values of a configuration whose keys are names of secrets."""
     if isinstance(config, dict):
         for name, value in config.items():
-            yield from _texts(value) if is_secret_key(name) else find_secret_values(value)
+            yield from _list_texts(value) if is_secret_key(name) else find_secret_values(value)
     elif isinstance(config, list):
         for item in config:
             yield from find_secret_values(item)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _list_texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for item in value.values():
-            yield from _texts(item)
+            yield from _list_texts(item)
     elif isinstance(value, list):
         for item in value:
-            yield from _texts(item)
+            yield from _list_texts(item)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
 
 
 class ConfigUpdates:
-    """The values that a connector has renewed.
+    """The values of its configuration that a connector has refreshed.
 
     Args:
-        path: of their file; None if they are not kept.
-        given: the spec's `config`.
-        hide: registers the secrets among values of a configuration.
+        path: the file of the values; None if they are not stored.
+        spec_config: the `config` in the spec.
+        hide_secrets: registers the secrets among values of a configuration.
     """
 
     def __init__(
         self,
         path: Path | None,
-        given: Mapping[str, Any],
-        hide: Callable[[Mapping[str, Any]], None],
+        spec_config: Mapping[str, Any],
+        hide_secrets: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self.path = path
-        self._given = given
-        self._hide = hide
+        self._spec_config = spec_config
+        self._hide_secrets = hide_secrets
 
     def apply_to(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a configuration with the values that were renewed.
+        """Returns a configuration with the refreshed values.
 
         Raises:
             SpecError: if the file cannot be read.
@@ -95,56 +96,55 @@ class ConfigUpdates:
         if self.path is None or not self.path.exists():
             return dict(config)
         try:
-            kept = decode(read_regular(self.path, 64 << 20).decode())
-            of, values = kept["of"], dict(kept["config"])
+            content = decode(read_regular(self.path, 64 << 20).decode())
+            fingerprint, values = content["of"], dict(content["config"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SpecError(
-                f"the renewed configuration cannot be read: {error}",
+                f"the refreshed configuration cannot be read: {error}",
                 where=str(self.path),
-                remedy="Only the loader writes this file. Delete it, and put values that are "
-                "still valid into `config`",
+                remedy="Delete the file, which only the loader writes, and set valid values in "
+                "`config`",
             ) from None
-        if of != self._fingerprint():
+        if fingerprint != self._fingerprint():
             return dict(config)
-        self._hide(values)
+        self._hide_secrets(values)
         return {**config, **values}
 
     def store_update(self, control: Mapping[str, Any]) -> bool:
-        """Keeps what a control message has renewed; returns False if there is no file for it.
+        """Stores the refreshed values in a control message; returns False if there is no file.
 
         Raises:
-            TableError: if it cannot be written.
+            TableError: if the file cannot be written.
         """
-        about = control.get("connectorConfig") if isinstance(control, dict) else None
-        config = about.get("config") if isinstance(about, dict) else None
+        update = control.get("connectorConfig") if isinstance(control, dict) else None
+        config = update.get("config") if isinstance(update, dict) else None
         if not isinstance(config, dict):
             return True
         values = {
             name: value
             for name, value in config.items()
-            if not name.startswith(_INJECTED) and self._given.get(name) != value
+            if not name.startswith(_INJECTED_PREFIX) and self._spec_config.get(name) != value
         }
-        self._hide(values)
+        self._hide_secrets(values)
         if self.path is None:
             return False
         new = self.path.with_name(f".{self.path.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)  # its mode counts only when it is made
+            new.unlink(missing_ok=True)  # write_json sets the mode only of a new file
             write_json(self.path.parent, new.name, {"of": self._fingerprint(), "config": values})
-            replace_atomically(
-                new, self.path
-            )  # the old token may be used up: losing this one would be final
+            # Atomically, because the old token may be invalid: without the new one, none is left.
+            replace_atomically(new, self.path)
         except OSError as error:
             raise TableError(
-                f"the connector has renewed its configuration, which cannot be kept: "
+                f"the connector has refreshed its configuration, which cannot be stored: "
                 f"{error.strerror}",
                 where=str(self.path),
-                remedy="Make the folder writable. If the connector now refuses its token, put a "
-                "new one into `config`",
+                remedy="Make the folder writable. If the connector now rejects its token, set a "
+                "new one in `config`",
             ) from None
         return True
 
     def _fingerprint(self) -> str:
-        text = json.dumps(self._given, sort_keys=True, default=str)
+        text = json.dumps(self._spec_config, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()

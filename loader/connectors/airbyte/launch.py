@@ -1,4 +1,4 @@
-"""The options of a connector, and its command line: a program, a container image or a manifest."""
+"""The options of an Airbyte source, and the command line for a program, an image or a manifest."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ class AirbyteOptions(ProgramOptions):
     """The inner `spec` of a source with `path: airbyte`.
 
     Attributes:
-        command: the connector's command, without its verb; a path is relative to the spec.
+        command: the connector's command without a verb; a path is relative to the spec.
         image: the connector's container image.
-        manifest: a declarative manifest (YAML), relative to the spec. The package `airbyte-cdk`
-            runs it, or `command` or `image` if that is given, too.
-        catalog: a file with the connector's catalog, relative to the spec; it is asked by default.
-        docker_options: further options of `docker run`.
-        renewed_config: a file for what the connector renews in its configuration (tokens).
-        logged_errors: the meaning of an error that the connector logs, and goes on: that its
-            streams lack something (`fail`), or nothing (`warn`).
+        manifest: a declarative manifest (YAML), relative to the spec. `command` or `image` runs it
+            if set; otherwise the package `airbyte-cdk` does.
+        catalog: a file with the connector's catalog, relative to the spec; by default, the
+            connector is called to list its streams.
+        docker_options: additional options of `docker run`.
+        renewed_config: a file for configuration values that the connector refreshes, like tokens.
+        logged_errors: `fail` if a logged error means that streams may lack records, even if the
+            connector continues; `warn` if such errors are only reported.
     """
 
     command: Command | None = None
@@ -48,23 +49,25 @@ class AirbyteOptions(ProgramOptions):
     @model_validator(mode="after")
     def _one_connector(self) -> AirbyteOptions:
         if self.command is not None and self.image is not None:
-            raise OptionError("`command` and `image` both say what to run", "Keep one of them")
+            raise OptionError("`command` and `image` are both set", "Remove one of them")
         if self.command is None and self.image is None and self.manifest is None:
             raise OptionError(
-                "nothing says which connector to run",
+                "no connector is set",
                 "Add `command` (a program), `image` (a container image) or `manifest` (YAML)",
             )
         if self.docker_options and self.image is None:
-            raise OptionError("`docker_options` without `image`", "Add `image`, or remove it")
+            raise OptionError(
+                "`docker_options` is set without `image`", "Add `image`, or remove the option"
+            )
         return self
 
 
 class _Manifest(yaml.SafeLoader):
-    """Leaves times as they are written: JSON, in which a connector gets its manifest, has none."""
+    """Loads YAML with timestamps as text, because the connector receives the manifest as JSON."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
-        first: [(tag, form) for tag, form in found if not tag.endswith(":timestamp")]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML declares it so
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
@@ -74,11 +77,11 @@ def build_command(
     """Returns the command line for a verb of the protocol.
 
     Args:
-        folder: holds the files, and nothing else that a container may not see.
-        files: by the option that they are given with.
+        folder: the folder of the files, which a container can read completely.
+        files: the paths of the files by the names of their options.
     """
     if options.image is None:
-        return [*_program(options), verb, *_list_arguments(files, folder, str(folder))]
+        return [*_find_program(options), verb, *_list_arguments(files, folder, str(folder))]
     variables = [part for name in options.environment for part in ("--env", name)]
     return [
         "docker",
@@ -97,31 +100,31 @@ def build_command(
     ]
 
 
-def _list_arguments(files: Mapping[str, Path], folder: Path, seen_as: str) -> list[str]:
-    named = ((name, path.relative_to(folder)) for name, path in files.items())
-    return [part for name, path in named for part in (f"--{name}", f"{seen_as}/{path}")]
+def _list_arguments(files: Mapping[str, Path], folder: Path, folder_name: str) -> list[str]:
+    relative = ((name, path.relative_to(folder)) for name, path in files.items())
+    return [part for name, path in relative for part in (f"--{name}", f"{folder_name}/{path}")]
 
 
-def _program(options: AirbyteOptions) -> list[str]:
+def _find_program(options: AirbyteOptions) -> list[str]:
     if options.command is not None:
         return list(options.command)
-    beside = Path(sys.executable).with_name(RUNNER)
-    found = str(beside) if beside.exists() else shutil.which(RUNNER)
-    if found is None:
+    installed = Path(sys.executable).with_name(RUNNER)
+    program = str(installed) if installed.exists() else shutil.which(RUNNER)
+    if program is None:
         raise SpecError(
             "a manifest needs the package `airbyte-cdk`, which is not installed",
             where="manifest",
-            remedy="Run `pip install 'strandline[airbyte]'`; or install airbyte-cdk into an "
-            f"environment of its own, and set `command` to its bin/{RUNNER}",
+            remedy="Run `pip install 'strandline[airbyte]'`; or install airbyte-cdk into another "
+            f"environment, and set `command` to its bin/{RUNNER}",
         )
-    return [found]
+    return [program]
 
 
 def build_config(options: AirbyteOptions, folder: Path) -> dict[str, Any]:
-    """Returns the connector's configuration, with its manifest.
+    """Returns the connector's configuration, with the manifest if there is one.
 
     Args:
-        folder: of the spec.
+        folder: the folder of the spec.
 
     Raises:
         SpecError: if the manifest cannot be read.
@@ -142,13 +145,13 @@ def build_config(options: AirbyteOptions, folder: Path) -> dict[str, Any]:
         raise SpecError(
             f"the manifest is not YAML: {getattr(error, 'problem', error)}",
             where=f"{path}, line {where.line + 1}" if where else str(path),
-            remedy="Correct it there",
+            remedy="Correct the file",
         ) from None
     if not isinstance(manifest, dict):
         raise SpecError(
-            "the manifest has no keys and values",
+            "the manifest is not a YAML mapping",
             where=str(path),
-            remedy="Name a declarative manifest, which begins with `version:` and `type: "
+            remedy="Use a declarative manifest, which begins with `version:` and `type: "
             "DeclarativeSource`",
         )
     return {**options.config, "__injected_declarative_manifest": manifest}

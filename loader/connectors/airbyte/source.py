@@ -1,4 +1,4 @@
-"""The `airbyte` connector: runs a connector of the Airbyte protocol as a child process.
+"""The connector `airbyte`: runs a program of the Airbyte protocol as a child process.
 
 The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-protocol"""
 
@@ -20,53 +20,54 @@ from loader.connectors.airbyte.messages import AirbyteMessages, describe_error, 
 from loader.connectors.subprocess.message_reader import MessageFormat
 from loader.connectors.subprocess.program import open_workspace, read_answer, write_json
 from loader.connectors.subprocess.snapshot import PlannedRead
-from loader.connectors.subprocess.source import Entry, ProgramOptions, ProgramSource
+from loader.connectors.subprocess.source import CatalogEntry, ProgramOptions, ProgramSource
 from loader.errors import LoaderError, TableError
 from loader.sources.interface import Progress
 from loader.spec.redaction import excerpt
 
-_MOST_SECRETS = 1_000
-_LONGEST_SECRETS = 1_000_000
-"""What a connector may hide at most: each secret costs time wherever text is printed."""
+_MAX_SECRETS = 1_000
+_MAX_SECRET_LENGTH = 1_000_000
+"""The most secrets of a connector, and their characters: each one slows down redaction."""
 
 
 class AirbyteSource(ProgramSource):
-    """Reads the streams of a connector."""
+    """Reads the streams of an Airbyte connector."""
 
     options_model: ClassVar[type[ProgramOptions]] = AirbyteOptions
     protocol = "airbyte"
     options: AirbyteOptions
-    _learnt = False
+    _has_read_specification = False
     _specification: Any = None
     _streams: Collection[Hashable] = ()
-    _hidden: frozenset[str] = frozenset()
+    _hidden_secrets: frozenset[str] = frozenset()
 
-    def entries(self, folder: Path) -> list[Entry]:
-        found = self._list_entries(folder)
-        self._streams = {entry.key for entry in found}
-        return found
+    def list_entries(self, folder: Path) -> list[CatalogEntry]:
+        entries = self._read_entries(folder)
+        self._streams = {entry.key for entry in entries}
+        return entries
 
-    def _list_entries(self, folder: Path) -> list[Entry]:
+    def _read_entries(self, folder: Path) -> list[CatalogEntry]:
         where = f"source {self.name}"
-        named = self.find_catalog_file()
-        if named is not None:
-            given = self.read_catalog(named)
-            inner = given.get("catalog") if isinstance(given, dict) else None
-            return parse_catalog(inner or given, where, self.find_cursor)
-        for message in self._ask(folder, "discover"):
+        file_name = self.find_catalog_file()
+        if file_name is not None:
+            content = self.read_catalog(file_name)
+            inner = content.get("catalog") if isinstance(content, dict) else None
+            return parse_catalog(inner or content, where, self.find_cursor)
+        for message in self._run_verb(folder, "discover"):
             if message["type"] == "CATALOG":
                 return parse_catalog(message.get("catalog") or {}, where, self.find_cursor)
         raise TableError(
-            "the connector did not say which streams it has",
+            "the connector did not return a catalog",
             where=where,
-            remedy="Check that the command is a connector of the Airbyte protocol, and its config",
+            remedy="Check that the command is a connector of the Airbyte protocol, and check "
+            "its `config`",
         )
 
     def probe(self, folder: Path) -> None:
-        for message in self._ask(folder, "check"):
+        for message in self._run_verb(folder, "check"):
             status = message.get("connectionStatus") or {}
             if message["type"] == "CONNECTION_STATUS" and status.get("status") != "SUCCEEDED":
-                self.learn_secrets()
+                self.hide_declared_secrets()
                 raise TableError(
                     "the connector cannot reach its source: "
                     f"{excerpt(str(status.get('message')), 1000)}".strip(),
@@ -80,102 +81,106 @@ class AirbyteSource(ProgramSource):
             for request in read.requests
             if request.table.progress is Progress.MARK
         }
-        files = self._files(read.folder)
+        files = self._write_config(read.folder)
         files["catalog"] = write_json(read.folder, "catalog.json", configure_catalog(read.requests))
         state = build_state_input(
             known, self._streams, lambda text: read.context.warn(self.name, text)
         )
         if state is not None:
             files["state"] = write_json(read.folder, "state.json", state)
-        strict = getattr(self.options, "logged_errors", "fail") == "fail"
-        dialect = AirbyteMessages(self._keep_renewed, self._streams, strict)
-        return self.build_command(read.folder, "read", files), dialect
+        is_strict = getattr(self.options, "logged_errors", "fail") == "fail"
+        message_format = AirbyteMessages(self._store_update, self._streams, is_strict)
+        return self.build_command(read.folder, "read", files), message_format
 
-    def learn_secrets(self) -> None:
-        """Hides the values of `config` that the connector's specification calls secret."""
-        if self._learnt:
+    def hide_declared_secrets(self) -> None:
+        """Registers the values of `config` that the connector's specification declares secret."""
+        if self._has_read_specification:
             return
-        self._learnt = True
+        self._has_read_specification = True
         config = self.build_config()
         with suppress(LoaderError), open_workspace() as folder:
-            for message in self._ask(folder, "spec"):
+            for message in self._run_verb(folder, "spec"):
                 if message["type"] == "SPEC":
-                    about = (message.get("spec") or {}).get("connectionSpecification")
-                    self._specification = about
-                    self.hide(*find_declared_secrets(about, config))
+                    schema = (message.get("spec") or {}).get("connectionSpecification")
+                    self._specification = schema
+                    self.hide(*find_declared_secrets(schema, config))
 
     def build_command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
         """Returns the command line for a verb of the protocol."""
         return build_command(self.options, folder, verb, files)
 
     def build_config(self) -> dict[str, Any]:
-        """Returns the configuration that the connector gets."""
-        return self.read_renewed().apply_to(build_config(self.options, self.folder))
+        """Returns the configuration for the connector."""
+        return self.open_config_updates().apply_to(build_config(self.options, self.folder))
 
-    def read_renewed(self) -> ConfigUpdates:
+    def open_config_updates(self) -> ConfigUpdates:
         """Returns the connector's updates of its configuration."""
-        named = getattr(self.options, "renewed_config", None)
-        path = self.folder / named if named else None
-        return ConfigUpdates(path, self.options.config, self._hide_renewed)
+        file_name = getattr(self.options, "renewed_config", None)
+        path = self.folder / file_name if file_name else None
+        return ConfigUpdates(path, self.options.config, self._hide_updated_secrets)
 
-    def _keep_renewed(self, control: Mapping[str, Any]) -> bool:
-        self.learn_secrets()
-        return self.read_renewed().store_update(control)
+    def _store_update(self, control: Mapping[str, Any]) -> bool:
+        self.hide_declared_secrets()
+        return self.open_config_updates().store_update(control)
 
-    def _hide_renewed(self, values: Mapping[str, Any]) -> None:
-        """Hides what a connector has renewed, as far as it is secret.
+    def _hide_updated_secrets(self, values: Mapping[str, Any]) -> None:
+        """Registers the secrets among the values that a connector has refreshed.
 
-        Only as whole words: a connector must not make other sources' messages unreadable.
+        They are redacted only as whole words: a connector must not be able to make the messages of
+        other sources unreadable.
 
         Raises:
-            TableError: if it is more than any configuration holds.
+            TableError: if there are too many secrets.
         """
-        found = {
+        new = {
             *find_declared_secrets(self._specification, values),
             *find_secret_values(values),
-        } - self._hidden
-        hidden = self._hidden | found
-        if len(hidden) > _MOST_SECRETS or sum(map(len, found)) > _LONGEST_SECRETS:
+        } - self._hidden_secrets
+        hidden = self._hidden_secrets | new
+        if len(hidden) > _MAX_SECRETS or sum(map(len, new)) > _MAX_SECRET_LENGTH:
             raise TableError(
-                f"the connector has renewed more than {_MOST_SECRETS:,} secrets of its "
-                f"configuration, or more than {_LONGEST_SECRETS:,} characters of them",
+                f"the connector has refreshed more than {_MAX_SECRETS:,} secrets of its "
+                f"configuration, or more than {_MAX_SECRET_LENGTH:,} characters of them",
                 where=f"source {self.name}",
                 remedy="Report it to the connector's authors",
             )
-        self._hidden = hidden
-        self.hide(*found, whole_word=True)
+        self._hidden_secrets = hidden
+        self.hide(*new, whole_word=True)
 
     def find_catalog_file(self) -> str | None:
-        """Returns the file with the catalog that the spec names."""
+        """Returns the catalog file in the spec; None if the connector lists its streams."""
         return self.options.catalog
 
-    def _files(self, folder: Path) -> dict[str, Path]:
+    def _write_config(self, folder: Path) -> dict[str, Path]:
         return {"config": write_json(folder, "config.json", self.build_config())}
 
-    def _ask(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
-        """Yields the messages of a verb that ends with an answer.
+    def _run_verb(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
+        """Runs a short verb of the protocol, and yields the connector's messages.
 
         Raises:
-            TableError: if the connector fails; says why, in its own words.
+            TableError: if the connector fails; contains the error message of the connector.
         """
-        files = {} if verb == "spec" else self._files(folder)
-        why: list[str] = []
+        files = {} if verb == "spec" else self._write_config(folder)
+        errors: list[str] = []
 
-        def heard(line: bytes) -> dict[str, Any] | None:
-            message = parse_line(line, self.name, self.learn_secrets)
+        def parse(line: bytes) -> dict[str, Any] | None:
+            message = parse_line(line, self.name, self.hide_declared_secrets)
             if message and message["type"] == "CONTROL":
-                self.read_renewed().store_update(message.get("control") or {})
+                self.open_config_updates().store_update(message.get("control") or {})
             trace = (message or {}).get("trace") or {}
             if message and message["type"] == "TRACE" and trace.get("type") == "ERROR":
-                why.append(describe_error(trace.get("error") or {}))
+                errors.append(describe_error(trace.get("error") or {}))
             return message
 
         yield from read_answer(
-            lambda hear: self.start_program(self.build_command(folder, verb, files), hear),
-            heard,
-            why,
+            lambda on_log_line: self.start_program(
+                self.build_command(folder, verb, files), on_log_line
+            ),
+            parse,
+            errors,
             self.options.timeout,
             f"source {self.name}",
-            self.learn_secrets,
-            waits=verb == "spec",  # what it calls secret may be in what is shown in the end
+            self.hide_declared_secrets,
+            # The final messages of an interrupted run may contain the secrets that `spec` declares.
+            ignores_interruption=verb == "spec",
         )

@@ -1,4 +1,4 @@
-"""CloudQuery: the connector `cloudquery` for its source plugins, and `loader serve` for its CLI.
+"""The connector `cloudquery` for source plugins, and the command `loader serve` for the CLI.
 
-Worth having for inventories of clouds and infrastructure, and for those who keep CloudQuery's CLI.
+It is worth having for inventories of cloud resources, and for users who keep CloudQuery's CLI.
 """

@@ -1,4 +1,4 @@
-"""The bridge as a server, which `cloudquery sync` talks to."""
+"""Starts the bridge as a server for `cloudquery sync`, and exchanges messages with it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from loader.spark.temporary_files import ensure_own_folder, home_folder
 from loader.spec.redaction import excerpt
 
 _log = logging.getLogger("loader.program")
-_HEARD = 2.0  # seconds
+_EXIT_SECONDS = 2.0  # seconds
 
 
 class BridgeServer:
-    """A bridge that listens. Syncs wait until it has received the stored state.
+    """A running bridge that listens. Syncs wait until the bridge has received the stored state.
 
     Attributes:
-        address: where it listens.
+        address: the address that it listens on.
     """
 
     def __init__(self, child: Child) -> None:
@@ -37,10 +37,10 @@ class BridgeServer:
         self.address = ""
 
     def listen(self) -> bool:
-        """Waits until it listens; returns False if it has ended instead.
+        """Waits until the bridge listens; returns False if it has ended instead.
 
         Raises:
-            SpecError: if it cannot listen at its address.
+            SpecError: if it cannot listen on its address.
         """
         first = next(self._read_messages(), {})
         if "failed" in first:
@@ -51,19 +51,18 @@ class BridgeServer:
         return bool(first)
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yields its messages, until :meth:`end`.
+        """Yields the messages of the bridge until :meth:`end`.
 
         Raises:
-            TableError: if it ends by itself.
+            TableError: if the bridge ends by itself.
         """
         yield from self._read_messages()
-        # A signal to both may end it before the loader has handled its own.
-        if not self._is_ending.wait(_HEARD):
+        # A signal to both processes may end the bridge before the loader has handled the signal.
+        if not self._is_ending.wait(_EXIT_SECONDS):
             raise TableError(
-                "the bridge to CloudQuery has ended; syncs that it had begun have failed",
+                "the bridge to CloudQuery has ended, and its open syncs have failed",
                 where="loader serve",
-                remedy="Start the loader again, and then the syncs; --debug shows what the bridge "
-                "says",
+                remedy="Restart the loader, and then the syncs; --debug shows the bridge's log",
             )
 
     def _read_messages(self) -> Iterator[dict[str, Any]]:
@@ -71,24 +70,24 @@ class BridgeServer:
             yield json.loads(line)
 
     def answer(self, message: Mapping[str, Any]) -> None:
-        """Sends it a message."""
+        """Sends a message to the bridge."""
         self._child.send(json.dumps(message) + "\n")
 
     def end(self) -> None:
-        """Ends it: its syncs get the error that the loader is gone."""
+        """Ends the bridge; its open syncs fail."""
         self._is_ending.set()
         self._child.end_input()
 
 
 def find_default_socket() -> Path:
-    """Returns the Unix socket for `cloudquery sync`, in a folder that only this user may enter.
+    """Returns the default path of the Unix socket, in a folder that only this user can access.
 
     Raises:
-        SpecError: no such folder can be created.
+        SpecError: if no such folder can be created.
     """
-    remedy = "name another socket: --address"
+    remedy = "set another socket with --address"
     problem: OSError | None = None
-    for folder in _own_folders():
+    for folder in _list_folders():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             ensure_own_folder(folder, "loader serve", remedy)
@@ -102,7 +101,7 @@ def find_default_socket() -> Path:
     )
 
 
-def _own_folders() -> Iterator[Path]:
+def _list_folders() -> Iterator[Path]:
     home = home_folder()
     if home is not None:
         yield home / ".cache" / "strandline" / "serve"
@@ -113,31 +112,33 @@ def _own_folders() -> Iterator[Path]:
 def start_bridge_server(
     address: str, python: str | None, idle_timeout: float
 ) -> Iterator[BridgeServer]:
-    """Starts the bridge, and ends it.
+    """Starts the bridge as a server, and ends it afterwards.
 
     Args:
-        address: to listen at: `localhost:7778`, `unix:/path`.
-        idle_timeout: the longest that a stream may send nothing, in seconds.
-        python: a Python that has what the bridge needs; None is the loader's own.
+        address: the address to listen on: `localhost:7778`, `unix:/path`.
+        python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's.
+        idle_timeout: the most seconds that a stream may send nothing.
 
     Raises:
-        SpecError: if it cannot listen there.
+        SpecError: if the bridge cannot start, or cannot listen on the address.
     """
     with open_workspace() as folder:
         config = {"folder": str(folder), "address": address, "idle_timeout": idle_timeout}
         files: dict[str, Path] = {"config": write_json(folder, "config.json", config)}
-        words = build_bridge_command(python, "loader serve", "serve", files)
+        command = build_bridge_command(python, "loader serve", "serve", files)
 
-        def hear(text: str) -> None:
+        def on_log_line(text: str) -> None:
             _log.debug("bridge: %s", text)
 
         try:
-            child = Child(words, child_environment(), hear, takes_input=True, shorten=excerpt)
+            child = Child(
+                command, child_environment(), on_log_line, takes_input=True, shorten=excerpt
+            )
         except StartError as error:
             raise SpecError(
-                f"{words[0]} cannot be started: {error}",
+                f"{command[0]} cannot be started: {error}",
                 where="loader serve",
-                remedy="Name a Python that has cloudquery-plugin-pb: --python",
+                remedy="Set --python to an interpreter with cloudquery-plugin-pb",
             ) from None
         try:
             bridge = BridgeServer(child)
@@ -146,7 +147,7 @@ def start_bridge_server(
                 raise SpecError(
                     f"the bridge to CloudQuery cannot start: {child.last_log_line}".rstrip(": "),
                     where="loader serve",
-                    remedy="Name a Python that has cloudquery-plugin-pb: --python",
+                    remedy="Set --python to an interpreter with cloudquery-plugin-pb",
                 )
             yield bridge
         finally:

@@ -1,8 +1,8 @@
-"""Ingests CloudQuery syncs: CloudQuery's command line writes to the bridge, the loader appends.
+"""Appends the rows of `cloudquery sync` to the lake, and stores the state of plugins.
 
-The bridge spools a sync's rows to a folder (:mod:`loader.connectors.cloudquery.bridge`). Once the
-sync's stream ends, its tables are appended by the same protocol as all others. Only then is the
-sync acknowledged, and the state that its source has written takes effect.
+The bridge spools the rows of a sync to a folder (:mod:`loader.connectors.cloudquery.bridge`). When
+the stream of the sync ends, its tables are appended by the protocol of every sync. Only after that,
+the bridge acknowledges the sync, and the state that the source has written takes effect.
 """
 
 from __future__ import annotations
@@ -14,27 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from loader.connectors.cloudquery.bridge_server import BridgeServer
-from loader.connectors.subprocess.message_reader import UNASKED
+from loader.connectors.subprocess.message_reader import UNREQUESTED
 from loader.sync.ingest import Ingest, PushedTable, list_reserved
 
 _CATALOG = "catalog.json"
 _MESSAGES = "messages.jsonl"
 _DROPPED = (
-    "a sync broke off, or began before `loader serve` did, and a plugin's state that may cover its "
-    "rows was dropped: the next sync of that source goes on from an older state"
+    "a sync was interrupted, or started before `loader serve`, and a plugin's state that may cover "
+    "its rows was dropped: the next sync of that source resumes from an older state"
 )
-_ENDED = (
-    "a sync ended before its turn, so none of its rows were appended: its next run brings them "
-    "again"
-)
+_ENDED = "a sync ended before its rows could be appended: its next run sends them again"
 
 
 class CloudQueryIngest:
-    """A destination that CloudQuery syncs to.
+    """Appends the syncs that a bridge receives.
 
     Args:
-        bridge: the bridge, listening already.
-        ingest: the lake that its syncs are appended to.
+        bridge: the bridge, which already listens.
+        ingest: the lake to append to.
     """
 
     def __init__(self, bridge: BridgeServer, ingest: Ingest) -> None:
@@ -45,8 +42,8 @@ class CloudQueryIngest:
         """Appends incoming syncs until the bridge ends.
 
         Raises:
-            TableError: if the bridge or Spark's Java process has ended by itself: every further
-                sync would fail.
+            TableError: if the bridge or Spark's Java process has ended by itself, so that later
+                syncs would fail.
         """
         ingest, watch = self.ingest, self.ingest.watch
         ingest.prepare()
@@ -63,25 +60,25 @@ class CloudQueryIngest:
                 self.bridge.answer({"session": message["session"], "error": error})
                 if ingest.java_error is not None and not watch.stopped.is_set():
                     raise ingest.java_error
-            elif "settled" in message:  # all the state that came with it is stored
+            elif "settled" in message:  # its state is stored
                 self.bridge.answer(message)
 
     def _append_session(self, session: Mapping[str, Any]) -> str | None:
-        """Appends a session's tables; returns why that failed, None if it did not."""
+        """Appends the tables of a session; returns the error message, or None."""
         folder = Path(session["folder"])
         messages = folder / _MESSAGES
         if not session["rows"] and not session["stale"]:
-            return None  # it has brought no rows, and deletes none
-        if not messages.exists():  # while another sync was appended
+            return None
+        if not messages.exists():  # the sync ended while another one was appended
             self.ingest.watch.warn(session["source"] or "cloudquery", _ENDED)
             return _ENDED
         try:
             streams = json.loads((folder / _CATALOG).read_text("utf-8"))["streams"]
             names = [stream["name"] for stream in streams]
-            # Deletions do not name their source.
-            named = session["source"] or self.ingest.find_owner(names) or "cloudquery"
+            # Deletions do not contain the name of their source.
+            source = session["source"] or self.ingest.find_owner(names) or "cloudquery"
             return self.ingest.append(
-                re.sub(r"[^A-Za-z0-9_-]", "_", named),
+                re.sub(r"[^A-Za-z0-9_-]", "_", source),
                 "airbyte",
                 {
                     "command": ["/bin/sh", "-c", 'cat "$0"', str(messages)],
@@ -89,8 +86,8 @@ class CloudQueryIngest:
                     "table_options": {s["name"]: _options(s, session["stale"]) for s in streams},
                 },
                 [_pushed_table(stream, session["stale"]) for stream in streams],
-                messages.exists,  # without them, the sync that brought them has ended
-                expected=UNASKED,  # every attempt replays all tables' rows
+                messages.exists,  # the bridge deletes the file if the sync ends
+                expected=UNREQUESTED,  # every attempt replays the rows of all tables
             )
         except Exception as error:
             return self.ingest.explain(error)
@@ -99,7 +96,7 @@ class CloudQueryIngest:
 
 
 def _pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTable:
-    """Returns a table of a sync; with `write_mode: append`, CloudQuery leaves keys out."""
+    """Returns a table of a sync; with `write_mode: append`, CloudQuery omits the keys."""
     key = tuple(name for [name] in stream["source_defined_primary_key"])
     return PushedTable(stream["name"], key, stream["name"] in stale)
 
@@ -107,7 +104,7 @@ def _pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTabl
 def _options(stream: Mapping[str, Any], stale: Sequence[str]) -> dict[str, Any]:
     """Returns the options of a table that a sync writes.
 
-    Where the sync deletes what is stale, its rows are all there are: a new generation.
+    If the sync deletes stale rows, its rows are complete, and begin a new generation.
     """
     keyless = not stream["source_defined_primary_key"]
     return {

@@ -1,4 +1,4 @@
-"""``loader serve``: a CloudQuery destination and state backend for `cloudquery sync`."""
+"""The command ``loader serve``: a CloudQuery destination and state backend."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from loader.cli.settings import Settings
 
 _PORT = "localhost:7778"
-_LIKE_A_PLUGIN = {"ignore_unknown_options": True, "allow_extra_args": True}
-"""`registry: local` starts every plugin with options of its own, such as `--no-sentry`."""
+_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""With `registry: local`, CloudQuery starts every plugin with additional options, such as
+`--no-sentry`, which are ignored."""
 
 
 def refuse_typos(context: click.Context) -> None:
-    """Refuses an ignored option that is nearly one of ours.
+    """Refuses an ignored option that is similar to an option of the command.
 
     Raises:
-        click.NoSuchOption: names the one that was probably meant.
+        click.NoSuchOption: with the similar option.
     """
     known = [name for parameter in context.command.params for name in parameter.opts]
     for word in context.args:
@@ -31,10 +32,11 @@ def refuse_typos(context: click.Context) -> None:
 
 
 def choose_address(address: str | None, network: str) -> str:
-    """Returns the address to listen on, in the bridge's form.
+    """Returns the address to listen on, in the format of the bridge.
 
     Raises:
-        SpecError: if the address is a port, which has no owner, and no option says that it may be.
+        SpecError: if the address is a port but `network` is not `tcp`: every user of the machine
+            can connect to a port.
     """
     from loader.connectors.cloudquery.bridge_server import find_default_socket
     from loader.errors import SpecError
@@ -43,43 +45,41 @@ def choose_address(address: str | None, network: str) -> str:
         return address or _PORT
     if address is not None and re.fullmatch(r"[^/]*:[0-9]+", address):
         raise SpecError(
-            f"{address} is a port, and every user of this machine could write to the lake there",
+            f"{address} is a port: every user of this machine could write to the lake",
             where="loader serve",
-            remedy="Leave out --address, and write the socket's address as `path` of CloudQuery's "
-            "destination; or add --network tcp, if nobody else uses this machine",
+            remedy="Omit --address, and set the socket's address as `path` of CloudQuery's "
+            "destination; or add --network tcp if no other user has access to this machine",
         )
     return f"unix:{address or find_default_socket()}"
 
 
 def parse_seconds(duration: str) -> float:
-    """Returns a duration's seconds.
+    """Returns the seconds of a duration.
 
     Raises:
-        SpecError: if it is none.
+        SpecError: if the text is not a duration.
     """
     from loader.duration import Lookback
     from loader.errors import SpecError
 
     try:
-        found = Lookback.parse(duration).seconds
+        seconds = Lookback.parse(duration).seconds
     except ValueError:
-        found = None
-    if not found:
+        seconds = None
+    if not seconds:
         raise SpecError(
             f"{duration!r} is not a duration",
             where="loader serve, --idle-timeout",
-            remedy="Use one such as '30 minutes'",
+            remedy="Write a duration such as '30 minutes'",
         )
-    return float(found)
+    return float(seconds)
 
 
-@click.command(
-    context_settings=_LIKE_A_PLUGIN, short_help="Lets `cloudquery sync` write to the lake."
-)
+@click.command(context_settings=_CONTEXT, short_help="Lets `cloudquery sync` write to the lake.")
 @click.option(
     "--address",
-    help="Where to listen: the path of a Unix socket, by default one that only you can use; with "
-    f"--network tcp a host and a port, by default {_PORT}.",
+    help="Path of the Unix socket; by default one that only your user can access. With --network "
+    f"tcp, host and port; by default {_PORT}.",
 )
 @click.option(
     "--network",
@@ -92,10 +92,14 @@ def parse_seconds(duration: str) -> float:
     "--idle-timeout",
     default="1 hour",
     show_default=True,
-    help="How long a sync may send nothing before it is ended.",
+    help="Fail a sync that has sent nothing for this long.",
 )
-@click.option("--destination", help="The destination to write to; default: the spec's first lake.")
-@click.option("--python", help="A Python that has cloudquery-plugin-pb; default: the loader's.")
+@click.option(
+    "--destination", help="The destination to write to; default: the first lake of the spec."
+)
+@click.option(
+    "--python", help="Python interpreter with cloudquery-plugin-pb; default: the loader's."
+)
 @click.pass_obj
 def serve(
     settings: Settings,
@@ -107,23 +111,23 @@ def serve(
 ) -> None:
     """Serves a CloudQuery v3 destination and state backend, to which `cloudquery sync` writes.
 
-    What a sync writes is appended when its stream ends; the state of its source counts after that.
+    The rows of a sync are appended when its stream ends; then its state takes effect.
     """
     from loader.cli.ingest_command import choose_lake, open_ingest
     from loader.connectors.cloudquery.bridge_server import start_bridge_server
 
     refuse_typos(click.get_current_context())
-    place = choose_address(address, network)
-    longest = parse_seconds(idle_timeout)
+    listen_at = choose_address(address, network)
+    idle_seconds = parse_seconds(idle_timeout)
     spec, lake = choose_lake(settings, destination)
     if network == "tcp":
         settings.output.warning(
-            f"{place} has no password: anybody who can connect to it, such as every user of this "
-            "machine, can write to the lake, delete what is stale, and read the state of plugins. "
-            "Leave out --network tcp to use a Unix socket"
+            f"{listen_at} has no password: everyone who can connect to it, such as every user of "
+            "this machine, can write to the lake, delete stale rows, and read the state of "
+            "plugins. Omit --network tcp to use a Unix socket"
         )
-    # It listens before all else is there: `registry: local` waits for five seconds only.
-    with start_bridge_server(place, python, longest) as bridge:
+    # Listens before Spark starts: with `registry: local`, CloudQuery waits only five seconds.
+    with start_bridge_server(listen_at, python, idle_seconds) as bridge:
         at = bridge.address
         settings.output.event("listening", f"listening at {at}", address=at)
         with open_ingest(settings, spec, lake, bridge.end) as ingest:

@@ -1,7 +1,6 @@
-"""The `cloudquery` connector: reads a source plugin through a bridge, a program of its own.
+"""The connector `cloudquery`: reads a source plugin through the bridge, a child process.
 
-The bridge answers as an Airbyte connector would, so what comes of its records and states is decided
-in one place for both.
+The bridge speaks the Airbyte protocol, so records and states are processed as for `airbyte`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from loader.errors import SpecError
 from loader.spec.options import Name
 from loader.spec.validation import OptionError
 
-_RUN = (
+_RUN_BRIDGE = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "import runpy, types; connectors = types.ModuleType('connectors'); "
     "connectors.__path__ = [sys.argv.pop(1)]; sys.modules['connectors'] = connectors; "
     "runpy.run_module('connectors.cloudquery.bridge', run_name='__main__', alter_sys=True)"
 )
-"""Runs the bridge in an environment that need not have the loader: only this folder is imported,
-and nothing of the current one, which Python would put first."""
+"""Runs the bridge in an environment that may lack the loader: imports the connectors' folder as a
+package, and nothing from the current folder."""
 
 
 class CloudQueryOptions(ProgramOptions):
@@ -35,10 +34,10 @@ class CloudQueryOptions(ProgramOptions):
 
     Attributes:
         command: the plugin's program, which is started with `serve`.
-        connection: the address of a plugin that is running: `localhost:7777`.
-        python: a Python that has `cloudquery-plugin-pb`; the loader's own by default.
-        config: the plugin's own `spec`.
-        deterministic_cq_id: whether `_cq_id` is made from the key, so that it stays the same.
+        connection: the address of a running plugin: `localhost:7777`.
+        python: a Python interpreter with `cloudquery-plugin-pb`; the loader's by default.
+        config: the `spec` of the plugin.
+        deterministic_cq_id: whether `_cq_id` is computed from the key, so that it never changes.
     """
 
     command: Command | None = None
@@ -50,10 +49,10 @@ class CloudQueryOptions(ProgramOptions):
     def _one_plugin(self) -> CloudQueryOptions:
         if (self.command is None) == (self.connection is None):
             raise OptionError(
-                "nothing says which plugin to read"
+                "no plugin is set"
                 if self.command is None
-                else "`command` and `connection` both say which plugin to read",
-                "Write `command` (a program) or `connection` (the address of one that is running)",
+                else "`command` and `connection` are both set",
+                "Set `command` (a program) or `connection` (the address of a running plugin)",
             )
         return self
 
@@ -64,27 +63,35 @@ def build_bridge_command(
     """Returns the bridge's command line.
 
     Args:
-        python: a Python that has `cloudquery-plugin-pb`; None is the loader's own.
-        where: the part that needs it, for the error.
-        files: by the option that they are given with.
+        python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's.
+        where: the source or command, for the error message.
+        verb: the command of the bridge.
+        files: the paths of files by the names of their options.
 
     Raises:
-        SpecError: if the loader's own lacks that package.
+        SpecError: if the loader's interpreter lacks that package.
     """
     if python is None and importlib.util.find_spec("cloudquery") is None:
         raise SpecError(
             "CloudQuery's protocol needs the package `cloudquery-plugin-pb`, which is not "
             "installed",
             where=where,
-            remedy="Run `pip install 'strandline[cloudquery]'`; or install it into an environment "
-            "of its own, and name that environment's Python (`python`, `--python`)",
+            remedy="Run `pip install 'strandline[cloudquery]'`; or install it into another "
+            "environment, and set `python` or --python to its interpreter",
         )
-    given = [part for name, path in files.items() for part in (f"--{name}", str(path))]
-    return [python or sys.executable, "-c", _RUN, str(Path(__file__).parents[1]), verb, *given]
+    options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    return [
+        python or sys.executable,
+        "-c",
+        _RUN_BRIDGE,
+        str(Path(__file__).parents[1]),
+        verb,
+        *options,
+    ]
 
 
 class CloudQuerySource(AirbyteSource):
-    """Reads the tables of a source plugin."""
+    """Reads the tables of a CloudQuery source plugin."""
 
     options_model = CloudQueryOptions
     protocol = "cloudquery"
@@ -109,5 +116,5 @@ class CloudQuerySource(AirbyteSource):
     def find_catalog_file(self) -> str | None:
         return None
 
-    def learn_secrets(self) -> None:
+    def hide_declared_secrets(self) -> None:
         """Does nothing: plugins do not declare secrets."""

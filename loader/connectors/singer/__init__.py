@@ -1,4 +1,4 @@
-"""The connector `singer`: any tap.
+"""The connector `singer`, which runs any Singer tap.
 
-Worth having where a tap exists, and Airbyte has no connector.
+It is worth having if a tap exists and Airbyte has no connector.
 """

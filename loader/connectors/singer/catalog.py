@@ -1,4 +1,4 @@
-"""Reads Singer's catalogs: the streams of a tap, and the selected ones of a read."""
+"""Reads the catalog of a Singer tap, and selects the streams and fields of a read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, TypeAdapter
 from typing_extensions import NotRequired, TypedDict
 
 from loader.connectors.subprocess.json_schema import read_streams
-from loader.connectors.subprocess.source import Entry
+from loader.connectors.subprocess.source import CatalogEntry
 from loader.sources.interface import Progress, Request
 
 _About = TypedDict(
@@ -34,7 +34,7 @@ class _Part(TypedDict):
 
 
 class _Stream(TypedDict, total=False):
-    """A stream of a catalog, as far as it is read here."""
+    """The fields of a catalog's stream that the loader reads."""
 
     stream: str | None
     tap_stream_id: str | None
@@ -55,66 +55,66 @@ _STREAM: TypeAdapter[Any] = TypeAdapter(Annotated[_Stream, AfterValidator(_refus
 
 
 def parse_catalog(
-    catalog: Any, where: str, chosen: Callable[[str, Collection[str]], str | None]
-) -> list[Entry]:
+    catalog: Any, where: str, find_cursor: Callable[[str, Collection[str]], str | None]
+) -> list[CatalogEntry]:
     """Returns the streams of a catalog.
 
     Args:
         where: the source, for messages.
-        chosen: returns the cursor field that the spec names for a table with some fields.
+        find_cursor: returns the cursor field that the spec sets, by table name and fields.
 
     Raises:
-        TableError: if it is no catalog.
+        TableError: if the catalog is malformed.
     """
     streams = read_streams(catalog, _STREAM, "tap", "Check that the command is a Singer tap", where)
-    return [_entry(stream, chosen) for stream in streams]
+    return [_parse_stream(stream, find_cursor) for stream in streams]
 
 
-def _name(stream: Mapping[str, Any]) -> str:
-    """Returns a stream's key in messages."""
+def _message_name(stream: Mapping[str, Any]) -> str:
+    """Returns the name of a stream in messages."""
     return str(stream.get("stream") or stream.get("tap_stream_id"))
 
 
-def _key(stream: Mapping[str, Any]) -> str:
-    """Returns a stream's key in the tap's state: its id, which is not always its name."""
+def _state_key(stream: Mapping[str, Any]) -> str:
+    """Returns the key of a stream in the tap's state: its id, which may differ from its name."""
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
 
 def map_aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the streams' keys by all that their messages may call them.
+    """Returns the keys of streams by all names that messages may use for them.
 
-    A name that may mean several streams means none.
+    A name that matches several streams is omitted.
     """
-    several: dict[str, set[str]] = {}
+    keys_by_alias: dict[str, set[str]] = {}
     for stream in catalog["streams"]:
-        name, schema = _name(stream), _about(stream).get("schema-name")
+        name, schema = _message_name(stream), _metadata_of(stream).get("schema-name")
         with_schema = (f"{schema}-{name}", f"{schema}_{name}") if schema else ()
-        for alias in (_key(stream), name, *with_schema):
-            several.setdefault(str(alias), set()).add(_key(stream))
-    return {alias: next(iter(keys)) for alias, keys in several.items() if len(keys) == 1}
+        for alias in (_state_key(stream), name, *with_schema):
+            keys_by_alias.setdefault(str(alias), set()).add(_state_key(stream))
+    return {alias: next(iter(keys)) for alias, keys in keys_by_alias.items() if len(keys) == 1}
 
 
-def _entry(
-    stream: Mapping[str, Any], chosen: Callable[[str, Collection[str]], str | None]
-) -> Entry:
-    name = _name(stream)
-    about = _about(stream)
+def _parse_stream(
+    stream: Mapping[str, Any], find_cursor: Callable[[str, Collection[str]], str | None]
+) -> CatalogEntry:
+    name = _message_name(stream)
+    about = _metadata_of(stream)
     schema = stream.get("schema") or {}
     fields = schema.get("properties")
-    asked = chosen(name, fields if isinstance(fields, dict) else ())
+    spec_cursor = find_cursor(name, fields if isinstance(fields, dict) else ())
     valid = about.get("valid-replication-keys") or []
     cursor = stream.get("replication_key") or about.get("replication-key")
     cursor = cursor or (valid[0] if len(valid) == 1 else None)
     method = about.get("forced-replication-method") or stream.get("replication_method")
-    whole = method == "FULL_TABLE" or (method is None and not (cursor or asked))
+    whole = method == "FULL_TABLE" or (method is None and not (cursor or spec_cursor))
     keys = (
         about.get("table-key-properties")
         or stream.get("key_properties")
         or about.get("view-key-properties")
         or []
     )
-    return Entry(
-        key=_key(stream),
+    return CatalogEntry(
+        key=_state_key(stream),
         name=name,
         schema=schema,
         progress=Progress.WHOLE if whole else Progress.MARK,
@@ -124,8 +124,8 @@ def _entry(
     )
 
 
-def _about(stream: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a stream's own metadata: that with an empty breadcrumb."""
+def _metadata_of(stream: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the metadata of the stream itself, which has an empty breadcrumb."""
     for part in stream.get("metadata") or ():
         if not part.get("breadcrumb"):
             return dict(part.get("metadata") or {})
@@ -133,11 +133,13 @@ def _about(stream: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configure_catalog(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns the tap's catalog with the run's streams selected, in the run's order."""
+    """Returns the tap's catalog with the streams of the run selected, in the order of the run."""
     wanted = {request.table.ref.native.key: request for request in requests}
     order = {key: number for number, key in enumerate(wanted)}
-    streams = [_select_stream(stream, wanted.get(_key(stream))) for stream in catalog["streams"]]
-    streams.sort(key=lambda stream: order.get(_key(stream), len(order)))
+    streams = [
+        _select_stream(stream, wanted.get(_state_key(stream))) for stream in catalog["streams"]
+    ]
+    streams.sort(key=lambda stream: order.get(_state_key(stream), len(order)))
     return {**catalog, "streams": streams}
 
 
@@ -150,7 +152,7 @@ def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[s
         parts.append(own)
     about = own.setdefault("metadata", {})
     about["selected"] = request is not None
-    found["selected"] = request is not None  # older taps look here
+    found["selected"] = request is not None  # older taps read this field
     found["metadata"] = parts
     if request is None:
         return found
@@ -168,14 +170,15 @@ def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[s
 
 
 def _select_fields(
-    parts: list[dict[str, Any]], schema: Any, kept: set[str], skipped: Sequence[str]
+    parts: list[dict[str, Any]], schema: Any, columns: set[str], skipped: Sequence[str]
 ) -> None:
-    """Selects the fields that the tap sends: most send only selected ones.
+    """Selects the fields of a stream: most taps send only selected fields.
 
     Args:
-        parts: the stream's metadata; a field that has none gets some.
-        kept: the table's columns.
-        skipped: the fields that the spec leaves out.
+        parts: the stream's metadata; entries for fields without metadata are added.
+        schema: the stream's JSON schema.
+        columns: the names of the table's columns.
+        skipped: the fields that the spec excludes.
     """
     fields = schema.get("properties") if isinstance(schema, dict) else None
     known = {}
@@ -183,7 +186,7 @@ def _select_fields(
         crumb = part.get("breadcrumb") or []
         if len(crumb) == 2 and crumb[0] == "properties":
             known[crumb[1]] = part
-        elif len(crumb) > 2 and crumb[1] in kept:
+        elif len(crumb) > 2 and crumb[1] in columns:
             about = part.setdefault("metadata", {})
             about["selected"] = about.get("inclusion") != "unsupported"
     for field in {**(fields if isinstance(fields, dict) else {}), **known}:
@@ -193,7 +196,7 @@ def _select_fields(
         about = known[field].setdefault("metadata", {})
         if about.get("inclusion") == "unsupported":
             continue
-        if field in kept:
+        if field in columns:
             about["selected"] = True
         elif about.get("inclusion") != "automatic" and skipped:
             about["selected"] = False

@@ -1,4 +1,4 @@
-"""The `singer` connector: runs a tap as a child process.
+"""The connector `singer`: runs a Singer tap as a child process.
 
 The protocol: https://hub.meltano.com/singer/spec"""
 
@@ -14,7 +14,7 @@ from loader.connectors.singer.messages import SingerMessages, build_state_input
 from loader.connectors.subprocess.message_reader import MessageFormat
 from loader.connectors.subprocess.program import read_answer, write_json
 from loader.connectors.subprocess.snapshot import PlannedRead
-from loader.connectors.subprocess.source import Command, Entry, ProgramOptions, ProgramSource
+from loader.connectors.subprocess.source import CatalogEntry, Command, ProgramOptions, ProgramSource
 from loader.errors import TableError
 from loader.spec.options import Name
 
@@ -24,7 +24,7 @@ class SingerOptions(ProgramOptions):
 
     Attributes:
         command: the tap's command; a path is relative to the spec.
-        catalog: a catalog file, relative to the spec, for a tap that cannot discover its own.
+        catalog: a catalog file, relative to the spec, for a tap without `--discover`.
     """
 
     command: Command
@@ -39,15 +39,15 @@ class SingerSource(ProgramSource):
     options: SingerOptions
     _catalog: Mapping[str, Any]
 
-    def entries(self, folder: Path) -> list[Entry]:
+    def list_entries(self, folder: Path) -> list[CatalogEntry]:
         catalog = (
             self.read_catalog(self.options.catalog)
             if self.options.catalog
             else self._discover(folder)
         )
-        found = parse_catalog(catalog, f"source {self.name}", self.find_cursor)
+        entries = parse_catalog(catalog, f"source {self.name}", self.find_cursor)
         self._catalog = catalog
-        return found
+        return entries
 
     def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
         known = {r.table.ref.native.key: read.states[r.name] for r in read.requests}
@@ -71,7 +71,7 @@ class SingerSource(ProgramSource):
     def _discover(self, folder: Path) -> Any:
         command = [*self._command(folder), "--discover"]
         lines = read_answer(
-            lambda hear: self.start_program(command, hear),
+            lambda on_log_line: self.start_program(command, on_log_line),
             lambda line: line,
             (),
             self.options.timeout,
@@ -82,8 +82,8 @@ class SingerSource(ProgramSource):
             return json.loads(text)
         except (ValueError, RecursionError):
             raise TableError(
-                "the tap did not say which streams it has",
+                "the tap did not return a catalog",
                 where=f"source {self.name}",
-                remedy="Check that the command is a tap that can `--discover`; for one that "
-                "cannot, name a file with its catalog: `catalog`",
+                remedy="Check that the command is a tap that supports `--discover`; for another "
+                "tap, set `catalog` to a file with its catalog",
             ) from None

@@ -1,4 +1,4 @@
-"""Connectors that are programs of their own: child processes whose messages are records and states.
+"""The base of connectors that run as child processes and send records and states as messages.
 
-`airbyte` and `singer` share what is here. Nothing of such a program is imported into the loader.
+The connectors `airbyte` and `singer` extend it. The loader imports no code of such a program.
 """

@@ -1,10 +1,12 @@
-"""Stores the states of a program, opaque, in the marks of its tables.
+"""Stores the states that a program sends, unchanged, in the marks of its tables.
 
-A state of one stream is kept with its table. A state of all streams is kept with each table whose
-records it covers; the tables may be at different ones, as each is committed by itself. The next run
-passes the oldest to the program, so that no table misses records; repeated ones are recognised. A
-run that begins behind another table's state sends newer states that cover less than that one, until
-it has ended well: before that, none of them is stored.
+A state of one stream is stored with its table. A state of all streams is stored with each table
+whose records it covers. Each table is committed separately, so the tables may store different
+states. The next run passes the oldest of them to the program, so that no table misses records;
+records that are sent again are recognised by their keys.
+
+If a run starts from an older state than another table has stored, its newer states cover less than
+that stored state until the run has succeeded. Until then, none of them is stored.
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from typing import Any
 from loader.connectors.subprocess.json_values import decode
 from loader.errors import StateError
 
-_LARGE = 4096  # characters: a mark is kept in the metadata of every commit
+_LARGE = 4096  # characters; longer states are compressed, because every commit contains the mark
 
 
 @dataclass(frozen=True)
 class ConnectorState:
-    """A state as a program sent it.
+    """A state that a program sent.
 
     Attributes:
-        protocol: `airbyte`, `singer`.
-        kind: the protocol's own word for what the state covers.
+        protocol: `airbyte`, `singer` or `cloudquery`.
+        kind: the type of the state in the protocol, such as `GLOBAL`.
         shared: whether it covers all streams.
-        number: grows with every state of a source, over all runs, also those from the beginning.
-        text: the state, JSON.
+        number: increases with every state of a source, over all runs, full refreshes included.
+        text: the state as JSON.
     """
 
     protocol: str
@@ -42,14 +44,15 @@ class ConnectorState:
 
     @property
     def value(self) -> Any:
-        """The state."""
+        """The parsed state."""
         return decode(self.text)
 
     def to_mark(self, after: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Returns it as the mark of a table.
+        """Returns the state as the mark of a table.
 
         Args:
-            after: the mark before; it stays if the state is the same, so that nothing is stored.
+            after: the previous mark; returned unchanged if it has the same state, so that nothing
+                is stored.
         """
         mark: dict[str, Any] = {
             "protocol": self.protocol,
@@ -68,16 +71,16 @@ class ConnectorState:
     def from_mark(
         cls, mark: Mapping[str, Any] | None, protocol: str, where: str
     ) -> ConnectorState | None:
-        """Reads a table's mark; None if there is none.
+        """Returns the state in a table's mark; None if there is no mark.
 
         Raises:
-            StateError: if it is not one of this protocol.
+            StateError: if the mark is damaged or belongs to another protocol.
         """
         if mark is None:
             return None
         try:
             if mark["protocol"] != protocol:
-                raise ValueError(f"it is of path: {mark['protocol']}")
+                raise ValueError(f"it belongs to path: {mark['protocol']}")
             text = mark.get("state")
             if text is None:
                 text = zlib.decompress(base64.b64decode(mark["packed"])).decode()
@@ -85,61 +88,62 @@ class ConnectorState:
             return cls(protocol, mark["kind"], bool(mark["shared"]), int(mark["number"]), text)
         except (KeyError, ValueError, TypeError, RecursionError, zlib.error) as problem:
             raise StateError(
-                f"the connector's stored state cannot be given back: {problem}",
+                f"the connector's stored state cannot be read: {problem}",
                 where=where,
-                remedy="Read everything again: `loader run --full-refresh`",
+                remedy="Read all records again: `loader run --full-refresh`",
             ) from None
 
 
-def find_oldest_shared(memories: Sequence[ConnectorState]) -> ConnectorState | None:
-    """Returns the oldest state that covers all streams; None if there is none."""
-    shared = [memory for memory in memories if memory.shared]
-    return min(shared, key=lambda memory: memory.number, default=None)
+def find_oldest_shared(states: Sequence[ConnectorState]) -> ConnectorState | None:
+    """Returns the oldest of the states that cover all streams; None if there is none."""
+    shared = [state for state in states if state.shared]
+    return min(shared, key=lambda state: state.number, default=None)
 
 
 def find_streams_behind(
-    memories: Mapping[Hashable, ConnectorState | None], shared: ConnectorState
+    states: Mapping[Hashable, ConnectorState | None], shared: ConnectorState
 ) -> set[Hashable]:
-    """Returns the streams that a state of all streams covers further than their tables got.
+    """Returns the streams whose tables have fewer records than a state of all streams covers.
 
-    They have no state, or an older one of their own, as the connector had a state for each stream.
+    These tables have no state, or an older state of a single stream.
     """
     return {
         key
-        for key, memory in memories.items()
-        if memory is None or (not memory.shared and memory.number < shared.number)
+        for key, state in states.items()
+        if state is None or (not state.shared and state.number < shared.number)
     }
 
 
 def can_repeat_records(
-    memory: ConnectorState | None, memories: Sequence[ConnectorState | None]
+    state: ConnectorState | None, states: Sequence[ConnectorState | None]
 ) -> bool:
-    """Returns whether a table gets records again that it has, as others of the run are behind.
+    """Returns whether a table receives records again because the run resumes from an older state.
 
     Args:
-        memory: the table's.
-        memories: of the run's tables; None for one that begins from scratch.
+        state: the state of the table.
+        states: the states of the run's tables; None for a table that starts over.
     """
-    if memory is None:
+    if state is None:
         return False
-    shared = find_oldest_shared([one for one in memories if one is not None])
-    return shared is not None and memory.number > shared.number and memory.text != shared.text
+    shared = find_oldest_shared([each for each in states if each is not None])
+    return shared is not None and state.number > shared.number and state.text != shared.text
 
 
-def can_store_in_pieces(
-    memories: Sequence[ConnectorState | None], others: Sequence[ConnectorState]
+def can_store_early(
+    states: Sequence[ConnectorState | None], others: Sequence[ConnectorState]
 ) -> bool:
-    """Returns whether states of all streams may be stored before the program has ended well.
+    """Returns whether states of all streams may be stored before the program has succeeded.
 
-    Only if all tables begin at the newest of them: otherwise a newer state covers less than an
-    older one, and :func:`find_oldest_shared` would return a state beyond a table's records.
+    They may if all tables start from the same state. Otherwise a newer state covers less than an
+    older one, and :func:`find_oldest_shared` would return a state that covers records which a table
+    does not have.
 
     Args:
-        memories: of the run's tables; None for one that begins from scratch.
-        others: of the source's other tables.
+        states: the states of the run's tables; None for a table that starts over.
+        others: the states of the source's other tables.
     """
-    if any(memory.shared for memory in others):
+    if any(state.shared for state in others):
         return False
-    shared = [memory for memory in memories if memory is not None and memory.shared]
-    newest = max(shared, key=lambda memory: memory.number, default=None)
-    return newest is None or all(m is not None and m.text == newest.text for m in memories)
+    shared = [state for state in states if state is not None and state.shared]
+    newest = max(shared, key=lambda state: state.number, default=None)
+    return newest is None or all(m is not None and m.text == newest.text for m in states)

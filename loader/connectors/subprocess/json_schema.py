@@ -1,4 +1,4 @@
-"""Reads the streams of a program's catalog, and maps their JSON schemas to Spark columns."""
+"""Reads the streams of a catalog, and maps their JSON schemas to Spark columns."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from pyspark.sql import types as t
 from loader.connectors.subprocess.json_values import make_converter
 from loader.errors import TableError
 
-REST = "_rest"
-"""A connector's column: what no other column can take, as a JSON object; null if there is none."""
+REST_COLUMN = "_rest"
+"""The column for values that no other column can store: a JSON object, or null."""
 LONGEST_NAME = 255
-"""The most characters of a column's name; what has a longer one is in :data:`REST`."""
+"""The most characters of a column name; fields with longer names are stored in
+:data:`REST_COLUMN`."""
 _MOST_PARTS = 100_000
-"""So many parts of a schema are read for a stream's types: references may lead to them again."""
+"""The most parts of a schema that are read for a stream's types: references may repeat parts."""
 
 
 def read_streams(
     catalog: Any, stream: TypeAdapter[Any], program: str, remedy: str, where: str
 ) -> list[Mapping[str, Any]]:
-    """Returns the streams of a catalog as the program wrote them.
+    """Validates a catalog, and returns its streams unchanged.
 
     Args:
-        stream: describes a stream.
-        program: the program that wrote the catalog, for messages.
+        stream: the type of a stream.
+        program: the kind of program that wrote the catalog, for messages.
+        remedy, where: the remedy and the source, for messages.
 
     Raises:
-        TableError: if a part of the catalog is of another kind.
+        TableError: if a part of the catalog has another type.
     """
     streams = catalog.get("streams") if isinstance(catalog, dict) else None
     problem = None if isinstance(streams, list) else "it has no list of streams"
@@ -41,8 +43,8 @@ def read_streams(
             stream.validate_python(each)
         except ValidationError as error:
             wrong = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, wrong["loc"]))
-            problem = ", ".join(filter(None, (f"stream {number}", place))) + f": {wrong['msg']}"
+            path = ".".join(map(str, wrong["loc"]))
+            problem = ", ".join(filter(None, (f"stream {number}", path))) + f": {wrong['msg']}"
             break
     if problem is not None:
         raise TableError(
@@ -56,9 +58,9 @@ class Column:
     """A top-level field of a stream's records.
 
     Attributes:
-        name: the field's name, and the column's.
-        type: its Spark type.
-        convert: turns a JSON value into the spool's form; see
+        name: the name of the field and of the column.
+        type: the Spark type.
+        convert: converts a JSON value to the format of the spool; see
             :mod:`loader.connectors.subprocess.json_values`.
     """
 
@@ -75,21 +77,22 @@ def build_columns(
 ) -> tuple[Column, ...]:
     """Returns the columns of a stream.
 
-    A field whose name differs from another's only in case has none: Spark cannot tell them apart.
+    If the names of fields differ only in case, only the first has a column: Spark treats the names
+    as equal.
 
     Args:
         schema: the stream's JSON schema.
-        types: the spec's own types, by column; they may name fields that the schema lacks.
-        skipped: names or wildcards of fields to leave out.
+        types: the types in the spec, by column; may include fields that the schema lacks.
+        skipped: names or wildcards of fields to exclude.
         where: the table, for messages.
 
     Raises:
-        TableError: if the schema's references lead to too many others.
+        TableError: if the schema's references lead to too many parts.
     """
     fields = schema.get("properties")
     declared = fields if isinstance(fields, dict) else {}
-    found: dict[str, t.DataType] = {}
-    taken: set[str] = {REST}
+    spark_types: dict[str, t.DataType] = {}
+    taken: set[str] = {REST_COLUMN}
     budget = Counter(parts=_MOST_PARTS)
     for name in (*declared, *(name for name in types if name not in declared)):
         if is_skipped(name, skipped) or not name or _fold_case(name) in taken:
@@ -97,49 +100,49 @@ def build_columns(
         if len(name) > LONGEST_NAME and name not in types:
             continue
         taken.add(_fold_case(name))
-        found[name] = types.get(name) or spark_type(declared[name], schema, budget)
+        spark_types[name] = types.get(name) or parse_type(declared[name], schema, budget)
         if budget["parts"] < 0:
             raise TableError(
                 f"its JSON schema's references lead to more than {_MOST_PARTS:,} parts",
                 where=where,
-                remedy="Leave fields out: skip_columns; or give them a type: column_types",
+                remedy="Exclude fields with skip_columns, or set their types in column_types",
             )
-    return tuple(Column(name, type_, make_converter(type_)) for name, type_ in found.items())
+    return tuple(Column(name, type_, make_converter(type_)) for name, type_ in spark_types.items())
 
 
 def _fold_case(name: str) -> str:
-    """Folds a name's case as Spark does, one letter at a time: a dotless i is an i, too."""
+    """Folds the case of a name as Spark does, letter by letter; a dotless i becomes an i."""
     upper = (big if len(big := letter.upper()) == 1 else letter for letter in name)
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in upper)
 
 
 def is_skipped(name: str, skipped: Sequence[str]) -> bool:
-    """Returns whether the spec leaves a field out."""
+    """Returns whether the spec excludes a field."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in skipped)
 
 
-def spark_type(
+def parse_type(
     schema: Any, root: Mapping[str, Any], budget: Counter[str] | None = None
 ) -> t.DataType:
-    """Returns the type for a field's JSON schema; a string holds what has no type of its own.
+    """Returns the Spark type for a field's JSON schema.
 
-    Objects and arrays, fields without a type and fields of several types are kept as JSON text.
+    Objects, arrays, and fields with no type or with several types become strings with JSON text.
 
     Args:
-        root: the whole stream's schema, for references.
-        budget: counts down `parts`, the parts of the schema that may still be read.
+        root: the schema of the stream, for references.
+        budget: `parts` is the number of parts that may still be read, and is counted down.
     """
     limit = Counter(parts=_MOST_PARTS) if budget is None else budget
-    found = {str(one): one for one in _variants(schema, root, limit)}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if found and all(isinstance(one, (t.LongType, t.DoubleType)) for one in found.values()):
+    types = {str(each): each for each in _list_types(schema, root, limit)}
+    if len(types) == 1:
+        return next(iter(types.values()))
+    if types and all(isinstance(each, (t.LongType, t.DoubleType)) for each in types.values()):
         return t.DoubleType()
     return t.StringType()
 
 
-def _variants(schema: Any, root: Mapping[str, Any], budget: Counter[str]) -> Iterator[t.DataType]:
-    """Yields the types that a schema allows; each of its parts is read once."""
+def _list_types(schema: Any, root: Mapping[str, Any], budget: Counter[str]) -> Iterator[t.DataType]:
+    """Yields the types that a schema allows; reads each part of it once."""
     seen: set[int] = set()
     waiting = [schema]
     while waiting:
@@ -152,44 +155,44 @@ def _variants(schema: Any, root: Mapping[str, Any], budget: Counter[str]) -> Ite
             return
         reference = part.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/"):
-            place: Any = root
+            target: Any = root
             for step in reference[2:].split("/"):
-                place = place.get(step) if isinstance(place, dict) else None
-            waiting.append(place)
+                target = target.get(step) if isinstance(target, dict) else None
+            waiting.append(target)
             continue
         for name in ("oneOf", "anyOf", "allOf"):
-            waiting += _list(part.get(name))
+            waiting += _as_list(part.get(name))
         kinds = part.get("type")
-        for kind in (kinds,) if isinstance(kinds, str) else _list(kinds):
+        for kind in (kinds,) if isinstance(kinds, str) else _as_list(kinds):
             if kind != "null":
-                yield _single(kind, part)
+                yield _type_of(kind, part)
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _single(kind: Any, schema: Mapping[str, Any]) -> t.DataType:
-    named = schema.get("airbyte_type")
+def _type_of(kind: Any, schema: Mapping[str, Any]) -> t.DataType:
+    airbyte_type = schema.get("airbyte_type")
     if kind == "string":
-        return _text(schema.get("format"), named)
+        return _string_type(schema.get("format"), airbyte_type)
     if kind == "boolean":
         return t.BooleanType()
     if kind in ("integer", "number"):
-        if named == "big_integer":
+        if airbyte_type == "big_integer":
             return t.DecimalType(38, 0)
-        if named == "big_number":
+        if airbyte_type == "big_number":
             return t.StringType()
-        return t.LongType() if "integer" in (kind, named) else t.DoubleType()
+        return t.LongType() if "integer" in (kind, airbyte_type) else t.DoubleType()
     return t.StringType()
 
 
-def _text(form: Any, named: Any) -> t.DataType:
-    if form == "date":
+def _string_type(format_: Any, airbyte_type: Any) -> t.DataType:
+    if format_ == "date":
         return t.DateType()
-    if form == "date-time":
-        zoneless = named == "timestamp_without_timezone"
+    if format_ == "date-time":
+        zoneless = airbyte_type == "timestamp_without_timezone"
         return t.TimestampNTZType() if zoneless else t.TimestampType()
-    if named == "big_integer":
+    if airbyte_type == "big_integer":
         return t.DecimalType(38, 0)
     return t.StringType()

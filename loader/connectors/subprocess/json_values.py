@@ -1,8 +1,8 @@
-"""Converts JSON values to a column's type, exactly or not at all.
+"""Converts JSON values to the types of columns, exactly or not at all.
 
-Numbers that a float would round are read as decimals. The spool holds values in forms that Spark
-reads without guessing: times as microseconds, dates as days, decimals as text. Values of a key must
-also stay different from each other."""
+Numbers that a float would round are parsed as decimals. The spool stores values in formats that
+Spark parses unambiguously: times as microseconds, dates as days, decimals as text. Different values
+of a key must also stay different after the conversion."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _TIME = re.compile(
     r"\s*(Z|z|UTC|[+-]\d\d(?::?\d\d)?)?"
 )
 _canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
-_SURROGATES = re.compile("[\ud800-\udfff]")  # no text that can be stored has them
+_SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode them
 _EPOCH = dt.datetime(1970, 1, 1)
 _NONE = dt.timedelta()
 _DAY = 86_400_000_000
 _LONGEST_TIME = 100
-"""The most characters of a time, with all its digits; those that were read are remembered."""
+"""The most characters of a time: parsed times are cached."""
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
-_EXACT = 1 << 53  # above it, a float skips integers
+_EXACT = 1 << 53  # a float cannot represent all larger integers
 _WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # than a microsecond
+_FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # finer than a microsecond
 _PADDED = re.compile(r"\s|\+|-?0[0-9]|.*\s$", re.DOTALL)
 
 
@@ -55,7 +55,7 @@ def _parse_number(text: str) -> float | Decimal:
 
 
 def _parse_integer(text: str) -> int | Decimal:
-    # Python refuses to make an int of more digits, as that takes quadratic time.
+    # Python limits the digits of an int, because parsing takes quadratic time.
     return int(text) if len(text) <= _MOST_DIGITS else Decimal(text)
 
 
@@ -71,7 +71,7 @@ def encode(
 
     Args:
         encode_plain: encodes values without decimals; raises TypeError for a decimal.
-        in_order: whether that sorts an object's keys.
+        in_order: whether to sort the keys of objects, as `encode_plain` does.
     """
     try:
         return encode_plain(value)
@@ -87,34 +87,34 @@ def encode(
     return "{" + ",".join(inner) + "}"
 
 
-class Misfit(ValueError):
-    """A value that its column cannot hold as it is."""
+class ConversionError(ValueError):
+    """A value cannot be converted exactly to the type of its column."""
 
 
 def make_converter(data_type: t.DataType) -> Callable[[Any], Any]:
-    """Returns a function that turns a JSON value, not null, into the spool's form.
+    """Returns a function that converts a JSON value, except null, to the format of the spool.
 
-    The function raises :class:`Misfit` if the value is not one of the column's type.
+    The function raises :class:`ConversionError` if the type cannot represent the value.
     """
     if isinstance(data_type, t.DecimalType):
-        return _decimal(data_type.precision, data_type.scale)
+        return _make_decimal_converter(data_type.precision, data_type.scale)
     if isinstance(data_type, (t.ByteType, t.ShortType, t.IntegerType, t.LongType)):
         bits = {"byte": 8, "short": 16, "integer": 32, "long": 64}[data_type.typeName()]
-        return _integer(1 << (bits - 1))
+        return _make_integer_converter(1 << (bits - 1))
     of_type: dict[type[t.DataType], Callable[[Any], Any]] = {
-        t.DoubleType: _double,
-        t.FloatType: _float,
-        t.BooleanType: _boolean,
-        t.DateType: _date,
-        t.TimestampType: _instant,
-        t.TimestampNTZType: _instant,
-        t.StringType: _text,
+        t.DoubleType: _to_double,
+        t.FloatType: _to_float,
+        t.BooleanType: _to_boolean,
+        t.DateType: _to_days,
+        t.TimestampType: _to_microseconds,
+        t.TimestampNTZType: _to_microseconds,
+        t.StringType: _to_string,
     }
     return of_type[type(data_type)]
 
 
-def spool_type(data_type: t.DataType) -> t.DataType:
-    """Returns the type in which Spark reads a column from the spool."""
+def get_spool_type(data_type: t.DataType) -> t.DataType:
+    """Returns the type with which Spark reads a column from the spool."""
     if isinstance(data_type, t.DateType):
         return t.IntegerType()
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
@@ -122,8 +122,8 @@ def spool_type(data_type: t.DataType) -> t.DataType:
     return t.StringType() if isinstance(data_type, t.DecimalType) else data_type
 
 
-def read_as(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
-    """Returns a column of the spool in its own type."""
+def cast_from_spool(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
+    """Casts a column that was read from the spool to the type of the table's column."""
     if isinstance(data_type, t.DateType):
         return f.date_from_unix_date(column)
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
@@ -132,7 +132,7 @@ def read_as(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
 
 
 def format_value(value: Any, data_type: t.DataType) -> str:
-    """Returns the text of a value that the spool holds, as a cursor is written."""
+    """Formats a value of the spool as the text of a cursor."""
     if isinstance(data_type, t.DateType):
         return dt.date.fromordinal(value + _FIRST_DAY).isoformat()
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
@@ -142,30 +142,30 @@ def format_value(value: Any, data_type: t.DataType) -> str:
 
 
 def get_sort_key(value: Any, data_type: t.DataType) -> Any:
-    """Returns the sort key of a value in the spool; None if it has no order (NaN)."""
+    """Returns the sort key of a value of the spool; None if it has no order (NaN)."""
     if isinstance(data_type, t.DecimalType):
         return Decimal(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_text(value: Any) -> str:
-    """Returns a text as it is, and any other value as JSON that is equal for equal values."""
+    """Returns a text unchanged, and any other value as JSON with sorted keys."""
     if isinstance(value, str):
         return value
-    found = encode(value, _canonical, in_order=True)
-    if found.isascii():
-        return found
-    return _SURROGATES.sub(lambda half: f"\\u{ord(half[0]):04x}", found)
+    result = encode(value, _canonical, in_order=True)
+    if result.isascii():
+        return result
+    return _SURROGATES.sub(lambda half: f"\\u{ord(half[0]):04x}", result)
 
 
-def _text(value: Any) -> str:
-    found = to_text(value)
-    if not found.isascii() and _SURROGATES.search(found):
-        raise Misfit
-    return found
+def _to_string(value: Any) -> str:
+    result = to_text(value)
+    if not result.isascii() and _SURROGATES.search(result):
+        raise ConversionError
+    return result
 
 
-def _integer(limit: int) -> Callable[[Any], int]:
+def _make_integer_converter(limit: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
         if isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
@@ -174,36 +174,36 @@ def _integer(limit: int) -> Callable[[Any], int]:
         if isinstance(value, Decimal) and value.adjusted() < 20 and _is_whole(value):
             value = int(value)
         if type(value) is not int or not -limit <= value < limit:
-            raise Misfit
+            raise ConversionError
         return value
 
     return convert
 
 
-def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
+def _make_decimal_converter(precision: int, scale: int) -> Callable[[Any], str]:
     largest = Decimal(10) ** (precision - scale)
     step = Decimal(1).scaleb(-scale)
 
     def convert(value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-            raise Misfit
+            raise ConversionError
         if isinstance(value, str) and ("_" in value or not value.isascii()):
-            raise Misfit  # Python takes these digits for a number
+            raise ConversionError  # Python would accept underscores and other scripts' digits
         try:
             number = Decimal(repr(value) if isinstance(value, float) else str(value).strip())
             if not number.is_finite() or abs(number) >= largest:
-                raise Misfit
+                raise ConversionError
             exact = number.quantize(step, context=_DIGITS)
         except (InvalidOperation, Overflow):
-            raise Misfit from None
+            raise ConversionError from None
         if exact != number:
-            raise Misfit
+            raise ConversionError
         return format(exact, "f")
 
     return convert
 
 
-def _double(value: Any) -> float:
+def _to_double(value: Any) -> float:
     if type(value) is float:
         return value
     if type(value) is int and abs(value) <= _EXACT:
@@ -211,80 +211,80 @@ def _double(value: Any) -> float:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = Decimal(value)
     if type(value) is int or isinstance(value, Decimal):
-        return _nearest(Decimal(value))
-    raise Misfit
+        return _round_to_double(Decimal(value))
+    raise ConversionError
 
 
 def _is_whole(number: Decimal) -> bool:
     return number == number.to_integral_value()
 
 
-def _nearest(number: Decimal) -> float:
-    """Returns a number as a float, which rounds fractions only."""
-    found = float(number)
-    if not math.isfinite(found) or (found == 0 and number != 0):
-        raise Misfit
-    if Decimal(found) != number and _is_whole(number):
-        raise Misfit
-    return found
+def _round_to_double(number: Decimal) -> float:
+    """Returns a number as a float; rounds fractions, but not integers."""
+    result = float(number)
+    if not math.isfinite(result) or (result == 0 and number != 0):
+        raise ConversionError
+    if Decimal(result) != number and _is_whole(number):
+        raise ConversionError
+    return result
 
 
-def _float(value: Any) -> float:
-    found = _double(value)
+def _to_float(value: Any) -> float:
+    result = _to_double(value)
     try:
-        struct.pack("<f", found)
+        struct.pack("<f", result)
     except OverflowError:
-        raise Misfit from None
-    return found
+        raise ConversionError from None
+    return result
 
 
-def _boolean(value: Any) -> bool:
+def _to_boolean(value: Any) -> bool:
     if value is True or value is False:
         return bool(value)
     if value in ("true", "false"):
         return bool(value == "true")
-    raise Misfit
+    raise ConversionError
 
 
-def _date(value: Any) -> int:
-    days, micros = divmod(_instant(value), _DAY)
+def _to_days(value: Any) -> int:
+    days, micros = divmod(_to_microseconds(value), _DAY)
     if micros or has_leap_second(value):
-        raise Misfit
+        raise ConversionError
     return days
 
 
-def _instant(value: Any) -> int:
-    """Returns a time as microseconds; finer digits are cut off. Without an offset it is UTC."""
+def _to_microseconds(value: Any) -> int:
+    """Returns a time as microseconds, truncated; a time without an offset is in UTC."""
     if type(value) is not str or len(value) > _LONGEST_TIME:
-        raise Misfit
-    return _micros(value)
+        raise ConversionError
+    return _parse_microseconds(value)
 
 
-@lru_cache(maxsize=8192)  # many records share their times
-def _micros(text: str) -> int:
+@lru_cache(maxsize=8192)  # many records have equal times
+def _parse_microseconds(text: str) -> int:
     try:
-        # The usual form, which every Python parses in the same way.
+        # The usual format, which all versions of Python parse identically.
         moment = dt.datetime.fromisoformat(text) if text[10:11] == "T" else _parse_time(text)
     except ValueError:
         moment = _parse_time(text)
     try:
         since = moment.replace(tzinfo=None) - (moment.utcoffset() or _NONE) - _EPOCH
     except OverflowError:
-        raise Misfit from None
+        raise ConversionError from None
     return since.days * _DAY + since.seconds * 1_000_000 + since.microseconds
 
 
 def has_leap_second(text: str) -> bool:
-    """Returns whether a time is one that is stored as the second after it."""
-    found = _TIME.fullmatch(text)
-    return found is not None and (found[2] or "").endswith(":60")
+    """Returns whether a time is a leap second (:60), which is stored as the following second."""
+    result = _TIME.fullmatch(text)
+    return result is not None and (result[2] or "").endswith(":60")
 
 
 def _parse_time(text: str) -> dt.datetime:
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise Misfit
-    day, time, fraction, zone = found.groups()
+    result = _TIME.fullmatch(text)
+    if result is None:
+        raise ConversionError
+    day, time, fraction, zone = result.groups()
     if time is None:
         time = "00:00:00"
     elif len(time) == 5:
@@ -298,29 +298,29 @@ def _parse_time(text: str) -> dt.datetime:
             offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
             moment = moment.replace(tzinfo=dt.timezone(offset if zone[0] == "+" else -offset))
     except (ValueError, OverflowError):
-        raise Misfit from None
+        raise ConversionError from None
     return moment
 
 
 def make_key_converter(
     data_type: t.DataType, convert: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """Returns a converter that raises :class:`Misfit` for a value that would not come back.
+    """Returns a converter that raises :class:`ConversionError` if different values could collide.
 
     Args:
-        convert: of the same type.
+        convert: the converter for the type.
     """
 
     def convert_distinct(value: Any) -> Any:
-        found = convert(value)
-        if not _comes_back(value, found, data_type):
-            raise Misfit
-        return found
+        result = convert(value)
+        if not _is_lossless(value, result, data_type):
+            raise ConversionError
+        return result
 
     return convert_distinct
 
 
-def _comes_back(value: Any, found: Any, data_type: t.DataType) -> bool:
+def _is_lossless(value: Any, result: Any, data_type: t.DataType) -> bool:
     if isinstance(data_type, t.TimestampType | t.TimestampNTZType | t.DateType):
         return not (_FINER.search(value) or has_leap_second(value))
     if isinstance(data_type, t.StringType | t.BooleanType):
@@ -328,8 +328,8 @@ def _comes_back(value: Any, found: Any, data_type: t.DataType) -> bool:
     if isinstance(value, str) and _PADDED.match(value):
         return False
     if isinstance(data_type, t.FloatType):
-        return bool(struct.unpack("<f", struct.pack("<f", found))[0] == found)
+        return bool(struct.unpack("<f", struct.pack("<f", result))[0] == result)
     if isinstance(data_type, t.DoubleType) and not isinstance(value, float):
         number = Decimal(value)
-        return Decimal(found) == number or Decimal(repr(found)) == number
+        return Decimal(result) == number or Decimal(repr(result)) == number
     return True

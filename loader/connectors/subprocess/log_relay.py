@@ -1,7 +1,8 @@
-"""Routes what a program writes besides messages: logs, and messages that arrived broken.
+"""Routes the log of a program, and detects damaged messages among its lines of text.
 
-Warnings reach the user, the rest goes to the logger `loader.program`, which `--debug` shows. A
-message that arrived broken would be a gap, so it must not pass for a log line."""
+Warnings are shown to the user. Everything else goes to the logger `loader.program`, which `--debug`
+shows. Skipping a damaged message could lose a record, so such a message must not be treated as a
+log line."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ from loader.spec.redaction import excerpt, redact_foreign
 
 _log = logging.getLogger("loader.program")
 
-_MOST = 20
-"""So many different warnings of a program's own are shown of one run; the loader's all are."""
-_LONGEST = 500
+_MAX_WARNINGS = 20
+"""The most different warnings of a program that one run shows; the loader's own warnings are not
+limited."""
+_MAX_WARNING_LENGTH = 500
 _FATAL = ("FATAL", "CRITICAL")
-_VITAL = (b'"RECORD"', b'"STATE"', b'"BATCH"')
-_MARK = re.compile(rb'\\.|["[\]{}]', re.DOTALL)
-_BEFORE = b" \t\r\n\xef\xbb\xbf\xff\xfe"  # white space, and the marks of UTF-8 and UTF-16
+_DATA_TYPES = (b'"RECORD"', b'"STATE"', b'"BATCH"')
+_BRACKETS = re.compile(rb'\\.|["[\]{}]', re.DOTALL)
+_LEADING = b" \t\r\n\xef\xbb\xbf\xff\xfe"  # white space, and byte order marks
 
 
 def _redact_record(record: logging.LogRecord) -> bool:
@@ -32,45 +34,45 @@ _log.addFilter(_redact_record)
 
 
 def is_error(level: str) -> bool:
-    """Returns whether a level of a log is an error's; programs write it in either case."""
+    """Returns whether a log level means an error; programs use upper or lower case."""
     return level.strip().upper() == "ERROR" or is_fatal(level)
 
 
 def is_fatal(level: str) -> bool:
-    """Returns whether a level of a log is that of the error which ends the program."""
+    """Returns whether a log level means an error that ends the program."""
     return level.strip().upper() in _FATAL
 
 
 def strip_trace(text: str) -> str:
-    """Strips the stack trace that some programs append to a message."""
+    """Removes the stack trace that some programs append to a message."""
     return text.partition("Traceback (most recent call last)")[0].strip(" \n:,") or text
 
 
 def is_log_shown() -> bool:
-    """Returns whether the user sees all output of programs."""
+    """Returns whether all output of programs is shown."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
 class LogRelay:
-    """The log output of one run of a program.
+    """Relays the log of one run of a program.
 
     Args:
-        source: the source's name.
-        warn: gets warnings, with the name of a table or the source.
-        before: called before the first output of the program is shown.
+        source: the name of the source.
+        warn: called with the name of a table or the source, and a warning.
+        before_output: called before output of the program is shown.
     """
 
     def __init__(
-        self, source: str, warn: Callable[[str, str], None], before: Callable[[], None]
+        self, source: str, warn: Callable[[str, str], None], before_output: Callable[[], None]
     ) -> None:
         self.source = source
-        self.before = before
+        self.before_output = before_output
         self._warn = warn
         self._warned: set[str] = set()
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
 
     def relay(self, level: str, text: str) -> None:
-        """Passes on what the program logs."""
+        """Relays one log message of the program, as a warning or to the logger."""
         if level.strip().upper() in ("WARN", "WARNING"):
             self._pass_on(f"it warns: {strip_trace(text)}")
         elif is_error(level):
@@ -80,40 +82,40 @@ class LogRelay:
             self.log(text)
 
     def log(self, text: str) -> None:
-        """Writes to the log only."""
+        """Writes a text to the logger only."""
         _log.debug("%s: %s", self.source, text)
 
     def warn_once(self, text: str, table: str | None = None) -> None:
-        """Warns the user, unless the same was said already."""
-        self.before()
-        text = excerpt(text.strip(), _LONGEST)
+        """Warns the user, unless the same warning was already shown."""
+        self.before_output()
+        text = excerpt(text.strip(), _MAX_WARNING_LENGTH)
         if text in self._warned:
             return
         self._warned.add(text)
         self._warn(table or self.source, text)
 
     def _pass_on(self, text: str) -> None:
-        """Warns of the program's messages, a few times at most."""
-        if text not in self._said and len(self._said) >= _MOST:
+        """Shows a warning of the program; writes it to the logger once there are too many."""
+        if text not in self._shown and len(self._shown) >= _MAX_WARNINGS:
             self.log(text)
             return
-        self._said.add(text)
+        self._shown.add(text)
         self.warn_once(text)
 
 
-def is_broken(line: bytes) -> bool:
-    """Returns whether a line that is not JSON begins as a message, or names the type of one.
+def is_broken_message(line: bytes) -> bool:
+    """Returns whether a line that is not JSON looks like a message, by its start or a type in it.
 
-    Programs print text between their messages; that is their log.
+    Other lines of text that programs print between their messages belong to the log.
     """
-    begins = line[:64].replace(b"\0", b"").lstrip(_BEFORE)
-    return begins.startswith(b"{") or any(word in line for word in _VITAL)
+    start = line[:64].replace(b"\0", b"").lstrip(_LEADING)
+    return start.startswith(b"{") or any(word in line for word in _DATA_TYPES)
 
 
-def is_misnamed(message: Any, line: bytes) -> bool:
-    """Returns whether JSON that is no message of a known type holds a record all the same."""
+def is_untyped_record(message: Any, line: bytes) -> bool:
+    """Returns whether JSON without a known message type contains a record."""
     if isinstance(message, list):
-        return any(word in line for word in _VITAL)
+        return any(word in line for word in _DATA_TYPES)
     if not isinstance(message, dict):
         return False
     kind = message.get("type")
@@ -123,26 +125,26 @@ def is_misnamed(message: Any, line: bytes) -> bool:
     return isinstance(record, dict) and ("stream" in message or "stream" in record)
 
 
-def flatten(line: bytes, deepest: int = 10) -> bytes:
-    """Replaces what is nested deeper by null: who a message is for stands further out.
+def truncate_nesting(line: bytes, max_depth: int = 10) -> bytes:
+    """Replaces deeply nested values by null; the message's type and stream are less deep.
 
     Args:
-        deepest: so many objects and lists inside each other are kept.
+        max_depth: the number of nested levels to keep.
     """
-    found = bytearray()
-    depth = begin = 0
+    result = bytearray()
+    depth = kept_from = 0
     in_string = False
-    for token in _MARK.finditer(line):
+    for token in _BRACKETS.finditer(line):
         if token[0] == b'"':
             in_string = not in_string
         elif in_string:
             continue
         elif token[0] in (b"{", b"["):
             depth += 1
-            if depth == deepest + 1:
-                found += line[begin : token.start()] + b"null"
+            if depth == max_depth + 1:
+                result += line[kept_from : token.start()] + b"null"
         elif token[0] in (b"}", b"]"):
             depth -= 1
-            if depth == deepest:
-                begin = token.end()
-    return bytes(found + line[begin:]) if depth <= deepest else bytes(found)
+            if depth == max_depth:
+                kept_from = token.end()
+    return bytes(result + line[kept_from:]) if depth <= max_depth else bytes(result)

@@ -1,4 +1,4 @@
-"""Reads a program's messages in a thread of its own, and hands out each stream's pieces in turn."""
+"""Reads the messages of a program in a thread, and returns each stream's records in batches."""
 
 from __future__ import annotations
 
@@ -14,252 +14,262 @@ from loader.connectors.subprocess import supervisor
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.log_relay import LogRelay
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.record_spool import Piece, Spool
+from loader.connectors.subprocess.record_spool import RecordSpool, SpooledBatch
 from loader.errors import LoaderError, TableError
 from loader.spec.redaction import excerpt
 
-_AHEAD = 2 << 30
-"""So many bytes may wait to be committed; then the program waits, as its pipe is full."""
+_MAX_WAITING_BYTES = 2 << 30
+"""If more bytes wait to be committed, reading pauses, and the program waits for its full pipe."""
 _TICK = 0.5
-_FAREWELL = 15.0
-"""Seconds that a program gets to end by itself once its last stream is committed."""
-UNASKED = "which was not asked for, are ignored"
-"""The error for messages of another stream."""
+_EXIT_SECONDS = 15.0
+"""Seconds in which a program may end by itself after its last stream was committed."""
+UNREQUESTED = "which this run did not request, are ignored"
+"""The end of the warning about messages of another stream."""
 
 
 @dataclass
 class Stream:
-    """One stream that is read.
+    """The progress of one stream of a read.
 
     Attributes:
         name: the table's name, for messages.
-        remembers: whether it goes on from a state; if not, it is complete without one.
-        begun: the program has reported that the stream began.
-        complete: the program has reported that the stream ended well.
-        incomplete: the program has reported that the stream did not end well.
-        problem: why it has not.
-        error: the table's error, after its last piece.
-        ended: nothing more comes.
-        doubt: why records may be missing from now on, so that no further state counts.
+        spool: the file that its records are written to.
+        is_incremental: whether it resumes from a state; otherwise it is complete without a state.
+        is_complete: whether the program has reported that the stream succeeded.
+        reported_error: the error that the program has reported for the stream.
+        batches: the batches that wait to be committed.
+        error: the error to raise after the last batch.
+        is_incomplete: whether the program has reported that the stream failed.
+        has_begun: whether the program has reported that the stream started.
+        has_ended: whether no more batches follow.
+        possible_gap: the reason why records may be missing, so that later states are ignored.
+        is_wanted: whether the run still loads the table.
+        received: the number of records since the last state.
     """
 
     name: str
-    spool: Spool
-    remembers: bool = True
-    complete: bool = False
-    problem: LoaderError | None = None
-    pieces: deque[Piece] = field(default_factory=deque)
+    spool: RecordSpool
+    is_incremental: bool = True
+    is_complete: bool = False
+    reported_error: LoaderError | None = None
+    batches: deque[SpooledBatch] = field(default_factory=deque)
     error: LoaderError | None = None
-    incomplete: bool = False
-    begun: bool = False
-    ended: bool = False
-    doubt: LoaderError | None = None
-    wanted: bool = True
+    is_incomplete: bool = False
+    has_begun: bool = False
+    has_ended: bool = False
+    possible_gap: LoaderError | None = None
+    is_wanted: bool = True
     received: int = 0
 
-    def can_take(self) -> bool:
-        """Returns whether its records are still wanted."""
-        return self.wanted and self.error is None
+    def accepts_records(self) -> bool:
+        """Returns whether the run can still load records of the stream."""
+        return self.is_wanted and self.error is None
 
-    def explain_doubt(self) -> LoaderError | None:
-        """Returns why records may be missing from now on; None if nothing says so."""
-        return self.problem or self.doubt
+    def find_gap_reason(self) -> LoaderError | None:
+        """Returns the error because of which records may be missing; None if there is none."""
+        return self.reported_error or self.possible_gap
 
-    def find_own_error(self, failure: str) -> LoaderError | None:
-        """Returns the error that the program reports for this stream; None if there is none.
+    def find_reported_error(self, failure: str) -> LoaderError | None:
+        """Returns the error that the program has reported for this stream; None if there is none.
 
         Args:
-            failure: the error that it reports for the whole read, if any.
+            failure: the error that it has reported for all streams; empty if there is none.
         """
-        if self.problem is not None or not self.incomplete:
-            return self.problem
+        if self.reported_error is not None or not self.is_incomplete:
+            return self.reported_error
         return read_error(
             failure or "the program did not complete the stream", f"table {self.name}"
         )
 
-    def is_whole(self) -> bool:
-        """Returns whether it has ended well, however the program ends.
+    def has_ended_well(self) -> bool:
+        """Returns whether the stream has succeeded, even if the program fails later.
 
-        One with a state of all streams has not, until the last of these states has come.
+        A stream with a state of all streams has not: its last state may still follow.
         """
-        memory = self.spool.memory
-        return self.complete and not (memory is not None and memory.shared)
+        state = self.spool.state
+        return self.is_complete and not (state is not None and state.shared)
 
 
 def read_error(text: str, where: str) -> TableError:
-    """Returns the error for a read that the program did not finish."""
+    """Returns the error for a stream that the program did not complete."""
     return TableError(
         excerpt(text.strip(), 1000).rstrip("."),
         where=where,
-        remedy="Rows up to its last state are appended; correct the cause, and run again",
+        remedy="The records that its states cover are appended; correct the cause, and run again",
     )
 
 
 def format_stream(key: Hashable) -> str:
-    """Returns a stream's name, with its namespace if it has one."""
+    """Returns the name of a stream, with its namespace if there is one."""
     return ".".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)
 
 
 class MessageFormat(Protocol):
-    """Understands the messages of one protocol."""
+    """The message format of one protocol."""
 
-    def hear(self, line: bytes, delivery: Delivery) -> None:
-        """Reads a line, and calls the methods of the delivery that it means.
+    def handle_line(self, line: bytes, reader: MessageReader) -> None:
+        """Parses a line, and calls the matching methods of the reader.
 
         Raises:
-            TableError: if the line is broken so that a record may be lost.
+            TableError: if the line is damaged, so that a record may be lost.
         """
 
 
-class Delivery:
-    """One run of a program.
+class MessageReader:
+    """Reads the messages of one run of a program.
 
     Args:
-        start: starts the program; called in the thread that reads it.
-        dialect: of its messages.
-        streams: the streams that were requested, by the dialect's key.
-        protocol: its name in memories.
-        number: the number of the newest memory so far.
-        silence: after so many seconds without output the program counts as hung.
-        warn: gets warnings, with the name of a table or the source.
-        source: the source's name, for messages.
-        before_words: called before the first output of the program is shown.
+        start: starts the program; called in the reading thread.
+        message_format: parses the messages.
+        streams: the requested streams, by their keys in the messages.
+        protocol: the protocol's name in stored states.
+        number: the number of the newest state of the source.
+        timeout: the program is stopped after this many seconds without output.
+        warn: called with the name of a table or the source, and a warning.
+        source: the name of the source, for messages.
+        before_output: called before output of the program is shown.
     """
 
     def __init__(
         self,
         start: Callable[[Callable[[str], None]], Program],
-        dialect: MessageFormat,
+        message_format: MessageFormat,
         streams: Mapping[Hashable, Stream],
         protocol: str,
         number: int,
-        silence: float,
+        timeout: float,
         warn: Callable[[str, str], None],
         source: str,
-        before_words: Callable[[], None],
+        before_output: Callable[[], None],
     ) -> None:
         self.streams = streams
         self.source = source
         self._start = start
-        self._dialect = dialect
+        self._message_format = message_format
         self._protocol = protocol
         self._number = number
-        self._silence = silence
-        self.log = LogRelay(source, warn, before_words)
+        self._timeout = timeout
+        self.log = LogRelay(source, warn, before_output)
         self._process: Program | None = None
         self._changed = threading.Condition()
-        self._waiting = 0
+        self._waiting_bytes = 0
         self._failure: str = ""
         self._fatal: str = ""
         self._stopped: LoaderError | None = None
-        self._reader = threading.Thread(target=self._read, name=f"read {source}", daemon=True)
-        self._reader.start()
+        self._thread = threading.Thread(target=self._read, name=f"read {source}", daemon=True)
+        self._thread.start()
 
-    def next(self, key: Hashable, proceed: Callable[[], None]) -> Piece:
-        """Waits for a stream's next piece.
+    def next_batch(self, key: Hashable, proceed: Callable[[], None]) -> SpooledBatch:
+        """Waits for the next batch of a stream, and returns it.
 
         Args:
-            proceed: raises an error if the run was asked to stop.
+            proceed: raises an error if the user has interrupted the run.
 
         Raises:
-            LoaderError: if there is none, as the stream has failed.
+            LoaderError: if the stream has failed and has no more batches.
         """
         stream = self.streams[key]
         while True:
             with self._changed:
-                if stream.pieces:
-                    piece = stream.pieces.popleft()
-                    self._waiting -= piece.counts.size
+                if stream.batches:
+                    batch = stream.batches.popleft()
+                    self._waiting_bytes -= batch.counts.size
                     self._changed.notify_all()
-                    return piece
+                    return batch
                 if stream.error is not None:
                     raise stream.error
                 self._changed.wait(_TICK)
             proceed()
-            self._watch()
+            self._stop_if_hung()
 
     def abandon(self, key: Hashable) -> None:
-        """Discards the rest of a stream, as its table has failed."""
+        """Discards the rest of a stream whose table has failed."""
         stream = self.streams.get(key)
         if stream is None:
             return
         with self._changed:
-            stream.wanted = False
-            for piece in stream.pieces:
-                self._waiting -= piece.counts.size
-                piece.delete_files()
-            stream.pieces.clear()
+            stream.is_wanted = False
+            for batch in stream.batches:
+                self._waiting_bytes -= batch.counts.size
+                batch.delete_files()
+            stream.batches.clear()
             self._changed.notify_all()
-        if self._protocol == "singer" and not stream.remembers and self._shares_states():
+        if self._protocol == "singer" and not stream.is_incremental and self._shares_states():
             self.log.warn_once(
-                f"{stream.name} is read whole, and the other tables' state goes on without it: if "
-                "the tap sends its records only with new ones of another stream, read that stream "
-                "again, too: --full-refresh",
+                f"{stream.name} is read in full, and the state of the other tables advances "
+                "without it: if the tap sends its records only with new records of another stream, "
+                "read that stream again, too: --full-refresh",
                 stream.name,
             )
 
     def _shares_states(self) -> bool:
-        memories = [stream.spool.memory for stream in self.streams.values() if stream.remembers]
-        return any(memory is not None and memory.shared for memory in memories)
+        states = [stream.spool.state for stream in self.streams.values() if stream.is_incremental]
+        return any(state is not None and state.shared for state in states)
 
     def close(self) -> None:
-        """Ends the program, if it has not ended by itself, and its thread."""
+        """Stops the program, unless it ends by itself, and the reading thread."""
         with self._changed:
-            all_well = all(stream.ended and not stream.error for stream in self.streams.values())
+            all_well = all(
+                stream.has_ended and not stream.error for stream in self.streams.values()
+            )
             for stream in self.streams.values():
-                stream.wanted = False
-            self._waiting = 0
+                stream.is_wanted = False
+            self._waiting_bytes = 0
             self._changed.notify_all()
         if self._process is not None:
-            if all_well and self._process.wait(_FAREWELL):
-                self._reader.join(timeout=supervisor.LINGER)
-            if not all_well or self._reader.is_alive():
+            if all_well and self._process.wait(_EXIT_SECONDS):
+                self._thread.join(timeout=supervisor.LINGER)
+            if not all_well or self._thread.is_alive():
                 self._process.stop()
-        self._reader.join(timeout=30)
+        self._thread.join(timeout=30)
 
-    # What the dialect calls, in the reader's thread.
+    # The message format calls these methods in the reading thread.
 
     def add_record(self, key: Hashable, record: Mapping[str, Any]) -> None:
-        """Takes a record."""
+        """Writes a record of a stream to its spool."""
         stream = self.streams.get(key)
         if stream is not None:
             stream.received += 1
-        self._take(stream, key, lambda spool: spool.add(record))
+        self._add_to_spool(stream, key, lambda spool: spool.add(record))
 
     def add_deletion(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
-        """Takes a deletion of all rows that meet one of some conditions: values by column."""
-        self._take(self.streams.get(key), key, lambda spool: spool.delete(where))
+        """Records a deletion of the rows that match any of the conditions: values by column."""
+        self._add_to_spool(self.streams.get(key), key, lambda spool: spool.delete(where))
 
     def refuse_depth(self, key: Hashable) -> None:
-        """Fails a stream: one of its records is nested too deeply to be read."""
+        """Fails a stream with a record that is nested too deeply to be parsed."""
 
-        def refuse(_: Spool) -> None:
+        def refuse(_: RecordSpool) -> None:
             raise RecursionError
 
-        self._take(self.streams.get(key), key, refuse)
+        self._add_to_spool(self.streams.get(key), key, refuse)
 
     def refuse_deep_state(self, key: Hashable | None) -> None:
-        """Fails what a state covers: it is nested too deeply to be given back at the next run.
+        """Fails the streams that a state covers, because it is nested too deeply to be stored.
 
         Args:
-            key: the stream that it covers; None if it covers all.
+            key: the stream that the state covers; None for all streams.
         """
         for each, stream in self.streams.items():
-            if key in (None, each) and stream.remembers:
+            if key in (None, each) and stream.is_incremental:
                 deep = TableError(
-                    "a state is nested too deeply to be given back at the next run",
+                    "a state is nested too deeply to be stored and passed to the next run",
                     where=f"table {stream.name}",
-                    remedy="What its states had covered before is appended. Report it to the "
-                    "connector's authors",
+                    remedy="The records that earlier states cover are appended. Report it to the "
+                    "authors of the connector",
                 )
                 self._end_stream(stream, deep)
 
-    def _take(self, stream: Stream | None, key: Hashable, into: Callable[[Spool], None]) -> None:
+    def _add_to_spool(
+        self, stream: Stream | None, key: Hashable, into: Callable[[RecordSpool], None]
+    ) -> None:
         if stream is None:
-            self.log.warn_once(f"records of {format_stream(key)}, {UNASKED}")
-        elif stream.ended and stream.can_take():
-            self.log.warn_once("it sent records after the end of their stream", stream.name)
-        elif stream.can_take():
+            self.log.warn_once(f"records of {format_stream(key)}, {UNREQUESTED}")
+        elif stream.has_ended and stream.accepts_records():
+            self.log.warn_once(
+                "the program sent records after the end of their stream", stream.name
+            )
+        elif stream.accepts_records():
             try:
                 into(stream.spool)
             except LoaderError as problem:
@@ -268,7 +278,7 @@ class Delivery:
                 deep = TableError(
                     "a record's values are nested too deeply to be read",
                     where=f"table {stream.name}",
-                    remedy="Leave the field out in the connector's own configuration, or with "
+                    remedy="Exclude the field in the connector's `config`, or with "
                     f"table_options.{stream.name.partition('.')[2]}.skip_columns",
                 )
                 self._end_stream(stream, deep)
@@ -276,98 +286,101 @@ class Delivery:
     def add_state(
         self, kind: str, key: Hashable | None, text: str, count: float | None = None
     ) -> None:
-        """Takes a state.
+        """Adds a state to the streams that it covers.
 
         Args:
-            key: the stream that it covers; None if it covers all.
-            text: the state, JSON.
-            count: how many records of the stream the program says it has sent since the last one.
+            kind: the type of the state in the protocol.
+            key: the stream that the state covers; None for all streams.
+            text: the state as JSON.
+            count: the number of records of the stream since its last state, as the program counts.
         """
         self._number += 1
-        memory = ConnectorState(self._protocol, kind, key is None, self._number, text)
+        state = ConnectorState(self._protocol, kind, key is None, self._number, text)
         if key is not None and key not in self.streams:
-            self.log.warn_once(f"states of {format_stream(key)}, {UNASKED}")
+            self.log.warn_once(f"states of {format_stream(key)}, {UNREQUESTED}")
             return
         covered = self.streams.values() if key is None else [self.streams[key]]
         for stream in covered:
             if key is not None:
                 if count is not None and stream.received < count:
-                    came = f"it sent {count:,.0f} records, and {stream.received:,} came"
-                    self._end_stream(stream, read_error(came, f"table {stream.name}"))
+                    reason = (
+                        f"the program sent {count:,.0f} records, and {stream.received:,} arrived"
+                    )
+                    self._end_stream(stream, read_error(reason, f"table {stream.name}"))
                 stream.received = 0
-            if stream.ended or stream.explain_doubt() or not stream.can_take():
+            if stream.has_ended or stream.find_gap_reason() or not stream.accepts_records():
                 continue
-            piece = stream.spool.cover(memory)
-            if piece is not None:
-                self._hand_over(stream, piece)
+            batch = stream.spool.add_state(state)
+            if batch is not None:
+                self._queue_batch(stream, batch)
 
     def note_complete(self, key: Hashable) -> None:
-        """Notes that a stream has ended well.
+        """Records that a stream has succeeded.
 
-        A state of all streams may still come, and cover it, too: then it ends with the program.
+        With states of all streams, it ends only with the program, as another state may follow.
         """
         stream = self.streams.get(key)
         if stream is None:
             return
-        if stream.explain_doubt():
-            self._end_stream(stream, stream.explain_doubt())
+        if stream.find_gap_reason():
+            self._end_stream(stream, stream.find_gap_reason())
             return
-        stream.complete = True
-        memory = stream.spool.memory
-        if not stream.remembers or (memory is not None and not memory.shared):
+        stream.is_complete = True
+        state = stream.spool.state
+        if not stream.is_incremental or (state is not None and not state.shared):
             self._end_stream(stream, None)
 
     def note_begin(self, key: Hashable) -> None:
-        """Notes that a stream has begun."""
+        """Records that a stream has started."""
         stream = self.streams.get(key)
         if stream is not None:
-            stream.begun = True
+            stream.has_begun = True
 
     def note_failure(self, text: str, key: Hashable | None = None) -> None:
-        """Notes that a stream, or the program, has failed; it may go on with other streams.
+        """Records that a stream, or the program, has failed; the program may continue.
 
-        Later records do not count, as it is unknown which ones are missing.
+        Later records of the stream are dropped, because it is unknown which records are missing.
         """
         stream = self.streams.get(key) if key is not None else None
-        self.log.before()
+        self.log.before_output()
         if stream is None:
             self._failure = self._failure or text
-            for each in self._in_doubt() if key is None else ():
-                each.doubt = each.doubt or read_error(text, f"table {each.name}")
-        elif stream.problem is None:
-            stream.problem = read_error(text, f"table {stream.name}")
+            for each in self._list_running() if key is None else ():
+                each.possible_gap = each.possible_gap or read_error(text, f"table {each.name}")
+        elif stream.reported_error is None:
+            stream.reported_error = read_error(text, f"table {stream.name}")
 
     def note_fatal(self, text: str) -> None:
-        """Notes what the program logs as its end: why it failed, unless it says so otherwise."""
+        """Records a fatal log message: the reason of a failure for which no error is reported."""
         self._fatal = self._fatal or text
 
-    def note_doubt(self, text: str) -> None:
-        """Notes that the program reports an error and goes on, in one of the running streams.
+    def note_possible_gap(self, text: str) -> None:
+        """Records that the program has logged an error and continues.
 
-        It may have left something out: a page that it could not read is the last one to some.
+        Any process stream may lack records: some programs treat an unreadable page as the last one.
         """
-        self.log.before()
+        self.log.before_output()
         shown = excerpt(text.strip(), 500).rstrip(".")
-        for stream in self._in_doubt():
-            stream.doubt = stream.doubt or TableError(
-                f"the connector reported an error and went on: {shown}",
+        for stream in self._list_running():
+            stream.possible_gap = stream.possible_gap or TableError(
+                f"the connector reported an error and continued: {shown}",
                 where=f"table {stream.name}",
-                remedy="What its states had covered before is appended; correct the cause, and "
-                "run again. If such errors leave nothing out, set logged_errors: warn",
+                remedy="The records that earlier states cover are appended; correct the cause, and "
+                "run again. If such errors never skip records, set logged_errors: warn",
             )
 
-    def _in_doubt(self) -> list[Stream]:
-        """Returns the streams that something may be about that names none: those that run."""
-        streams = [s for s in self.streams.values() if not s.ended and not s.complete]
-        return [s for s in streams if s.begun] or streams
+    def _list_running(self) -> list[Stream]:
+        """Returns the process streams, to which a message without a stream may refer."""
+        streams = [s for s in self.streams.values() if not s.has_ended and not s.is_complete]
+        return [s for s in streams if s.has_begun] or streams
 
     def note_incomplete(self, key: Hashable) -> None:
-        """Notes that a stream has not ended well; what it failed with may follow."""
+        """Records that a stream has failed; an error message may follow."""
         stream = self.streams.get(key)
         if stream is not None:
-            stream.incomplete = True
+            stream.is_incomplete = True
 
-    # The reader's thread.
+    # The following methods run in the reading thread, except `_stop_if_hung`.
 
     def _read(self) -> None:
         code: int | None = None
@@ -375,30 +388,30 @@ class Delivery:
         try:
             self._process = self._start(self.log.log)
             for line in self._process.messages():
-                if self._waiting > _AHEAD:
-                    self._let_catch_up()
-                self._dialect.hear(line, self)
+                if self._waiting_bytes > _MAX_WAITING_BYTES:
+                    self._wait_for_commits()
+                self._message_format.handle_line(line, self)
             code = self._process.end()
         except LoaderError as error:
             problem = error
         except OSError as error:
             remedy = (
-                "Each stream has a file while it is read: raise the limit of open files "
-                "(`ulimit -n`), or sync fewer tables at once with --select"
+                "Each stream needs an open file: raise the limit of open files (`ulimit -n`), or "
+                "sync fewer tables in one run with --select"
                 if error.errno in (errno.EMFILE, errno.ENFILE)
-                else "Free disk space (records wait in the folder for temporary files, or in "
-                "`spool`), and run again"
+                else "Free disk space (records wait in the temporary folder, or in `spool`), and "
+                "run again"
             )
             problem = TableError(
-                f"the records cannot be kept until they are appended: {error.strerror}",
+                f"the records cannot be written to the spool: {error.strerror}",
                 where=f"source {self.source}",
                 remedy=remedy,
             )
         except Exception as error:
             problem = TableError(
-                f"its messages cannot be understood: {type(error).__name__}: {error}",
+                f"its messages cannot be processed: {type(error).__name__}: {error}",
                 where=f"source {self.source}",
-                remedy="This is a defect: run again with --debug and report the trace",
+                remedy="This is a bug: run again with --debug, and report the stack trace",
             )
             problem.__cause__ = error
         if problem is not None and self._process is not None:
@@ -406,77 +419,82 @@ class Delivery:
         self._end_all(code, self._stopped or problem)
 
     def _end_all(self, code: int | None, problem: LoaderError | None) -> None:
-        """Ends the streams that have not ended yet."""
+        """Ends the streams that are still open, when the program has ended."""
         if problem is None and (code or self._failure):
             assert self._process is not None
-            self.log.before()
-            said = self._failure or self._fatal or self._process.last_log_line
+            self.log.before_output()
+            text = self._failure or self._fatal or self._process.last_log_line
             how = f"it was killed by signal {-code}" if code and code < 0 else f"exit code {code}"
             ended = f"the program failed ({how})" if code else "the program failed"
-            problem = read_error(f"{ended}: {said}" if said else ended, f"source {self.source}")
-        if problem is not None and all(s.is_whole() for s in self.streams.values()):
+            problem = read_error(f"{ended}: {text}" if text else ended, f"source {self.source}")
+        if problem is not None and all(s.has_ended_well() for s in self.streams.values()):
             self.log.warn_once(f"all its streams are complete, but {problem.what}")
-        tells = problem is None and any(stream.complete for stream in self.streams.values())
+        reports_status = problem is None and any(
+            stream.is_complete for stream in self.streams.values()
+        )
         for stream in self.streams.values():
-            if tells and stream.begun and not stream.complete:
-                stream.incomplete = True
-            of_it = stream.find_own_error(self._failure)
+            if reports_status and stream.has_begun and not stream.is_complete:
+                stream.is_incomplete = True
+            stream_error = stream.find_reported_error(self._failure)
             self._end_stream(
-                stream, of_it or (None if stream.is_whole() else problem or stream.doubt)
+                stream,
+                stream_error
+                or (None if stream.has_ended_well() else problem or stream.possible_gap),
             )
 
     def _end_stream(self, stream: Stream, problem: LoaderError | None) -> None:
-        if stream.ended:
+        if stream.has_ended:
             return
         try:
-            last = stream.spool.end() if problem is None else stream.spool.cut()
+            last = stream.spool.finish() if problem is None else stream.spool.finish_at_state()
         except OSError as error:
             last, problem = None, problem or read_error(str(error.strerror), stream.name)
         with self._changed:
             stream.error = problem
-            stream.ended = True
+            stream.has_ended = True
             if last is not None:
-                self._put(stream, last)
+                self._append_batch(stream, last)
             self._changed.notify_all()
 
-    def _hand_over(self, stream: Stream, piece: Piece) -> None:
+    def _queue_batch(self, stream: Stream, batch: SpooledBatch) -> None:
         with self._changed:
-            self._put(stream, piece)
+            self._append_batch(stream, batch)
             self._changed.notify_all()
 
-    def _put(self, stream: Stream, piece: Piece) -> None:
-        if stream.wanted:
-            stream.pieces.append(piece)
-            self._waiting += piece.counts.size
+    def _append_batch(self, stream: Stream, batch: SpooledBatch) -> None:
+        if stream.is_wanted:
+            stream.batches.append(batch)
+            self._waiting_bytes += batch.counts.size
         else:
-            piece.delete_files()
+            batch.delete_files()
 
-    def _let_catch_up(self) -> None:
-        """Waits until pieces have been committed; the program waits, too."""
+    def _wait_for_commits(self) -> None:
+        """Waits until enough batches have been committed; meanwhile the program waits, too."""
         with self._changed:
-            while self._waiting > _AHEAD // 2:
+            while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
                 self._changed.wait(_TICK)
                 if self._process is not None:
                     self._process.note_progress()
 
-    def _watch(self) -> None:
-        """Ends a program that was silent for too long, or the processes that it has left behind."""
-        running = self._process
-        if running is None or self._stopped is not None or not self._reader.is_alive():
+    def _stop_if_hung(self) -> None:
+        """Stops a program that is silent for too long, or the processes that outlive it."""
+        process = self._process
+        if process is None or self._stopped is not None or not self._thread.is_alive():
             return
-        if running.lingers():
+        if process.has_lingering_output():
             self._stopped = TableError(
-                "the program has ended, and a process that it started keeps its output open: "
+                "the program has ended, but a process that it started keeps its output open: "
                 "records may be missing",
                 where=f"source {self.source}",
-                remedy="Let the command wait for what it starts; what its states cover is appended",
+                remedy="Make the command wait for the processes that it starts; the records that "
+                "its states cover are appended",
             )
-        elif running.is_silent(self._silence):
+        elif process.is_silent(self._timeout):
             self._stopped = TableError(
-                f"the program has said nothing for {self._silence:,.0f} seconds, and was ended",
+                f"the program has sent nothing for {self._timeout:,.0f} seconds, and was stopped",
                 where=f"source {self.source}",
-                remedy="Run again; if it needs longer to find its next record, raise `timeout`",
+                remedy="Run again; if the program needs longer for a record, raise `timeout`",
             )
         if self._stopped is not None:
             with suppress(OSError):
-                running.stop(patience=1.0)
+                process.stop(patience=1.0)

@@ -1,4 +1,4 @@
-"""A connector's program: its private folder, how it runs, and how it answers one question."""
+"""Runs the program of a connector: in a private folder, for a long read or a short command."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ KIND = "connector"
 _log = logging.getLogger("loader.program")
 Message = TypeVar("Message", bound=Any)
 _TICK = 0.5
-_LARGEST = 1 << 30
-"""The most bytes of an answer."""
-_PATIENCE = 4
-"""An answer may take so many times what a program may say nothing for."""
+_MAX_ANSWER_BYTES = 1 << 30
+"""The most bytes that a program may write in :func:`read_answer`."""
+_ANSWER_FACTOR = 4
+"""In :func:`read_answer`, a program may run for this many times its timeout for silence."""
 
 
 @contextmanager
 def open_workspace(parent: Path | None = None) -> Iterator[Path]:
-    """Yields an empty folder that only this user can read, and removes it.
+    """Yields an empty folder that only this user can read, and removes it afterwards.
 
-    Removes the folders of loaders that were killed on this machine, too: their configurations hold
-    secrets.
+    Also removes the folders that killed loaders left on this machine, because the configurations in
+    them contain secrets.
 
     Args:
-        parent: the folder that holds it; the system's for temporary files by default.
+        parent: the parent folder; the system's temporary folder by default.
     """
     with private_folder(KIND, parent) as folder:
         yield folder
 
 
 def write_json(folder: Path, name: str, content: Any) -> Path:
-    """Writes a value as JSON into a file that only this user can read; returns its path."""
+    """Writes a value as JSON to a file that only this user can read; returns the path."""
     path = folder / name
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
@@ -55,17 +55,17 @@ def write_json(folder: Path, name: str, content: Any) -> Path:
 
 
 class Program(Child):
-    """A connector's program, which writes a message a line.
+    """The running program of a connector, which writes one message per line.
 
     Args:
         command: the program and its arguments.
-        folder: where it runs.
-        environment: variables, besides the few that every program gets.
-        longest: the most bytes that one line may have.
-        hear: gets each line that it writes to its standard error.
+        folder: the working directory.
+        environment: variables in addition to those that every child process gets.
+        max_line_bytes: the most bytes of one line.
+        on_log_line: called with each line of the standard error.
 
     Raises:
-        TableError: if it cannot be started.
+        TableError: if the program cannot be started.
     """
 
     def __init__(
@@ -73,31 +73,31 @@ class Program(Child):
         command: Sequence[str],
         folder: Path,
         environment: Mapping[str, str],
-        longest: int,
-        hear: Callable[[str], None],
+        max_line_bytes: int,
+        on_log_line: Callable[[str], None],
     ) -> None:
-        # Some connectors take the machine's wall clock for UTC.
+        # Some connectors treat local time as UTC.
         known = {**child_environment(), "TZ": "UTC", **environment}
-        self._longest = longest
+        self._max_line_bytes = max_line_bytes
         self._name = f"program {Path(command[0]).name}"
         try:
-            super().__init__(command, known, hear, folder=folder, shorten=excerpt)
+            super().__init__(command, known, on_log_line, folder=folder, shorten=excerpt)
         except StartError as error:
             raise _explain_start(command[0], error) from None
 
     def messages(self) -> Iterator[bytes]:
-        """Yields the lines that it writes to its standard output, until it ends.
+        """Yields the lines of the program's standard output until the program ends.
 
         Raises:
             TableError: if a line is too long.
         """
         try:
-            yield from self.lines(self._longest)
+            yield from self.lines(self._max_line_bytes)
         except LongLineError:
             raise TableError(
-                f"the program sent a message of more than {self._longest:,} bytes",
+                f"the program sent a message of more than {self._max_line_bytes:,} bytes",
                 where=self._name,
-                remedy="Leave the large field out in the connector's own configuration, or raise "
+                remedy="Exclude the large field in the connector's `config`, or raise "
                 "message_limit",
             ) from None
 
@@ -112,99 +112,100 @@ def _explain_start(program: str, error: StartError) -> TableError:
     return TableError(
         f"the program {program} cannot be started: {error}",
         where=f"program {Path(program).name}",
-        remedy="Install it, or correct the command; a path is relative to the spec's folder",
+        remedy="Install the program, or correct the command; paths are relative to the spec",
     )
 
 
 def read_answer(
     start: Callable[[Callable[[str], None]], Program],
-    hear: Callable[[bytes], Message | None],
-    why: Sequence[str],
-    silence: float,
+    parse: Callable[[bytes], Message | None],
+    errors: Sequence[str],
+    timeout: float,
     where: str,
-    before_words: Callable[[], None] = lambda: None,
-    waits: bool = False,
+    before_output: Callable[[], None] = lambda: None,
+    ignores_interruption: bool = False,
 ) -> Iterator[Message]:
-    """Yields a program's messages, until it ends.
+    """Runs a short command of a program, and yields its messages until the program ends.
 
     Args:
-        start: starts the program.
-        hear: turns a line into a message; None if it is none.
-        why: the error that the messages reported, once the program has ended.
-        silence: after so many seconds without output it is ended, and after four times as many
-            in any case.
-        where: the source, for messages.
-        before_words: called before the program's output is shown.
-        waits: whether a run that is asked to stop still waits for it.
+        start: starts the program; its argument is called with each line of the log.
+        parse: returns the message in a line, or None.
+        errors: the errors that the messages reported; read after the program has ended.
+        timeout: the program is stopped after this many seconds without output, and after four
+            times as many in any case.
+        where: the source, for error messages.
+        before_output: called before output of the program is shown.
+        ignores_interruption: whether the program may finish after the user has interrupted the run.
 
     Raises:
-        TableError: if it fails, or the run is asked to stop.
+        TableError: if the program fails, or the user interrupts the run.
     """
     process = start(lambda text: _log.debug("%s: %s", where, text))
     done = threading.Event()
-    hung = threading.Event()
-    late = threading.Event()
-    until = time.monotonic() + _PATIENCE * silence
+    is_hung = threading.Event()
+    is_late = threading.Event()
+    until = time.monotonic() + _ANSWER_FACTOR * timeout
     size = 0
-    interrupted = threading.Event()
+    is_interrupted = threading.Event()
 
     def watch() -> None:
-        while not done.wait(min(_TICK, silence)):
-            if process.lingers() or interrupted.is_set():  # it has answered, or the run is stopping
+        while not done.wait(min(_TICK, timeout)):
+            if process.has_lingering_output() or is_interrupted.is_set():
                 process.stop(patience=1.0)
                 return
             if time.monotonic() > until:
-                late.set()
+                is_late.set()
                 process.stop(patience=1.0)
                 return
-            if process.is_silent(silence):
-                hung.set()
+            if process.is_silent(timeout):
+                is_hung.set()
                 process.stop(patience=1.0)
                 return
 
     threading.Thread(target=watch, name="watch", daemon=True).start()
     try:
-        with nullcontext() if waits else interruptible(interrupted.set):
+        with nullcontext() if ignores_interruption else interruptible(is_interrupted.set):
             for line in process.messages():
                 size += len(line)
-                if size > _LARGEST:
+                if size > _MAX_ANSWER_BYTES:
                     raise TableError(
-                        f"the program answered with more than {_LARGEST:,} bytes",
+                        f"the program answered with more than {_MAX_ANSWER_BYTES:,} bytes",
                         where=where,
-                        remedy="Let the connector log less, or list fewer streams, in its own "
-                        "configuration",
+                        remedy="Reduce the connector's log, or list fewer streams, in its `config`",
                     )
-                message = hear(line)
+                message = parse(line)
                 if message is not None:
                     yield message
             code = process.end()
     finally:
         done.set()
         process.stop(patience=1.0)
-    if interrupted.is_set():
+    if is_interrupted.is_set():
         raise TableError(
             "the run was interrupted while the program answered",
             where=where,
-            remedy="Nothing of it is visible; run again",
+            remedy="No rows were appended; run again",
         )
-    if hung.is_set():
+    if is_hung.is_set():
         raise TableError(
-            f"the program has said nothing for {silence:,.0f} seconds, and was ended",
+            f"the program has sent nothing for {timeout:,.0f} seconds, and was stopped",
             where=where,
-            remedy="Run again; if it needs longer, raise `timeout`",
+            remedy="Run again; if the program needs longer, raise `timeout`",
         )
-    if late.is_set():
+    if is_late.is_set():
         raise TableError(
-            f"the program has not answered for {_PATIENCE * silence:,.0f} seconds, and was ended",
+            f"the program has not answered for {_ANSWER_FACTOR * timeout:,.0f} seconds, and was "
+            "stopped",
             where=where,
-            remedy="Run again; if it needs longer, raise `timeout`",
+            remedy="Run again; if the program needs longer, raise `timeout`",
         )
-    if code or why:
-        before_words()
-        said = next(iter(why), "") or process.last_log_line
+    if code or errors:
+        before_output()
+        reason = next(iter(errors), "") or process.last_log_line
         how = f"it was killed by signal {-code}" if code < 0 else f"exit code {code}"
         raise TableError(
-            f"the program failed ({how}){': ' if said else ''}{excerpt(said, 1000).rstrip('.')}",
+            f"the program failed ({how}){': ' if reason else ''}"
+            f"{excerpt(reason, 1000).rstrip('.')}",
             where=where,
-            remedy="Correct the connector's `config`; with --debug, all that it says is shown",
+            remedy="Correct the connector's `config`; --debug shows its complete log",
         )

@@ -1,8 +1,8 @@
-"""Spools records to disk, in pieces, each up to a state that covers it.
+"""Writes the records of a stream to disk, in batches that end at a state.
 
-A program decides when it sends a state, which means that the source need not send the records
-before it again. Records after the last state are read again if the program dies, so they are
-dropped.
+The program decides when it sends a state. The state covers all records before it: the next run
+resumes after these records. If the program fails, the records after its last state are dropped,
+because the next run reads them again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from pyspark.sql import types as t
 
 from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.json_schema import REST
+from loader.connectors.subprocess.json_schema import REST_COLUMN
 from loader.connectors.subprocess.json_values import get_sort_key
-from loader.connectors.subprocess.spool_format import Condition, RecordLayout
+from loader.connectors.subprocess.spool_format import EncodedDeletion, RecordLayout
 from loader.spec.redaction import excerpt
 
 _TIMES = (t.TimestampType, t.TimestampNTZType)
@@ -26,14 +26,14 @@ _TIMES = (t.TimestampType, t.TimestampNTZType)
 
 @dataclass(frozen=True)
 class Counts:
-    """Statistics of a piece's records.
+    """Statistics of a batch.
 
     Attributes:
-        rows, size: how many, and in how many bytes.
-        low, high: the lowest and highest cursor, as the spool holds them.
-        nulls: records without a cursor.
-        future: records whose cursor lies in the future.
-        deletions: how often rows were deleted.
+        rows, size: the number of records, and of bytes on disk.
+        low, high: the lowest and highest cursor, in the format of the spool.
+        nulls: the number of records without a cursor.
+        future: the number of records whose cursor is in the future.
+        deletions: the number of deletions.
     """
 
     rows: int = 0
@@ -46,39 +46,40 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Records of one stream, and the state that covers them.
+class SpooledBatch:
+    """Records of one stream on disk, and the state that covers them.
 
     Attributes:
-        path: their file; None if there are none.
-        memory: the state to store once they are published; None if the program sent none.
-        last: no piece follows.
-        notes: warnings about the records.
-        deleted: their deletions, in a file of its own; None if there are none.
-        by: the sets of columns that deletions name.
+        path: the file of the records; None if there are no records.
+        counts: statistics of the records.
+        state: the state to store when the records are published; None if the program sent none.
+        is_last: whether it is the last batch of the stream.
+        warnings: warnings about the records.
+        deletions_path: the file of the deletions; None if there are none.
+        deletion_columns: the sets of columns by which rows are deleted.
     """
 
     path: Path | None
     counts: Counts
-    memory: ConnectorState | None
-    last: bool = False
-    notes: tuple[str, ...] = ()
-    deleted: Path | None = None
-    by: tuple[tuple[str, ...], ...] = ()
+    state: ConnectorState | None
+    is_last: bool = False
+    warnings: tuple[str, ...] = ()
+    deletions_path: Path | None = None
+    deletion_columns: tuple[tuple[str, ...], ...] = ()
 
     def delete_files(self) -> None:
-        """Deletes its files."""
-        for path in (self.path, self.deleted):
+        """Deletes the files of the batch."""
+        for path in (self.path, self.deletions_path):
             if path is not None:
                 path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits after which a piece is complete at the next state.
+    """The limits of a batch: once it reaches one of them, it ends at the next state.
 
     Attributes:
-        rows, size, seconds: from how many on; whichever comes first.
+        rows, size, seconds: the number of records, of bytes, and of seconds since its start.
     """
 
     rows: int
@@ -86,49 +87,50 @@ class Limits:
     seconds: float = 600.0
 
 
-class _Tally:
-    """Counts the records of a piece as they come."""
+class _RunningCounts:
+    """Collects the statistics of a batch record by record."""
 
     def __init__(self) -> None:
         self.rows = self.size = self.nulls = self.future = self.deletions = 0
         self.low: tuple[Any, Any] | None = None
         self.high: tuple[Any, Any] | None = None
 
-    def counts(self) -> Counts:
+    def to_counts(self) -> Counts:
         low, high = (edge[1] if edge else None for edge in (self.low, self.high))
         return Counts(self.rows, self.size, low, high, self.nulls, self.future, self.deletions)
 
-    def cursor(self, value: Any, order: Any, ahead: bool) -> None:
-        """Counts a record's cursor.
+    def add_cursor(self, value: Any, sort_key: Any, is_in_future: bool) -> None:
+        """Adds the cursor of a record.
 
         Args:
-            value, order: the value as the spool holds it, and its sort key.
-            ahead: whether it lies in the future.
+            value: the cursor in the format of the spool; None if the record has none.
+            sort_key: the sort key of the value; None if the value has no order.
+            is_in_future: whether the cursor is in the future.
         """
         if value is None:
             self.nulls += 1
             return
-        if order is None:
+        if sort_key is None:
             return
-        if self.low is None or order < self.low[0]:
-            self.low = (order, value)
-        if self.high is None or order > self.high[0]:
-            self.high = (order, value)
-        self.future += ahead
+        if self.low is None or sort_key < self.low[0]:
+            self.low = (sort_key, value)
+        if self.high is None or sort_key > self.high[0]:
+            self.high = (sort_key, value)
+        self.future += is_in_future
 
 
-class Spool:
-    """One stream's records, as they come.
+class RecordSpool:
+    """The spool of one stream.
 
     Args:
-        folder: where its files are.
-        number: of the stream, for the files' names.
-        layout: how its records are written.
-        cursor: the cursor's column; None if there is none.
-        limits: None if the whole read is one piece.
+        folder: the folder of the files.
+        number: the number of the stream, for the names of the files.
+        layout: encodes the records.
+        cursor: the cursor column; None if there is none.
+        limits: the limits of a batch; None if all records are one batch.
 
     Attributes:
-        memory: the newest state that covers its records.
+        state: the newest state that covers records of the stream.
     """
 
     def __init__(
@@ -141,83 +143,83 @@ class Spool:
     ) -> None:
         self.layout = layout
         self.limits = limits
-        self.memory: ConnectorState | None = None
+        self.state: ConnectorState | None = None
         self._folder = folder
         self._number = number
-        self._place = layout.place(cursor) if cursor is not None else None
-        self._type = layout.schema[cursor].dataType if cursor is not None else t.NullType()
-        self._clock = encode_now(self._type, time.time())
-        self._noted: set[str] = set()
-        self._pieces = 0
+        self._cursor_field = layout.get_field(cursor) if cursor is not None else None
+        self._cursor_type = layout.schema[cursor].dataType if cursor is not None else t.NullType()
+        self._now = encode_now(self._cursor_type, time.time())
+        self._reported: set[str] = set()
+        self._batches = 0
         self._file: Any = None
-        self._blank()
+        self._reset()
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Writes a record.
 
         Raises:
-            TableError: if it cannot be kept.
+            TableError: if the record cannot be stored.
             OSError: if the disk is full.
         """
-        line, wire = self.layout.encode_record(record, after=self._tally.deletions)
+        line, encoded = self.layout.encode_record(record, after=self._tally.deletions)
         if self._file is None:
             self._file = self._path.open("wb", buffering=1 << 18)
         self._file.write(line)
         self._tally.rows += 1
         self._tally.size += len(line)
-        if self._place is not None:
-            value = wire.get(self._place)
-            order = None if value is None else get_sort_key(value, self._type)
-            self._tally.cursor(value, order, self._is_ahead(order))
+        if self._cursor_field is not None:
+            value = encoded.get(self._cursor_field)
+            sort_key = None if value is None else get_sort_key(value, self._cursor_type)
+            self._tally.add_cursor(value, sort_key, self._is_in_future(sort_key))
 
     def delete(self, where: Sequence[Mapping[str, Any]]) -> None:
-        """Notes that all rows before it that meet one of some conditions are deleted.
+        """Records a deletion of all earlier rows that match any of the conditions.
 
         Raises:
-            TableError: if they cannot be found.
+            TableError: if rows cannot be found by a condition.
         """
         self._tally.deletions += 1
         for condition in where:
             self._deleted.append(self.layout.encode_deletion(condition, self._tally.deletions))
 
-    def _is_ahead(self, order: Any) -> bool:
-        if order is None or self._clock is None or not order > self._clock:
+    def _is_in_future(self, sort_key: Any) -> bool:
+        if sort_key is None or self._now is None or not sort_key > self._now:
             return False
-        self._clock = encode_now(self._type, time.time())
-        return self._clock is not None and bool(order > self._clock)
+        self._now = encode_now(self._cursor_type, time.time())
+        return self._now is not None and bool(sort_key > self._now)
 
-    def cover(self, memory: ConnectorState) -> Piece | None:
-        """Notes a state that covers all records so far; returns the piece if it is complete."""
-        self.memory = memory
-        self._covered = self._tally.counts()
+    def add_state(self, state: ConnectorState) -> SpooledBatch | None:
+        """Adds a state that covers all records so far; returns the batch if it ends here."""
+        self.state = state
+        self._covered = self._tally.to_counts()
         limits, rows = self.limits, self._covered.rows + self._covered.deletions
         if limits is None:
             return None
-        waited = time.monotonic() - self._began
+        waited = time.monotonic() - self._started_at
         enough = rows >= limits.rows or self._covered.size >= limits.size
         if enough or (rows and waited >= limits.seconds):
-            return self._seal(self._covered, last=False)
+            return self._seal(self._covered, is_last=False)
         return None
 
-    def end(self) -> Piece:
-        """Returns the last piece, with all records: the program has ended well."""
-        return self._seal(self._tally.counts(), last=True)
+    def finish(self) -> SpooledBatch:
+        """Returns the last batch, with all records: the program has succeeded."""
+        return self._seal(self._tally.to_counts(), is_last=True)
 
-    def cut(self) -> Piece | None:
-        """Returns the last piece without the records that no state covers; None if none is left."""
-        if self.limits is None or self.memory is None:
-            self.drop()
+    def finish_at_state(self) -> SpooledBatch | None:
+        """Returns the last batch up to its last state; None if no state covers any records."""
+        if self.limits is None or self.state is None:
+            self.discard()
             return None
-        return self._seal(self._covered, last=False)
+        return self._seal(self._covered, is_last=False)
 
-    def drop(self) -> None:
-        """Deletes the file that is being written."""
+    def discard(self) -> None:
+        """Deletes the file of the current batch."""
         if self._file is not None:
             self._file.close()
             self._file = None
             self._path.unlink(missing_ok=True)
 
-    def _seal(self, counts: Counts, last: bool) -> Piece:
+    def _seal(self, counts: Counts, is_last: bool) -> SpooledBatch:
         path = None
         if self._file is not None:
             self._file.flush()
@@ -229,50 +231,64 @@ class Spool:
             if not counts.rows:
                 path.unlink(missing_ok=True)
                 path = None
-        deleted, by = self._seal_deletions(counts.deletions)
-        piece = Piece(path, counts, self.memory, last, self._notes(), deleted, by)
-        self._pieces += 1
-        self._blank()
-        return piece
+        deletions_path, deletion_columns = self._seal_deletions(counts.deletions)
+        batch = SpooledBatch(
+            path,
+            counts,
+            self.state,
+            is_last,
+            self._list_warnings(),
+            deletions_path,
+            deletion_columns,
+        )
+        self._batches += 1
+        self._reset()
+        return batch
 
     def _seal_deletions(self, count: int) -> tuple[Path | None, tuple[tuple[str, ...], ...]]:
-        covered = [one for one in self._deleted if one.number <= count]
+        covered = [deletion for deletion in self._deleted if deletion.number <= count]
         if not covered:
             return None, ()
         path = self._path.with_suffix(".deleted")
         with path.open("wb") as file:
-            file.writelines(one.line for one in covered)
-        return path, tuple(sorted({one.columns for one in covered}))
+            file.writelines(deletion.line for deletion in covered)
+        return path, tuple(sorted({deletion.columns for deletion in covered}))
 
-    def _blank(self) -> None:
-        self._tally = _Tally()
-        self._deleted: list[Condition] = []
+    def _reset(self) -> None:
+        self._tally = _RunningCounts()
+        self._deleted: list[EncodedDeletion] = []
         self._covered = Counts()
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
 
     @property
     def _path(self) -> Path:
-        return self._folder / f"{self._number}.{self._pieces}.jsonl"
+        return self._folder / f"{self._number}.{self._batches}.jsonl"
 
-    def _notes(self) -> tuple[str, ...]:
-        """Warnings about fields; each once."""
-        notes = []
+    def _list_warnings(self) -> tuple[str, ...]:
+        """Returns the warnings about fields that were not returned before."""
+        warnings = []
         for what, fields in (
-            ("values of {} do not fit its type", self.layout.misfits),
-            ("records have a field {} that the schema does not declare", self.layout.undeclared),
+            ("values of {} do not match its type", self.layout.unfit_counts),
+            (
+                "records have a field {} that the schema does not declare",
+                self.layout.undeclared_counts,
+            ),
         ):
             for name, count in fields.items():
                 text = what.format(excerpt(name, 100))
-                if text not in self._noted:
-                    notes.append(f"{count:,} {text}: kept in the column {REST}")
-                self._noted.add(text)
-        if len(notes) > 5:
-            notes = [*notes[:5], f"{len(notes) - 5} more fields have values in the column {REST}"]
-        return tuple(notes)
+                if text not in self._reported:
+                    warnings.append(f"{count:,} {text}: stored in the column {REST_COLUMN}")
+                self._reported.add(text)
+        if len(warnings) > 5:
+            warnings = [
+                *warnings[:5],
+                f"{len(warnings) - 5} more fields have values in the column {REST_COLUMN}",
+            ]
+        return tuple(warnings)
 
 
 def encode_now(data_type: t.DataType, now: float) -> int | None:
-    """Returns the time as the spool holds a cursor of a type; None if that is no time."""
+    """Returns a time in the spool's format for a cursor type; None if it is not a time type."""
     if isinstance(data_type, _TIMES):
         return int(now * 1_000_000)
     return int(now // 86400) if isinstance(data_type, t.DateType) else None

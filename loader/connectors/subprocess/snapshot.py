@@ -1,4 +1,4 @@
-"""Presents one run of a program as a snapshot: each table gets its pieces, one by one."""
+"""The snapshot of a program's run: each table receives its records in batches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from loader.connectors.subprocess.connector_state import (
     ConnectorState,
     can_repeat_records,
-    can_store_in_pieces,
+    can_store_early,
 )
 from loader.connectors.subprocess.json_values import format_value
-from loader.connectors.subprocess.message_reader import Delivery, Stream
-from loader.connectors.subprocess.record_spool import Limits, Piece, Spool
-from loader.connectors.subprocess.spool_format import AFTER, RecordLayout, flag_deleted
+from loader.connectors.subprocess.message_reader import MessageReader, Stream
+from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
+from loader.connectors.subprocess.spool_format import DELETIONS_BEFORE, RecordLayout, flag_deleted
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, read_clock
 from loader.sources.interface import (
@@ -59,18 +59,18 @@ class PlannedRead:
 
 
 class ProgramSnapshot(Snapshot):
-    """The records that a program delivers in one run.
+    """The records that a program sends in one run.
 
-    Before :meth:`begin`, bounds are unknown: a dry run does not start a read.
+    Bounds are unknown until :meth:`begin`: a dry run does not start a read.
 
     Args:
-        source: the source's name.
-        protocol: its name in memories.
-        limits: of a piece.
-        folder: where records wait.
+        source: the name of the source.
+        protocol: the protocol's name in stored states.
+        limits: the limits of a batch.
+        folder: the folder of the spool.
         start_read: starts the read.
-        probe: makes sure that the program can reach its source.
-        names: all the tables that the source has, also those that are not in the run.
+        probe: checks that the program can reach its source.
+        names: all tables of the source, including tables that the run does not load.
     """
 
     delivers = True
@@ -82,7 +82,7 @@ class ProgramSnapshot(Snapshot):
         protocol: str,
         limits: Limits,
         folder: Path,
-        start_read: Callable[[PlannedRead], Delivery],
+        start_read: Callable[[PlannedRead], MessageReader],
         probe: Callable[[], None],
         names: Sequence[str] = (),
     ) -> None:
@@ -92,102 +92,104 @@ class ProgramSnapshot(Snapshot):
         self.folder = folder
         self._start_read = start_read
         self._probe = probe
-        self._all = tuple(names)
-        self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda _: ()
-        self._probing = threading.Lock()
-        self._probed = False
-        self._delivery: Delivery | None = None
+        self._all_names = tuple(names)
+        self._read_marks: Callable[[str], Sequence[Mapping[str, Any]]] = lambda _: ()
+        self._probe_lock = threading.Lock()
+        self._has_probed = False
+        self._reader: MessageReader | None = None
         self._names: dict[Hashable, str] = {}
-        self._attention: RunContext | None = None
-        self._pieces: dict[Hashable, Piece] = {}
+        self._context: RunContext | None = None
+        self._batches: dict[Hashable, SpooledBatch] = {}
         self._layouts: dict[Hashable, RecordLayout] = {}
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
-        self._marks_of = marks
+        self._read_marks = marks
 
-    def begin(self, requests: Sequence[Request], attention: RunContext) -> None:
-        memories = {
+    def begin(self, requests: Sequence[Request], context: RunContext) -> None:
+        states = {
             request.name: ConnectorState.from_mark(
                 request.mark, self.protocol, f"table {request.name}"
             )
             for request in requests
         }
-        known = [memories[r.name] for r in requests if r.table.progress is Progress.MARK]
-        stored = self._list_stored(requests, known)
-        whole = not can_store_in_pieces(known, stored)
+        known = [states[r.name] for r in requests if r.table.progress is Progress.MARK]
+        stored = self._list_other_states(requests, known)
+        at_end_only = not can_store_early(known, stored)
         streams: dict[Hashable, Stream] = {}
         for number, request in enumerate(requests):
             key = _key_of(request.table)
             self._names[key] = request.name
             self._layouts[key] = layout = self._layout(request)
-            remembers = request.table.progress is Progress.MARK
-            if remembers and not request.key and can_repeat_records(memories[request.name], known):
-                attention.warn(
+            is_incremental = request.table.progress is Progress.MARK
+            if (
+                is_incremental
+                and not request.key
+                and can_repeat_records(states[request.name], known)
+            ):
+                context.warn(
                     request.name,
-                    "another table is behind, so records come again; it has no primary key, so "
-                    "they are appended again: set primary_key if they have one",
+                    "another table resumes from an older state, so records are sent again; without "
+                    "a primary key, they are appended again: set primary_key if they have one",
                 )
-            in_pieces = remembers and not (request.whole or whole)
+            in_pieces = is_incremental and not (request.whole or at_end_only)
             streams[key] = Stream(
                 request.name,
-                Spool(
+                RecordSpool(
                     self.folder,
                     number,
                     layout,
                     request.cursor,
                     self._limits if in_pieces else None,
                 ),
-                remembers,
+                is_incremental,
             )
-        self._attention = attention
-        numbers = [memory.number for memory in (*known, *stored) if memory is not None]
-        # Beyond those of every run before, also of tables whose state cannot be looked up.
+        self._context = context
+        numbers = [state.number for state in (*known, *stored) if state is not None]
+        # The clock exceeds the numbers of earlier runs, even of tables whose state is not readable.
         number = max([time.time_ns() // 1000, *numbers])
-        self._delivery = self._start_read(
-            PlannedRead(self.folder, requests, memories, streams, number, attention)
+        self._reader = self._start_read(
+            PlannedRead(self.folder, requests, states, streams, number, context)
         )
 
-    def _list_stored(
+    def _list_other_states(
         self, requests: Sequence[Request], known: Sequence[ConnectorState | None]
     ) -> list[ConnectorState]:
-        """Returns the states of the source's tables that do not go on from theirs in this run."""
-        if all(memory is not None and not memory.shared for memory in known):
-            return []  # each table has a state of its own
-        going_on = {r.table.ref.name for r in requests if r.mark is not None}
-        names = {*self._all, *(r.table.ref.name for r in requests)} - going_on
-        found = []
+        """Returns the states of the source's tables that do not resume from them in this run."""
+        if all(state is not None and not state.shared for state in known):
+            return []  # each state covers one table
+        resuming = {r.table.ref.name for r in requests if r.mark is not None}
+        names = {*self._all_names, *(r.table.ref.name for r in requests)} - resuming
+        result = []
         for name in sorted(names):
-            for mark in self._marks_of(name):
+            for mark in self._read_marks(name):
                 if not is_connector_state(mark) or mark.get("protocol") != self.protocol:
                     continue
-                memory = ConnectorState.from_mark(
-                    mark, self.protocol, f"table {self.source}.{name}"
-                )
-                found += [memory] if memory is not None else []
-        return found
+                state = ConnectorState.from_mark(mark, self.protocol, f"table {self.source}.{name}")
+                result += [state] if state is not None else []
+        return result
 
     def probe(self) -> None:
-        with self._probing:
-            if not self._probed:
+        with self._probe_lock:
+            if not self._has_probed:
                 self._probe()
-                self._probed = True
+                self._has_probed = True
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         key = _key_of(table)
-        if self._delivery is None or self._attention is None:
+        if self._reader is None or self._context is None:
             self.probe()
             return Bounds(None, mark=window.mark)
-        attention, name = self._attention, self._names[key]
-        self._forget(key)
-        piece = self._delivery.next(key, lambda: attention.check_interruption(name))
-        self._pieces[key] = piece
-        return self._bounds(table, window, piece)
+        context, name = self._context, self._names[key]
+        self._delete_batch(key)
+        batch = self._reader.next_batch(key, lambda: context.check_interruption(name))
+        self._batches[key] = batch
+        return self._bounds(table, window, batch)
 
-    def _bounds(self, table: SourceTable, window: Window, piece: Piece) -> Bounds:
-        counts, cursor = piece.counts, window.cursor
+    def _bounds(self, table: SourceTable, window: Window, batch: SpooledBatch) -> Bounds:
+        counts, cursor = batch.counts, window.cursor
         mark = window.mark
-        if piece.memory is not None and table.progress is Progress.MARK:
-            mark = piece.memory.to_mark(after=window.mark)
+        if batch.state is not None and table.progress is Progress.MARK:
+            mark = batch.state.to_mark(after=window.mark)
         low = high = clock = None
         nulls = 0
         if cursor is not None:
@@ -204,55 +206,61 @@ class ProgramSnapshot(Snapshot):
             reach=low,
             mark=mark,
             must_store_mark=mark != window.mark,
-            notes=piece.notes,
+            notes=batch.warnings,
             deletions=counts.deletions,
         )
 
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        piece = self._pieces.get(_key_of(table))
-        if piece is None:
+        batch = self._batches.get(_key_of(table))
+        if batch is None:
             raise TableError(
-                "the rows of a connector cannot be asked for by their cursors",
+                "a connector cannot be queried by cursor values",
                 where=f"table {self.source}.{table.ref.lake_name}",
-                remedy="Read everything again with `loader run --full-refresh`",
+                remedy="Read all records again with `loader run --full-refresh`",
             )
-        if piece.path is None:
+        if batch.path is None:
             return empty(spark, table.schema)
         layout = self._layouts[_key_of(table)]
-        if piece.deleted is None:
-            return layout.read_rows(spark, piece.path)
-        rows = layout.read_rows(spark, piece.path, numbered=True)
-        return flag_deleted(rows, self._deletions(spark, table, piece))
+        if batch.deletions_path is None:
+            return layout.read_rows(spark, batch.path)
+        rows = layout.read_rows(spark, batch.path, numbered=True)
+        return flag_deleted(rows, self._deletions(spark, table, batch))
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> list[DataFrame]:
-        piece = self._pieces.get(_key_of(table))
-        found = [] if piece is None else self._deletions(spark, table, piece)
-        return [one.drop(AFTER) for one in found]
+        batch = self._batches.get(_key_of(table))
+        result = [] if batch is None else self._deletions(spark, table, batch)
+        return [rows.drop(DELETIONS_BEFORE) for rows in result]
 
-    def _deletions(self, spark: SparkSession, table: SourceTable, piece: Piece) -> list[DataFrame]:
-        layout, path = self._layouts[_key_of(table)], piece.deleted
-        return [] if path is None else [layout.read_deletions(spark, path, by) for by in piece.by]
+    def _deletions(
+        self, spark: SparkSession, table: SourceTable, batch: SpooledBatch
+    ) -> list[DataFrame]:
+        layout, path = self._layouts[_key_of(table)], batch.deletions_path
+        return (
+            []
+            if path is None
+            else [layout.read_deletions(spark, path, by) for by in batch.deletion_columns]
+        )
 
     def has_more(self, table: SourceTable) -> bool:
-        piece = self._pieces.get(_key_of(table))
-        return piece is not None and not piece.last
+        batch = self._batches.get(_key_of(table))
+        return batch is not None and not batch.is_last
 
     def is_steady(self, table: SourceTable) -> bool:
-        return self._delivery is not None
+        return self._reader is not None
 
     def abandon(self, table: SourceTable) -> None:
-        if self._delivery is not None:
-            self._delivery.abandon(_key_of(table))
+        if self._reader is not None:
+            self._reader.abandon(_key_of(table))
 
     def close(self) -> None:
-        """Ends the program."""
-        if self._delivery is not None:
-            self._delivery.close()
+        """Stops the program."""
+        if self._reader is not None:
+            self._reader.close()
 
-    def _forget(self, key: Hashable) -> None:
-        before = self._pieces.pop(key, None)
+    def _delete_batch(self, key: Hashable) -> None:
+        before = self._batches.pop(key, None)
         if before is not None:
             before.delete_files()
 

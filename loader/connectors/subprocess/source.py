@@ -1,4 +1,4 @@
-"""The base of all sources that are programs: their options, and tables from their catalogs."""
+"""The base class of sources that run a program, with their options and tables."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, field_validator
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.json_schema import REST, Column, build_columns
+from loader.connectors.subprocess.json_schema import REST_COLUMN, Column, build_columns
 from loader.connectors.subprocess.log_relay import is_log_shown
-from loader.connectors.subprocess.message_reader import Delivery, MessageFormat
+from loader.connectors.subprocess.message_reader import MessageFormat, MessageReader
 from loader.connectors.subprocess.program import Program, open_workspace
 from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import PlannedRead, ProgramSnapshot
@@ -33,7 +33,7 @@ from loader.spec.options import Name, Strict, TableOptions, options_for
 from loader.spec.validation import OptionError
 
 
-def _words(value: Any) -> Any:
+def _parse_command(value: Any) -> Any:
     if isinstance(value, str):
         try:
             return tuple(shlex.split(value))
@@ -42,7 +42,7 @@ def _words(value: Any) -> Any:
     return value
 
 
-def _seconds(value: Any) -> Any:
+def _parse_seconds(value: Any) -> Any:
     if isinstance(value, str):
         try:
             return float(seconds_of(value.strip(), "a time", "write '30 minutes' or '2h'"))
@@ -51,37 +51,37 @@ def _seconds(value: Any) -> Any:
     return value
 
 
-Command = Annotated[tuple[Name, ...], BeforeValidator(_words), Field(min_length=1)]
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Command = Annotated[tuple[Name, ...], BeforeValidator(_parse_command), Field(min_length=1)]
+Seconds = Annotated[float, BeforeValidator(_parse_seconds), Field(gt=0)]
 
 
 class ProgramTableOptions(TableOptions):
-    """A table's options, beyond the common ones.
+    """The options of a table, in addition to the common ones.
 
     Attributes:
-        skip_columns: names or wildcards of fields that are left out.
+        skip_columns: names or wildcards of fields to exclude.
     """
 
     skip_columns: tuple[Name, ...] = ()
 
     @field_validator("skip_columns", mode="before")
     @classmethod
-    def _single(cls, value: Any) -> Any:
+    def _to_tuple(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
 
 class ProgramOptions(Strict):
-    """The part of the inner `spec` that all programs share.
+    """The options in the inner `spec` of all sources that run a program.
 
     Attributes:
-        config: the connector's own configuration, as its documentation says.
-        environment: variables for the program, which sees little of the loader's own.
-        timeout: how long it may be silent.
-        batch_rows: from how many rows on a state ends a batch.
-        batch_time: after how long a state ends a batch.
+        config: the connector's configuration, as its documentation describes it.
+        environment: variables for the program, which inherits few variables of the loader.
+        timeout: the longest time without output.
+        batch_rows: the number of rows after which the next state ends a batch.
+        batch_time: the time after which the next state ends a batch.
         message_limit: the most bytes of one message.
-        spool: the folder where records wait to be appended; the system's for temporary files by
-            default. On a cluster, one that all executors can read.
+        spool: the folder for records that wait to be appended; the system's temporary folder by
+            default. On a cluster, all executors must be able to read it.
     """
 
     config: dict[str, Any] = Field(default_factory=dict)
@@ -95,24 +95,24 @@ class ProgramOptions(Strict):
 
     @field_validator("config", mode="before")
     @classmethod
-    def _empty(cls, value: Any) -> Any:
+    def _default_config(cls, value: Any) -> Any:
         return {} if value is None else value
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
-    """A stream as a program's catalog lists it.
+class CatalogEntry:
+    """A stream of a program's catalog.
 
     Attributes:
-        key: its key in the program's messages.
-        name: the table's name.
-        schema: its JSON schema.
-        progress: whether it can go on from a state.
-        primary_key: its columns, if the program declares them; empty otherwise.
-        cursor: the column that grows with every change, if the program declares one.
-        raw: the catalog's own entry.
-        columns, skipped: its columns, and the fields that the spec leaves out; known once it is
-            described.
+        key: the key of the stream in the program's messages.
+        name: the name of the table.
+        schema: the JSON schema.
+        progress: whether the stream can resume from a state.
+        primary_key: the primary key that the program declares; empty if there is none.
+        cursor: the column that increases with every change, if the program declares one.
+        raw: the unchanged entry of the catalog.
+        columns, skipped: the columns, and the fields that the spec excludes; set by
+            :meth:`ProgramSource.describe`.
     """
 
     key: Hashable
@@ -127,18 +127,21 @@ class Entry:
 
 
 class ProgramSource(Source):
-    """A source that is a program of its own."""
+    """A source that runs a program as a child process.
+
+    A subclass lists the streams, and prepares the command of a read.
+    """
 
     protocol: ClassVar[str]
     options: ProgramOptions
-    _all: Sequence[str] = ()
+    _all_names: Sequence[str] = ()
 
     @abstractmethod
-    def entries(self, folder: Path) -> list[Entry]:
-        """Asks the program for its catalog.
+    def list_entries(self, folder: Path) -> list[CatalogEntry]:
+        """Returns the streams in the program's catalog.
 
         Args:
-            folder: an empty folder, for its configuration.
+            folder: an empty private folder for the program's configuration.
         """
 
     @abstractmethod
@@ -146,65 +149,69 @@ class ProgramSource(Source):
         """Writes the files of a read; returns its command, and the format of its messages."""
 
     def probe(self, folder: Path) -> None:
-        """Makes sure that the program can reach its source; raises TableError if it cannot."""
+        """Checks that the program can reach its source; raises TableError if it cannot."""
         return
 
-    def learn_secrets(self) -> None:
-        """Redacts secrets that only the program declares; called before its output is shown."""
+    def hide_declared_secrets(self) -> None:
+        """Registers the secrets that the program declares; called before its output is shown."""
         return
 
-    def start_read(self, read: PlannedRead) -> Delivery:
+    def start_read(self, read: PlannedRead) -> MessageReader:
         """Starts a read of streams from their stored states."""
-        command, dialect = self.prepare_read(read)
-        return Delivery(
-            lambda hear: self.start_program(command, hear),
-            dialect,
+        command, message_format = self.prepare_read(read)
+        return MessageReader(
+            lambda on_log_line: self.start_program(command, on_log_line),
+            message_format,
             read.streams,
             self.protocol,
             read.number,
             self.options.timeout,
             read.context.warn,
             self.name,
-            self.learn_secrets,
+            self.hide_declared_secrets,
         )
 
     def tables(self) -> list[TableRef]:
         with open_workspace() as folder:
-            found = self.entries(folder)
-        names = [entry.name for entry in found]
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        if twice:
+            entries = self.list_entries(folder)
+        names = [entry.name for entry in entries]
+        duplicates = [name for name, count in Counter(names).items() if count > 1]
+        if duplicates:
             raise TableError(
-                f"the connector has two streams called {twice[0]}",
+                f"the connector has two streams called {duplicates[0]}",
                 where=f"source {self.name}",
-                remedy="Give them different names in the connector's own configuration",
+                remedy="Set different names in the connector's `config`",
             )
-        self._all = names
-        return [TableRef(entry.name, entry) for entry in found]
+        self._all_names = names
+        return [TableRef(entry.name, entry) for entry in entries]
 
     def find_cursor(self, name: str, fields: Collection[str]) -> str | None:
-        """Returns the cursor field that the spec names for a table with these fields."""
+        """Returns the cursor field that the spec sets for a table with these fields."""
         return self._options_of(name).cursor_among(fields)
 
     def describe(self, ref: TableRef) -> SourceTable:
-        entry: Entry = ref.native
+        entry: CatalogEntry = ref.native
         where = f"table {self.name}.{ref.name}"
         options = self._options_of(ref.name)
-        self._refuse_bounds(options, where)
-        types = {n: _chosen_type(text, n, where) for n, text in options.column_types.items()}
-        found = build_columns(entry.schema, types, options.skip_columns, where)
+        self._refuse_window_options(options, where)
+        types = {n: _parse_type(text, n, where) for n, text in options.column_types.items()}
+        columns = build_columns(entry.schema, types, options.skip_columns, where)
         fields = entry.schema.get("properties")
-        if isinstance(fields, dict) and REST in fields and REST not in options.skip_columns:
+        if (
+            isinstance(fields, dict)
+            and REST_COLUMN in fields
+            and REST_COLUMN not in options.skip_columns
+        ):
             raise TableError(
-                f"its records have a field {REST!r}, which the loader writes itself",
+                f"its records have a field {REST_COLUMN!r}, a column name of the loader",
                 where=where,
-                remedy=f"Leave it out: skip_columns: [{REST}]",
+                remedy=f"Exclude the field: skip_columns: [{REST_COLUMN}]",
             )
-        schema = RecordLayout(ref.name, found, (), ()).schema
-        by_name = {column.name: column for column in found}
+        schema = RecordLayout(ref.name, columns, (), ()).schema
+        by_name = {column.name: column for column in columns}
         cursor = by_name.get(entry.cursor or "")
         ordered = cursor is not None and CursorType.of(cursor.type) is not None
-        described = replace(entry, columns=found, skipped=options.skip_columns)
+        described = replace(entry, columns=columns, skipped=options.skip_columns)
         return SourceTable(
             replace(ref, native=described),
             schema,
@@ -212,9 +219,9 @@ class ProgramSource(Source):
             cursor_field=entry.cursor if ordered else None,
             comment=str(entry.schema.get("description") or ""),
             column_comments={
-                REST: "What no other column can take, as a JSON object: fields that the schema "
-                "does not declare, and values of another type.",
-                **_comments(entry.schema),
+                REST_COLUMN: "Values that no other column can store, as a JSON object: fields that "
+                "the schema does not declare, and values of another type.",
+                **_list_comments(entry.schema),
             },
             progress=entry.progress,
         )
@@ -230,7 +237,7 @@ class ProgramSource(Source):
                 folder,
                 self.start_read,
                 lambda: self.probe(folder),
-                self._all,
+                self._all_names,
             )
             try:
                 yield snapshot
@@ -250,18 +257,20 @@ class ProgramSource(Source):
             raise SpecError(
                 f"the catalog cannot be read: {error}",
                 where=str(path),
-                remedy="Name a catalog in JSON, as the connector writes it",
+                remedy="Set the path of a catalog in JSON, as the connector writes it",
             ) from None
 
-    def start_program(self, command: Sequence[str], hear: Callable[[str], None]) -> Program:
-        """Starts the program in the spec's folder."""
+    def start_program(self, command: Sequence[str], on_log_line: Callable[[str], None]) -> Program:
+        """Starts a command of the program in the spec's folder."""
         if is_log_shown():
-            self.learn_secrets()
+            self.hide_declared_secrets()
         first = command[0]
         if "/" in first and not Path(first).is_absolute():
             command = [str(self.folder / first), *command[1:]]
         options = self.options
-        return Program(command, self.folder, options.environment, options.message_limit, hear)
+        return Program(
+            command, self.folder, options.environment, options.message_limit, on_log_line
+        )
 
     def _options_of(self, name: str) -> ProgramTableOptions:
         exact, wildcards = self._options_by_name
@@ -273,12 +282,12 @@ class ProgramSource(Source):
     def _options_by_name(
         self,
     ) -> tuple[dict[str, dict[str, ProgramTableOptions]], dict[str, ProgramTableOptions]]:
-        """The options of single tables, by name, and those of wildcards."""
-        given = self.options.table_options.items()
-        exact = {name.lower(): {name: each} for name, each in given if not is_wildcard(name)}
-        return exact, {name: each for name, each in given if is_wildcard(name)}
+        """The options by table name in lower case, and the options by wildcard."""
+        options = self.options.table_options.items()
+        exact = {name.lower(): {name: each} for name, each in options if not is_wildcard(name)}
+        return exact, {name: each for name, each in options if is_wildcard(name)}
 
-    def _refuse_bounds(self, options: ProgramTableOptions, where: str) -> None:
+    def _refuse_window_options(self, options: ProgramTableOptions, where: str) -> None:
         given = {
             "initial_cursor": options.initial_cursor is not None,
             "lookback": options.lookback is not None,
@@ -289,22 +298,22 @@ class ProgramSource(Source):
                 raise TableError(
                     "the connector decides which records it sends",
                     where=f"{where}, {name}",
-                    remedy="Remove the option; most connectors have one for it in their own "
+                    remedy="Remove the option; most connectors have a similar one in their "
                     "`config` (start_date, lookback_window)",
                 )
 
 
-def _chosen_type(text: str, column: str, where: str) -> t.DataType:
+def _parse_type(text: str, column: str, where: str) -> t.DataType:
     if text == "binary":
         raise TableError(
-            "a connector's records are JSON, which has no bytes",
+            "a connector's records are JSON, which has no binary type",
             where=f"{where}, column_types.{column}",
-            remedy="Choose string",
+            remedy="Use string",
         )
     return parse_data_type(text)
 
 
-def _comments(schema: Mapping[str, Any]) -> dict[str, str]:
+def _list_comments(schema: Mapping[str, Any]) -> dict[str, str]:
     fields = schema.get("properties")
     return {
         name: str(field["description"])

@@ -1,4 +1,4 @@
-"""Writes one stream's records and deletions to the spool, and reads them with Spark."""
+"""Encodes the records and deletions of a stream for the spool, and reads them with Spark."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.json_schema import REST, Column, is_skipped
+from loader.connectors.subprocess.json_schema import REST_COLUMN, Column, is_skipped
 from loader.connectors.subprocess.json_values import (
-    Misfit,
+    ConversionError,
+    cast_from_spool,
+    get_spool_type,
     make_key_converter,
-    read_as,
-    spool_type,
     to_text,
 )
 from loader.errors import TableError
@@ -30,25 +30,25 @@ from loader.rows.bookkeeping import DELETED
 from loader.rows.version_order import quote_name
 from loader.spec.redaction import excerpt
 
-_LONGEST_TEXT = 16_000_000  # Spark's JSON parser refuses a text of 20 million characters
+_MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects texts of 20 million characters
 _MOST_NAMES = 1000
-"""So many undeclared fields are counted, and remembered: a connector may send new ones forever."""
+"""The most undeclared fields that are counted by name: a connector may send any number of them."""
 _SPLIT = 32 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-AFTER = "_cq_after"
-"""A column: how often rows were deleted before a record came; of a deletion, its number."""
+DELETIONS_BEFORE = "_cq_after"
+"""A column: the number of deletions before a record; for a deletion, its number in the batch."""
 
 
 @dataclass(frozen=True)
-class Condition:
-    """A deletion of all rows that have some values.
+class EncodedDeletion:
+    """A deletion of all rows with certain values.
 
     Attributes:
-        number: of the deletion, in its piece.
-        columns: those that it names; none for all rows.
-        line: of the spool.
+        number: the number of the deletion in its batch.
+        columns: the columns of the values; empty if all rows are deleted.
+        line: the encoded deletion.
     """
 
     number: int
@@ -56,18 +56,18 @@ class Condition:
     line: bytes
 
 
-def _name_columns(columns: Sequence[str]) -> str:
+def _format_columns(columns: Sequence[str]) -> str:
     return to_text(list(columns))
 
 
 class RecordLayout:
-    """A stream's columns.
+    """The format of a stream's records in the spool.
 
     Args:
         name: the table's name, for messages.
-        columns: of the stream.
-        key: the columns that must hold their values as they are.
-        skipped: names or wildcards of fields that the spec leaves out.
+        columns: the columns of the stream.
+        key: the key columns, whose values must be stored exactly.
+        skipped: names or wildcards of fields that the spec excludes.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class RecordLayout:
     ) -> None:
         self.name = name
         self.columns = tuple(columns)
-        self.misfits: Counter[str] = Counter()
-        """How often each field held what its column cannot take."""
-        self.undeclared: Counter[str] = Counter()
-        """How often each field came that the stream's schema does not declare."""
+        self.unfit_counts: Counter[str] = Counter()
+        """For each field, the number of values that its column cannot store."""
+        self.undeclared_counts: Counter[str] = Counter()
+        """For each field that the schema does not declare, the number of records with it."""
         self._key = frozenset(key)
-        self._places = {
+        self._fields = {
             c.name: (
                 f"c{n}",
                 make_key_converter(c.type, c.convert) if c.name in self._key else c.convert,
@@ -88,115 +88,118 @@ class RecordLayout:
             for n, c in enumerate(self.columns)
         }
         self._skipped = tuple(skipped)
-        self._left_out: dict[str, bool] = {}
+        self._skipped_names: dict[str, bool] = {}
 
     @property
     def _options(self) -> str:
-        """The place of the table's options in the spec."""
+        """The path of the table's options in the spec, for messages."""
         return f"table_options.{self.name.partition('.')[2]}"
 
     @property
     def schema(self) -> t.StructType:
-        """The table's columns, as Spark reads them."""
+        """The table's columns in Spark."""
         fields = [t.StructField(column.name, column.type) for column in self.columns]
-        return t.StructType([*fields, t.StructField(REST, t.StringType())])
+        return t.StructType([*fields, t.StructField(REST_COLUMN, t.StringType())])
 
     def encode_record(
         self, record: Mapping[str, Any], after: int = 0
     ) -> tuple[bytes, dict[str, Any]]:
-        """Returns a record as a line of the spool, and its values by place.
+        """Returns a record as a line of the spool, and its values by the field names in the line.
 
         Args:
-            after: how often rows were deleted before it came.
+            after: the number of deletions before the record.
 
         Raises:
-            TableError: if a key does not fit its column, or a text is too long for Spark.
+            TableError: if its column cannot store a key exactly, or a text is too long for Spark.
         """
-        wire: dict[str, Any] = {}
+        encoded: dict[str, Any] = {}
         rest: dict[str, Any] = {}
         for name, value in record.items():
             if value is None:
                 continue
-            place = self._places.get(name)
-            if place is None:
-                if not self._leaves_out(name):
-                    if name in self.undeclared or len(self.undeclared) < _MOST_NAMES:
-                        self.undeclared[name] += 1
+            field = self._fields.get(name)
+            if field is None:
+                if not self._is_skipped(name):
+                    if name in self.undeclared_counts or len(self.undeclared_counts) < _MOST_NAMES:
+                        self.undeclared_counts[name] += 1
                     rest[name] = value
                 continue
             try:
-                wire[place[0]] = place[1](value)
-            except Misfit:
+                encoded[field[0]] = field[1](value)
+            except ConversionError:
                 if name in self._key:
-                    raise self._unfit_key(name, value) from None
-                self.misfits[name] += 1
+                    raise self._build_key_error(name, value) from None
+                self.unfit_counts[name] += 1
                 rest[name] = value
         if rest:
-            wire["r"] = to_text(rest)
+            encoded["r"] = to_text(rest)
         if after:
-            wire["d"] = after
-        line = _encode(wire).encode("ascii") + b"\n"
-        if len(line) > _LONGEST_TEXT:
-            self._refuse_long_text(wire)
-        return line, wire
+            encoded["d"] = after
+        line = _encode(encoded).encode("ascii") + b"\n"
+        if len(line) > _MAX_TEXT_LENGTH:
+            self._refuse_long_text(encoded)
+        return line, encoded
 
-    def encode_deletion(self, values: Mapping[str, Any], number: int) -> Condition:
-        """Returns a deletion of all rows that have some values, as a line of the spool.
+    def encode_deletion(self, values: Mapping[str, Any], number: int) -> EncodedDeletion:
+        """Encodes a deletion of all rows with certain values.
 
         Args:
-            number: of the deletion.
+            values: the values by column.
+            number: the number of the deletion in its batch.
 
         Raises:
-            TableError: if such rows cannot be found.
+            TableError: if the table has no primary key, or no column can have a value.
         """
         if not self._key:
             raise TableError(
-                "rows are deleted at the source, and the table has no primary key: a tombstone "
-                "needs one",
+                "the source has deleted rows, and the table has no primary key, which a tombstone "
+                "needs",
                 where=f"table {self.name}",
                 remedy=f"Set {self._options}.primary_key; a `cloudquery sync` sends the keys with "
                 "write_mode overwrite",
             )
-        wire: dict[str, Any] = {"d": number, "r": _name_columns(tuple(sorted(values)))}
+        encoded: dict[str, Any] = {"d": number, "r": _format_columns(tuple(sorted(values)))}
         for name, value in values.items():
             try:
-                place, convert = self._places[name]
-                wire[place] = convert(value)
-            except (KeyError, Misfit) as problem:
+                field, convert = self._fields[name]
+                encoded[field] = convert(value)
+            except (KeyError, ConversionError) as problem:
                 shown = excerpt(to_text(value), 80)
                 raise TableError(
-                    f"rows are deleted at the source whose {name} is {shown!r}, and "
+                    f"the source has deleted rows whose {name} is {shown!r}, and "
                     + (
-                        "raw has no such column"
+                        "the raw table has no such column"
                         if isinstance(problem, KeyError)
-                        else "the column cannot hold that"
+                        else "the column cannot store this value"
                     ),
                     where=f"table {self.name}",
-                    remedy="Correct `skip_columns` or `column_types`, or read everything again: "
+                    remedy="Correct `skip_columns` or `column_types`, or read all records again: "
                     "--full-refresh",
                 ) from None
-        return Condition(number, tuple(sorted(values)), _encode(wire).encode("ascii") + b"\n")
+        return EncodedDeletion(
+            number, tuple(sorted(values)), _encode(encoded).encode("ascii") + b"\n"
+        )
 
-    def place(self, name: str) -> str:
-        """Returns the position of a column's value in :meth:`line`'s values."""
-        return self._places[name][0]
+    def get_field(self, name: str) -> str:
+        """Returns the name of a column's field in a line of the spool."""
+        return self._fields[name][0]
 
     def read_deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
-        """Reads the deletions that name some columns: these, and each one's number."""
+        """Reads the deletions by these columns: their values, and the number of each deletion."""
         lines = self.read_rows(spark, path, numbered=True)
-        lines = lines.where(f.col(REST) == _name_columns(by))
-        return lines.select(*(f.col(quote_name(name)) for name in by), AFTER)
+        lines = lines.where(f.col(REST_COLUMN) == _format_columns(by))
+        return lines.select(*(f.col(quote_name(name)) for name in by), DELETIONS_BEFORE)
 
     def read_rows(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
         """Reads a file of the spool, lazily, in the order in which it was written.
 
         Args:
-            numbered: adds, as :data:`AFTER`, how often rows were deleted before each.
+            numbered: whether to add the column :data:`DELETIONS_BEFORE`.
         """
         session: Any = spark
-        held = [(f"c{n}", column.type) for n, column in enumerate(self.columns)]
-        wire = t.StructType(
-            [t.StructField(place, spool_type(type_)) for place, type_ in held]
+        fields = [(f"c{n}", column.type) for n, column in enumerate(self.columns)]
+        encoded = t.StructType(
+            [t.StructField(get_field, get_spool_type(type_)) for get_field, type_ in fields]
             + [t.StructField("r", t.StringType()), t.StructField("d", t.IntegerType())]
         )
         jvm = session._jvm
@@ -204,69 +207,69 @@ class RecordLayout:
             f"file:{literal_path(str(path))}", max(1, path.stat().st_size // _SPLIT)
         )
         reader = session._jsparkSession.read().option("mode", "FAILFAST")
-        reader = reader.schema(jvm.org.apache.spark.sql.types.DataType.fromJson(wire.json()))
+        reader = reader.schema(jvm.org.apache.spark.sql.types.DataType.fromJson(encoded.json()))
         rows = DataFrame(reader.json(lines), spark)
         return rows.select(
             *(
-                read_as(f.col(place), column.type).alias(column.name)
-                for (place, _), column in zip(held, self.columns, strict=True)
+                cast_from_spool(f.col(get_field), column.type).alias(column.name)
+                for (get_field, _), column in zip(fields, self.columns, strict=True)
             ),
-            f.col("r").alias(REST),
-            *([f.coalesce("d", f.lit(0)).alias(AFTER)] if numbered else []),
+            f.col("r").alias(REST_COLUMN),
+            *([f.coalesce("d", f.lit(0)).alias(DELETIONS_BEFORE)] if numbered else []),
         )
 
-    def _leaves_out(self, name: str) -> bool:
-        found = self._left_out.get(name)
-        if found is None:
-            found = is_skipped(name, self._skipped)
-            if len(self._left_out) < _MOST_NAMES:
-                self._left_out[name] = found
-        return found
+    def _is_skipped(self, name: str) -> bool:
+        result = self._skipped_names.get(name)
+        if result is None:
+            result = is_skipped(name, self._skipped)
+            if len(self._skipped_names) < _MOST_NAMES:
+                self._skipped_names[name] = result
+        return result
 
-    def _unfit_key(self, name: str, value: Any) -> TableError:
+    def _build_key_error(self, name: str, value: Any) -> TableError:
         return TableError(
-            f"a record's {name} is {excerpt(to_text(value), 80)!r}, which does not fit its type, "
-            f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, exactly: "
-            "with another key, the record would be taken for another one",
+            f"a record's {name} is {excerpt(to_text(value), 80)!r}, which its type, "
+            f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, cannot store "
+            "exactly: with a changed key, the record could replace another one",
             where=f"table {self.name}",
-            remedy=f"Set {self._options}.column_types: {{{name}: string}}, and read everything "
-            "again: --full-refresh",
+            remedy=f"Set {self._options}.column_types: {{{name}: string}}, and read all "
+            "records again: --full-refresh",
         )
 
-    def _refuse_long_text(self, wire: Mapping[str, Any]) -> None:
-        places = {place: name for name, (place, _) in self._places.items()}
-        for place, value in wire.items():
-            if isinstance(value, str) and len(value) > _LONGEST_TEXT:
-                name = places.get(place, REST)
+    def _refuse_long_text(self, encoded: Mapping[str, Any]) -> None:
+        places = {get_field: name for name, (get_field, _) in self._fields.items()}
+        for get_field, value in encoded.items():
+            if isinstance(value, str) and len(value) > _MAX_TEXT_LENGTH:
+                name = places.get(get_field, REST_COLUMN)
                 raise TableError(
                     f"a record's {name} has {len(value):,} characters: Spark reads at most "
-                    f"{_LONGEST_TEXT:,}",
+                    f"{_MAX_TEXT_LENGTH:,}",
                     where=f"table {self.name}",
-                    remedy=f"Leave it out: {self._options}.skip_columns: [{name}]",
+                    remedy=f"Exclude the field: {self._options}.skip_columns: [{name}]",
                 )
 
 
 def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
-    """Adds whether a row was deleted after it came; keeps the rows' order.
+    """Adds a column that flags the rows which a later deletion deletes; keeps the order of rows.
 
     Args:
-        rows: with the number of deletions before each (:data:`AFTER`), which is dropped.
-        deletions: by the columns that they name; each with its number.
+        rows: rows with the column :data:`DELETIONS_BEFORE`, which is dropped.
+        deletions: a DataFrame for each set of columns, with the number of each deletion.
     """
-    names = rows.drop(AFTER).columns
-    gone: list[SparkColumn] = []
+    names = rows.drop(DELETIONS_BEFORE).columns
+    deleted_later: list[SparkColumn] = []
     for number, deletion in enumerate(deletions):
-        by, last = deletion.drop(AFTER).columns, f"_cq_last_{number}"
+        by, last = deletion.drop(DELETIONS_BEFORE).columns, f"_cq_last_{number}"
         values = [f"_cq_{number}_{i}" for i in range(len(by))]
         newest = deletion.groupBy(
             *(f.col(quote_name(name)).alias(value) for name, value in zip(by, values, strict=True))
-        ).agg(f.max(AFTER).alias(last))
+        ).agg(f.max(DELETIONS_BEFORE).alias(last))
         same = [
             f.col(quote_name(name)) == f.col(value) for name, value in zip(by, values, strict=True)
         ]
-        # Broadcast: a shuffle would lose the order.
+        # Broadcast, because a shuffle would change the order.
         rows = rows.join(f.broadcast(newest), reduce(and_, same, f.lit(True)), "left")
-        gone.append(f.coalesce(f.col(last) > f.col(AFTER), f.lit(False)))
+        deleted_later.append(f.coalesce(f.col(last) > f.col(DELETIONS_BEFORE), f.lit(False)))
     return rows.select(
-        *(f.col(quote_name(name)) for name in names), reduce(or_, gone).alias(DELETED)
+        *(f.col(quote_name(name)) for name in names), reduce(or_, deleted_later).alias(DELETED)
     )

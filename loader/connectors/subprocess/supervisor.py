@@ -1,10 +1,12 @@
-"""Starts and ends the child processes of connectors: the only module of theirs that does.
+"""Starts and ends the child processes of all connectors.
 
-A child gets its environment as a whole, writes a message a line, and has a log, which a thread of
-its own relays. It ends with this process, and what it has started ends with it.
+The caller sets the complete environment of a child. The child writes one message per line to its
+standard output, and a thread relays its log. When this process ends, the child ends, too, with the
+processes that the child has started.
 
-Imports the standard library only: CloudQuery's bridge has it, too, in an environment without the
-loader. Errors are for :class:`loader.connectors.subprocess.program.Program` to explain.
+The module imports only the standard library, because CloudQuery's bridge uses it in an environment
+without the loader. :class:`loader.connectors.subprocess.program.Program` turns its exceptions into
+error messages for users.
 """
 
 from __future__ import annotations
@@ -27,23 +29,25 @@ GRACE = 10.0
 """Seconds between asking a child to end and killing it."""
 
 LINGER = 5.0
-"""Seconds that what a child leaves behind may keep its output open without writing."""
+"""After a child has ended, its own child processes may keep its output open for this many silent
+seconds."""
 
-LONGEST_NOTE = 1 << 16
-"""The most characters of a line of the log; an endless one must not fill the memory."""
+MAX_LOG_LINE = 1 << 16
+"""Longer lines of the log are truncated to this many characters: an endless line must not fill the
+memory."""
 
-_READ_NOTE = LONGEST_NOTE << 2
+_READ_BYTES = MAX_LOG_LINE << 2
 _TICK = 0.05
 _TICK_MS = 200
-_REST = 2.0
-"""Seconds in which what was written before is still read."""
+_DRAIN_SECONDS = 2.0
+"""After reading was stopped, output that was written before is still read for this many seconds."""
 
 _PRELUDE = """\
 import ctypes, os, sys
 try:
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
 except (OSError, AttributeError):
-    pass  # not Linux: it ends when it writes to the closed pipe
+    pass  # not Linux: the child ends when it writes to the closed pipe
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
 try:
@@ -56,58 +60,58 @@ _NOT_STARTED = 127
 
 
 class StartError(Exception):
-    """A child cannot be started; the text says why."""
+    """A child cannot be started; the text is the reason."""
 
 
 class LongLineError(Exception):
-    """A child has written a longer line than it may."""
+    """A child has written a line that exceeds the limit."""
 
 
 class Child:
-    """A child process; it and its children are a group.
+    """A child process, in a process group with the processes that it starts.
 
-    The thread that starts it must live as long as it does: Linux kills the child when that thread
-    ends.
+    Linux kills the child when the thread that started it ends, so that thread must live as long as
+    the child.
 
     Args:
         command: the program and its arguments.
-        environment: all variables that it gets.
-        hear: gets each line of its log: standard error.
-        folder: where it runs; the current one by default.
-        takes_input: whether it reads what :meth:`send` writes. Such a child ends in order once its
-            input ends, so it is not killed with this process.
-        sends_messages: whether its standard output has messages, see :meth:`lines`; if not, it is
-            part of the log.
-        own_group: whether it has a group of its own. A child of a child stays in its parent's, and
-            :meth:`stop` ends it alone.
-        shorten: cuts a line of the log that is too long to this many characters.
+        environment: all environment variables of the child.
+        on_log_line: called with each line of the log, which is the standard error.
+        folder: the working directory; the current one by default.
+        takes_input: whether the child reads what :meth:`send` writes. Such a child exits by itself
+            when its input ends, so it is not killed together with this process.
+        sends_messages: whether the standard output contains messages, see :meth:`lines`; otherwise
+            it is part of the log.
+        own_group: whether to create a process group. Without one, the child stays in the group of
+            this process, and :meth:`stop` ends only the child.
+        shorten: truncates a long line of the log to a number of characters.
 
     Raises:
-        StartError: if it cannot be started.
+        StartError: if the program cannot be started.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        hear: Callable[[str], None],
+        on_log_line: Callable[[str], None],
         *,
         folder: Path | None = None,
         takes_input: bool = False,
         sends_messages: bool = True,
         own_group: bool = True,
-        shorten: Callable[[str, int], str] = lambda text, most: text[:most],
+        shorten: Callable[[str, int], str] = lambda text, length: text[:length],
     ) -> None:
         self.command = tuple(command)
-        self.heard = time.monotonic()
-        """When it last wrote a line."""
-        self.said = self.heard
-        """When the program last wrote a line to standard output."""
-        self._hear = hear
+        self.last_output_at = time.monotonic()
+        """The time of the last line on either output."""
+        self.last_message_at = self.last_output_at
+        """The time of the last line on standard output."""
+        self._on_log_line = on_log_line
         self._shorten = shorten
         self._own_group = own_group
-        self._ended: float | None = None
-        self._tail: deque[str] = deque(maxlen=2)
+        self._ended_at: float | None = None
+        self._last_lines: deque[str] = deque(maxlen=2)
         prelude = [sys.executable, "-I", "-S", "-c", _PRELUDE, str(os.getpid())]
         try:
             self._child = subprocess.Popen(
@@ -126,30 +130,30 @@ class Child:
         self._output = _Pipe(self._child.stdout)
         self._reader = io.BufferedReader(self._output, 1 << 20)
         self._log = _Pipe(self._child.stderr) if self._child.stderr else self._output
-        self._listener = threading.Thread(target=self._listen, name="log", daemon=True)
-        self._listener.start()
+        self._log_thread = threading.Thread(target=self._relay_log, name="log", daemon=True)
+        self._log_thread.start()
 
-    def lines(self, longest: int = -1) -> Iterator[bytes]:
-        """Yields what it writes to its standard output, line by line, until it ends.
+    def lines(self, max_bytes: int = -1) -> Iterator[bytes]:
+        """Yields the lines of the standard output until the output ends.
 
-        If :meth:`stop` ends it, half a line may be left, which is not yielded.
+        If :meth:`stop` ends the child, an incomplete last line is dropped.
 
         Args:
-            longest: the most bytes of a line; negative for any number.
+            max_bytes: the most bytes of a line; negative for no limit.
 
         Raises:
             LongLineError: if a line is longer.
         """
-        while line := self._reader.readline(longest + 1 if longest >= 0 else -1):
+        while line := self._reader.readline(max_bytes + 1 if max_bytes >= 0 else -1):
             if self._output.is_abandoned and not line.endswith(b"\n"):
                 return
             self.note_progress()
-            if 0 <= longest < len(line):
+            if 0 <= max_bytes < len(line):
                 raise LongLineError
             yield line
 
     def send(self, text: str) -> None:
-        """Writes to its standard input; does nothing if it has ended, or is ending."""
+        """Writes to the standard input; does nothing if the child has ended or is ending."""
         assert self._child.stdin is not None
         rest = memoryview(text.encode())
         with suppress(BrokenPipeError, ValueError):
@@ -157,68 +161,72 @@ class Child:
                 rest = rest[self._child.stdin.write(rest) :]
 
     def end_input(self) -> None:
-        """Ends its standard input."""
+        """Closes the standard input of the child."""
         assert self._child.stdin is not None
         with suppress(OSError):
             self._child.stdin.close()
 
     def end(self) -> int:
-        """Waits until it has ended; returns its exit code, negative for a signal.
+        """Waits for the child to end; returns the exit code, which is negative for a signal.
 
         Raises:
-            StartError: if there is no such program.
+            StartError: if the program does not exist.
         """
         code = self._child.wait()
-        self._listener.join(timeout=GRACE)
-        self._log.leave()
-        if code == _NOT_STARTED and len(self._tail) == 1:
-            raise StartError(self._tail[0])
+        self._log_thread.join(timeout=GRACE)
+        self._log.stop_reading()
+        if code == _NOT_STARTED and len(self._last_lines) == 1:
+            raise StartError(self._last_lines[0])
         return code
 
     def wait(self, seconds: float) -> bool:
-        """Waits for it to end by itself; returns whether it has."""
+        """Waits at most `seconds` for the child to end by itself; returns whether it has ended."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(seconds)
         return self._child.poll() is not None
 
     def stop(self, patience: float = GRACE) -> None:
-        """Ends it: asks first, kills it and its group after `patience` seconds.
+        """Ends the child: sends SIGTERM, and SIGKILL to its group after `patience` seconds.
 
-        Also ends the processes that it left behind when it ended by itself. A process with a
-        session of its own lives on, but its output is no longer read.
+        If the child has already ended, ends the processes that it started and that still run.
+        Processes in another session keep running, but their output is no longer read.
         """
         for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, GRACE)):
-            if self._child.poll() is not None and not self._has_members():
+            if self._child.poll() is not None and not self._has_live_processes():
                 break
             self._signal(number)
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(seconds)
             before = time.monotonic() + min(1.0, seconds)
-            while number is signal.SIGTERM and self._has_members() and time.monotonic() < before:
+            while (
+                number is signal.SIGTERM
+                and self._has_live_processes()
+                and time.monotonic() < before
+            ):
                 time.sleep(_TICK)
-        self._output.leave()
-        self._log.leave()
+        self._output.stop_reading()
+        self._log.stop_reading()
 
     def note_progress(self) -> None:
-        """Notes that it has written, or had to wait: it is not silent."""
-        self.heard = self.said = time.monotonic()
+        """Resets the time of silence: the child has written, or had to wait for the loader."""
+        self.last_output_at = self.last_message_at = time.monotonic()
 
     def is_silent(self, seconds: float) -> bool:
-        """Returns whether it runs, and has written nothing for so long."""
-        return time.monotonic() - self.heard > seconds and not self.wait(0)
+        """Returns whether the child runs and has written nothing for `seconds`."""
+        return time.monotonic() - self.last_output_at > seconds and not self.wait(0)
 
-    def lingers(self) -> bool:
-        """Returns whether it has ended, and a silent process of its own holds its output open."""
+    def has_lingering_output(self) -> bool:
+        """Returns whether the child has ended but a silent process keeps its output open."""
         if self._child.poll() is None:
             return False
         now = time.monotonic()
-        self._ended = self._ended or now
-        return now - max(self._ended, self.said) > LINGER and self._output.waits
+        self._ended_at = self._ended_at or now
+        return now - max(self._ended_at, self.last_message_at) > LINGER and self._output.is_waiting
 
     @property
     def last_log_line(self) -> str:
-        """The last line of its log that is not blank; empty if there was none."""
-        return self._tail[-1] if self._tail else ""
+        """The last line of the log that is not blank; empty if there is none."""
+        return self._last_lines[-1] if self._last_lines else ""
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -227,8 +235,8 @@ class Child:
             else:
                 self._child.send_signal(number)
 
-    def _has_members(self) -> bool:
-        """Returns whether its group has a process, also after its own end."""
+    def _has_live_processes(self) -> bool:
+        """Returns whether the group still has a process, even if the child has ended."""
         if not self._own_group:
             return self._child.poll() is None
         try:
@@ -239,64 +247,64 @@ class Child:
             return True
         return True
 
-    def _listen(self) -> None:
+    def _relay_log(self) -> None:
         read = io.BufferedReader(self._log).readline
         with suppress(ValueError, OSError):
-            while line := read(_READ_NOTE):
-                self.heard = time.monotonic()
+            while line := read(_READ_BYTES):
+                self.last_output_at = time.monotonic()
                 text = line.decode("utf-8", "replace").rstrip()
-                if len(text) > LONGEST_NOTE:
-                    text = self._shorten(text, LONGEST_NOTE) + "…"
+                if len(text) > MAX_LOG_LINE:
+                    text = self._shorten(text, MAX_LOG_LINE) + "…"
                 rest = line
                 while rest and not rest.endswith(b"\n"):
-                    rest = read(_READ_NOTE)
-                    self.heard = time.monotonic()
+                    rest = read(_READ_BYTES)
+                    self.last_output_at = time.monotonic()
                 if text:
-                    self._tail.append(text)
-                self._hear(text)
+                    self._last_lines.append(text)
+                self._on_log_line(text)
 
 
 class _Pipe(io.RawIOBase):
-    """Reads a pipe; not only its end ends that, but also :meth:`leave`.
+    """A pipe whose reader can be stopped by :meth:`stop_reading` before the pipe is closed.
 
-    A process that the child has started may hold the pipe open, and a thread that waits in `read`
-    cannot be woken.
+    Polls, because a process that the child has started may keep the pipe open, and a thread that
+    blocks in `read` cannot be woken.
 
     Attributes:
-        waits: whether a reader waits, and there is no data.
+        is_waiting: whether a reader waits for data.
     """
 
     def __init__(self, pipe: IO[bytes]) -> None:
-        self.waits = False
+        self.is_waiting = False
         self._pipe = pipe
         self._until: float | None = None
 
     @property
     def is_abandoned(self) -> bool:
-        """Returns whether reading has ended."""
+        """Returns whether reading was stopped."""
         return self._until is not None
 
-    def leave(self) -> None:
-        """Ends the reading, after what is there already."""
+    def stop_reading(self) -> None:
+        """Stops reading once the output that was already written has been read."""
         if self._until is None:
-            self._until = time.monotonic() + _REST
+            self._until = time.monotonic() + _DRAIN_SECONDS
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Waits for bytes; returns how many came, 0 at the end."""
+        """Waits for data; returns the number of bytes read, 0 at the end."""
         ready = select.poll()
         ready.register(self._pipe.fileno(), select.POLLIN)
         while self._until is None or time.monotonic() < self._until:
-            left = self.is_abandoned
+            was_abandoned = self.is_abandoned
             if ready.poll(0):
-                self.waits = False
+                self.is_waiting = False
                 return int(self._pipe.readinto(buffer))  # type: ignore[attr-defined]
-            if left:
+            if was_abandoned:
                 break
-            self.waits = True
+            self.is_waiting = True
             ready.poll(_TICK_MS)
-        self.waits = False
+        self.is_waiting = False
         self._pipe.close()
         return 0

@@ -193,19 +193,20 @@ def test_every_type_and_what_has_none(program: Program) -> None:
             1,
         ),
     ]
-    assert "1 values of whole do not fit its type: kept in the column _rest" in str(ran.warnings)
+    warning = "1 values of whole do not match its type: stored in the column _rest"
+    assert warning in str(ran.warnings)
     # a key that does not fit is refused, and named
     program.rows["items"].append({"id": "x", "updated_at": at(9)})
     program.write()
     ran = program.project.loader("run")
-    assert "a record's id is 'x', which does not fit its type, bigint" in ran.errors[0]
+    assert "a record's id is 'x', which its type, bigint, cannot store exactly" in ran.errors[0]
 
 
 def test_bad_days_end_in_one_clear_error_and_lose_nothing(program: Program) -> None:
     """Each stream is read alone, by a connector with a bad day after its fourth record."""
     bad: dict[str, tuple[list[dict[str, object]], str]] = {
         "killed": ([{"signal": "SIGKILL"}], "the program failed (it was killed by signal 9)"),
-        "hung": ([{"sleep": 60}], "the program has said nothing for 2 seconds, and was ended"),
+        "hung": ([{"sleep": 60}], "the program has sent nothing for 2 seconds, and was stopped"),
         "giant": ([{"giant": 3_000_000}], "a message of more than 1,000,000 bytes"),
         "endless": ([{"giant": 900_000}] * 3 + [{"exit": 7}], "(exit code 7)"),
         "broken": (
@@ -282,8 +283,8 @@ def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
     assert program.raw("eu_items2") == [(1, 1), (2, 1)]
     said = " ".join(ran.warnings)
     assert "it warns: token=*** is old" in said
-    assert "records of other, which was not asked for, are ignored" in said
-    assert "name a file where the loader can keep it" in said
+    assert "records of other, which this run did not request, are ignored" in said
+    assert "a file in which the loader stores them" in said
     assert "quiet" not in said
     assert program.run().table("api.eu_items2")["status"] == "nothing new"
 
@@ -299,7 +300,7 @@ def test_a_stream_lacks_what_its_connector_logs_an_error_about(program: Program)
     program.configure(config={"acts": acts})
     ran = program.project.loader("run")
     assert ran.code == 1
-    went_on = "the connector reported an error and went on: Failed to parse it. What its states"
+    went_on = "the connector reported an error and continued: Failed to parse it. The records"
     assert {error.partition(": ")[0] for error in ran.errors} == {
         "table api.items",
         "table api.whole",
@@ -354,7 +355,7 @@ def test_a_renewed_token_is_used_at_the_next_run(program: Program) -> None:
     program.configure("items", config={"token": "x"}, renewed_config="kept/api.json")
     ran = program.project.loader("run")
     assert ran.code == 1
-    assert "the renewed configuration cannot be read" in ran.errors[0]
+    assert "the refreshed configuration cannot be read" in ran.errors[0]
 
 
 def test_a_state_of_all_streams_waits_for_the_slowest_table(program: Program) -> None:
@@ -371,7 +372,7 @@ def test_a_state_of_all_streams_waits_for_the_slowest_table(program: Program) ->
         program.write()
         ran = program.project.loader("run")
         assert ran.table(f"api.{names[1]}")["appended"] == 1
-        assert "does not fit its type" in ran.errors[0]
+        assert "cannot store exactly" in ran.errors[0]
         # the older state is given back, and the second table's records come again: not appended;
         # a table that is new begins anew
         program.rows[names[0]] = items(1, 2, 3, 5)
@@ -448,8 +449,8 @@ def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
     assert "the connector decides which records it sends" in " ".join(ran.errors)
     # mistakes in the document, and a connector that cannot be asked
     for own, told in {
-        (): "nothing says which connector to run",
-        (("command", "x"), ("image", "y")): "`command` and `image` both say what to run",
+        (): "no connector is set",
+        (("command", "x"), ("image", "y")): "`command` and `image` are both set",
         (("command", "no-such-program --x"),): "the program no-such-program cannot be started",
         (("command", "cat"),): "exit code 1",
         (("manifest", "none.yaml"),): "none.yaml",

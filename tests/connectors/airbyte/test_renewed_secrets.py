@@ -51,7 +51,7 @@ def control(config: dict[str, Any]) -> dict[str, Any]:
 def test_only_declared_secrets_and_secret_keys_are_hidden(
     source: AirbyteSource, redactor: Redactor
 ) -> None:
-    source._keep_renewed(
+    source._store_update(
         control(
             {
                 "login": {"refresh": "q7-renewed", "kind": "zebra-crossing"},
@@ -72,12 +72,12 @@ def test_a_connector_cannot_hide_any_number_of_words(
     began = time.process_time()
     many = {f"token{n}": f"q-word-{n}" for n in range(4_000)}
     with pytest.raises(TableError, match=r"more than 1,000 secrets .* authors"):
-        source._keep_renewed(control(many))
+        source._store_update(control(many))
     with pytest.raises(TableError, match="1,000,000 characters"):
-        source._keep_renewed(control({"token": "q" * 1_000_001}))
-    source._keep_renewed(control({f"token{n}": f"q-piece-{n}" for n in range(600)}))
+        source._store_update(control({"token": "q" * 1_000_001}))
+    source._store_update(control({f"token{n}": f"q-piece-{n}" for n in range(600)}))
     with pytest.raises(TableError, match="1,000 secrets"):  # nor by many messages
-        source._keep_renewed(control({f"token{n}": f"q-part-{n}" for n in range(600)}))
+        source._store_update(control({f"token{n}": f"q-part-{n}" for n in range(600)}))
     assert redactor.redact("q-piece-5, q-part-5") == "***, q-part-5"
     assert redactor.redact("q-word-5 of 7") == "q-word-5 of 7"
     assert time.process_time() - began < 5  # it took 33 seconds

@@ -83,7 +83,7 @@ def test_a_state_never_passes_its_records(project: Project) -> None:
     _configure(project, str(data), command=["no-such-plugin"])
     assert "the plugin no-such-plugin cannot be started" in project.loader("check").text
     _configure(project, str(data), connection="127.0.0.1:1")
-    assert "both say which plugin to read" in project.loader("check").errors[0]
+    assert "are both set" in project.loader("check").errors[0]
 
 
 def test_deletions_become_tombstones(project: Project) -> None:

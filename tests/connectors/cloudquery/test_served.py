@@ -52,7 +52,7 @@ def test_a_port_is_chosen_and_said(project: Project) -> None:
     """CloudQuery's command line sends no password, and a port has no owner."""
     project.write()
     [error] = project.loader("serve", "--address", "localhost:7778").errors
-    assert "every user of this machine could write to the lake there" in error
+    assert "every user of this machine could write to the lake" in error
     ran = project.loader("serve", "--network", "tcp", "--python", "/bin/false")
     [warning] = ran.warnings
     assert warning.startswith("localhost:7778 has no password")

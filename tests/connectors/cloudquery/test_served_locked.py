@@ -130,7 +130,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
     assert errors == [None]
     [warning] = held.heard
     assert warning.startswith("shop.lines[1]: another run has locked it: the sync waits")
-    assert [text for text in held.said if "not asked for" in text] == []
+    assert [text for text in held.said if "did not request" in text] == []
     assert sorted(outcome.table for outcome in outcomes) == sorted(f"shop.{n}" for n in names)
     for name in names:
         assert project.rows(f"select id from raw.`{name}`") == [(1,)]
@@ -164,7 +164,7 @@ def test_a_sync_that_has_ended_before_its_turn_is_told_so(project: Project) -> N
     heard.release()
     [error, none] = bridge.errors
     assert error is not None
-    assert error.startswith("a sync ended before its turn")
+    assert error.startswith("a sync ended before its rows could be appended")
     assert none is None
     assert [text for text in heard.said if "before its turn" in text] != []
     assert [(outcome.table, outcome.error) for outcome in outcomes] == [("shop.orders", None)]

@@ -10,9 +10,9 @@ import pytest
 
 from loader.connectors.singer.messages import SingerMessages
 from loader.connectors.subprocess.json_schema import build_columns
-from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.message_reader import MessageReader, Stream
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.record_spool import Limits, Spool
+from loader.connectors.subprocess.record_spool import Limits, RecordSpool
 from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import TableError
 from tests.connectors.subprocess.program_reads import (
@@ -28,12 +28,12 @@ def test_a_table_that_is_read_whole_and_fails_beside_a_shared_state_is_told_of(
     records = [{"type": "RECORD", "stream": name, "record": {"id": 1}} for name in ("a", "b")]
     warned: list[str] = []
     delivery = _tap(tmp_path, sends(*records, {"type": "STATE", "value": {}}), warned)
-    assert delivery.next("a", lambda: None).last
-    assert delivery.next("b", lambda: None).last
+    assert delivery.next_batch("a", lambda: None).is_last
+    assert delivery.next_batch("b", lambda: None).is_last
     delivery.abandon("a")
     assert warned == []
     delivery.abandon("b")
-    assert "the other tables' state goes on without it" in warned[0]
+    assert "the state of the other tables advances without it" in warned[0]
     delivery.close()
 
 
@@ -47,24 +47,24 @@ def test_records_of_a_tap_find_their_stream(tmp_path: Path) -> None:
     warned: list[str] = []
     sent = [record("a", 1), record("public-a", 2), record("c", 9), state]
     delivery = _tap(tmp_path, sends(*sent, record("new", 3), state), warned)
-    piece = delivery.next("a", lambda: None)
-    assert (piece.counts.rows, piece.last) == (2, False)
-    with pytest.raises(TableError, match="a record of 'new', and its catalog has no such stream"):
-        delivery.next("a", lambda: None)
+    piece = delivery.next_batch("a", lambda: None)
+    assert (piece.counts.rows, piece.is_last) == (2, False)
+    with pytest.raises(TableError, match="a record of 'new', which matches no stream"):
+        delivery.next_batch("a", lambda: None)
     delivery.close()
-    assert warned == ["records of c, which was not asked for, are ignored"]
+    assert warned == ["records of c, which this run did not request, are ignored"]
 
 
-def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
+def _tap(folder: Path, script: str, warned: list[str]) -> MessageReader:
     """Starts a tap with the streams `a`, from a state, and `b`, whole."""
     streams = {}
     for number, name in enumerate("ab"):
         layout = RecordLayout(f"tap.{name}", build_columns(SCHEMA, {}), ("id",), ())
         limits = None if number else Limits(100)
         streams[name] = Stream(
-            f"tap.{name}", Spool(folder, number, layout, "id", limits), not number
+            f"tap.{name}", RecordSpool(folder, number, layout, "id", limits), not number
         )
-    return Delivery(
+    return MessageReader(
         lambda hear: Program([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
         SingerMessages({}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
         dict(streams),

@@ -10,9 +10,9 @@ from typing import Any
 
 from loader.connectors.airbyte.messages import AirbyteMessages
 from loader.connectors.subprocess.json_schema import build_columns
-from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.message_reader import MessageReader, Stream
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.record_spool import Limits, Piece, Spool
+from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
 from loader.connectors.subprocess.spool_format import RecordLayout
 
 KEY = (None, "items")
@@ -41,7 +41,7 @@ def opened(
     silence: float = 30.0,
     renew: Callable[[Any], bool] = lambda _: False,
     before: Callable[[], None] = lambda: None,
-) -> tuple[Delivery, Callable[[], Piece]]:
+) -> tuple[MessageReader, Callable[[], SpooledBatch]]:
     """Starts a read of a Python program.
 
     Args:
@@ -50,12 +50,12 @@ def opened(
         before: called before the program's own words are shown.
     """
     layout = RecordLayout("api.items", build_columns(SCHEMA, {}), ("id",), ())
-    stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
+    stream = Stream("api.items", RecordSpool(folder, 0, layout, "id", limits), limits is not None)
 
     def start(hear: Callable[[str], None]) -> Program:
         return Program([sys.executable, "-c", script], folder, {}, 1 << 20, hear)
 
-    found = Delivery(
+    found = MessageReader(
         start,
         AirbyteMessages(renew, {key, *more}),
         {key: stream},
@@ -66,7 +66,7 @@ def opened(
         "api",
         before,
     )
-    return found, lambda: found.next(key, lambda: None)
+    return found, lambda: found.next_batch(key, lambda: None)
 
 
 def sends(*messages: dict[str, Any], then: str = "") -> str:

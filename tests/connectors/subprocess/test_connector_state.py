@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from loader.connectors.cloudquery.bridge.records import streams
+from loader.connectors.cloudquery.bridge.records import build_streams
 from loader.connectors.cloudquery.bridge.state_barrier import StateBarrier
 from loader.connectors.singer import messages as singer
 from loader.connectors.singer.catalog import configure_catalog, map_aliases, parse_catalog
-from loader.connectors.subprocess.connector_state import ConnectorState, can_store_in_pieces
+from loader.connectors.subprocess.connector_state import ConnectorState, can_store_early
 from loader.connectors.subprocess.json_schema import build_columns
 from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import ProgramSnapshot
@@ -111,7 +111,7 @@ def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> No
     """They cannot be recognised."""
     begun = Begun(tmp_path, _of(a=7, b=9), {}, key=())
     [told] = begun.warnings
-    assert told.startswith("tap.b: another table is behind")
+    assert told.startswith("tap.b: another table resumes from an older state")
     assert "they are appended again: set primary_key" in told
     assert Begun(tmp_path, _of(a=7, b=9), {}).warnings == []
     assert Begun(tmp_path, _of(a=7, b=7), {}, key=()).warnings == []
@@ -119,9 +119,9 @@ def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> No
 
 def test_pieces() -> None:
     own = ConnectorState("airbyte", "STREAM", False, 3, "1")
-    assert can_store_in_pieces([None, own], [own])
-    assert not can_store_in_pieces([shared(2), own], [])
-    assert not can_store_in_pieces([shared(2)], [shared(2)])
+    assert can_store_early([None, own], [own])
+    assert not can_store_early([shared(2), own], [])
+    assert not can_store_early([shared(2)], [shared(2)])
 
 
 def test_children_of_incremental_tables_are_incremental() -> None:
@@ -142,12 +142,12 @@ def test_children_of_incremental_tables_are_incremental() -> None:
         schema("loop", "loop"),
         schema("lost", "nowhere"),
     ]
-    found = {e["name"] for e in streams(tables) if "incremental" in e["supported_sync_modes"]}
+    found = {e["name"] for e in build_streams(tables) if "incremental" in e["supported_sync_modes"]}
     assert found == {"lines", "orders", "parts"}
-    above = {e["name"]: e["cloudquery_ancestors"] for e in streams(tables)}
+    above = {e["name"]: e["cloudquery_ancestors"] for e in build_streams(tables)}
     assert above["parts"] == ["lines", "orders", "shops"]
     assert above["loop"] == above["lost"] == []
-    assert all(e["source_defined_cursor"] == (e["name"] in found) for e in streams(tables))
+    assert all(e["source_defined_cursor"] == (e["name"] in found) for e in build_streams(tables))
 
 
 CATALOG = {
@@ -258,7 +258,7 @@ def test_what_a_tap_gets_back() -> None:
         {"bookmarks": marks, "log": 7},
     ):
         assert given(None, state(3, **value)) is None
-        assert "everything is read again" in warned.pop()
+        assert "all records are read again" in warned.pop()
 
 
 def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
@@ -266,35 +266,35 @@ def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
     waiting = StateBarrier()
 
     def free() -> list[str]:
-        return [held.table for held in waiting.free()]
+        return [held.table for held in waiting.release()]
 
     def hold(table: str) -> None:
-        waiting.has_read("plugin", table)
-        assert waiting.hold("plugin", table, None, 0)
+        waiting.note_read("plugin", table)
+        assert waiting.hold_back("plugin", table, None, 0)
 
-    rows, state = waiting.enter(), waiting.enter()
-    waiting.has_state(state)
+    rows, state = waiting.begin_stream(), waiting.begin_stream()
+    waiting.note_state(state)
     hold("first")
     assert free() == []
-    waiting.has_rows(rows)
-    late = waiting.enter()
+    waiting.note_rows(rows)
+    late = waiting.begin_stream()
     assert free() == []
-    waiting.over(rows)
+    waiting.end_stream(rows)
     assert free() == ["first"]
 
     # a stream that breaks off before its first message may have had the rows
     hold("second")
-    assert waiting.over(late, failed=True) == ["second"]
+    assert waiting.end_stream(late, failed=True) == ["second"]
     assert free() == []
-    assert not waiting.hold("plugin", "second", None, 0)
+    assert not waiting.hold_back("plugin", "second", None, 0)
     # one that brings state only is waited for no longer; one that has rows and state is
-    both = waiting.enter()
+    both = waiting.begin_stream()
     hold("third")
-    waiting.has_state(both)
+    waiting.note_state(both)
     assert free() == ["third"]
-    waiting.has_rows(both)
-    waiting.has_state(both)
+    waiting.note_rows(both)
+    waiting.note_state(both)
     hold("fourth")
     assert free() == []
-    waiting.over(both)
+    waiting.end_stream(both)
     assert free() == ["fourth"]

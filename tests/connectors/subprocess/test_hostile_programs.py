@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from loader.connectors.airbyte.catalog import find_meant_stream, group_by_name
+from loader.connectors.airbyte.catalog import group_by_name, resolve_stream
 from loader.connectors.airbyte.catalog import parse_catalog as airbyte_entries
 from loader.connectors.singer.catalog import parse_catalog as singer_entries
 from loader.connectors.singer.messages import SingerMessages
@@ -22,17 +22,17 @@ from loader.connectors.subprocess import program
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.json_schema import Column, build_columns
 from loader.connectors.subprocess.json_values import (
-    Misfit,
+    ConversionError,
     decode,
     make_converter,
     make_key_converter,
 )
-from loader.connectors.subprocess.log_relay import flatten
+from loader.connectors.subprocess.log_relay import truncate_nesting
 from loader.connectors.subprocess.program import Program, read_answer
 from loader.connectors.subprocess.record_spool import Limits
-from loader.connectors.subprocess.source import Entry, ProgramOptions, ProgramSource
+from loader.connectors.subprocess.source import CatalogEntry, ProgramOptions, ProgramSource
 from loader.connectors.subprocess.spool_format import RecordLayout
-from loader.connectors.subprocess.supervisor import LONGEST_NOTE
+from loader.connectors.subprocess.supervisor import MAX_LOG_LINE
 from loader.errors import LoaderError, StateError, TableError
 from loader.sources.interface import Progress
 from tests.connectors.subprocess.program_reads import opened, record_of, sends, state_of
@@ -101,8 +101,8 @@ class _Listed(ProgramSource):
         self.name = "api"
         self._names = names
 
-    def entries(self, folder: Path) -> list[Entry]:
-        return [Entry(name, name, {}, Progress.WHOLE, (), None, {}) for name in self._names]
+    def list_entries(self, folder: Path) -> list[CatalogEntry]:
+        return [CatalogEntry(name, name, {}, Progress.WHOLE, (), None, {}) for name in self._names]
 
     prepare_read: Any = None
 
@@ -132,7 +132,7 @@ def _answer(folder: Path, script: str, silence: float = 60.0) -> list[bytes]:
 
 
 def test_an_answer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(program, "_MAX_ANSWER_BYTES", 1 << 20)
     with pytest.raises(TableError, match=r"source api: .*more than 1,048,576 bytes"):
         _answer(tmp_path, "while True: print('x' * 1000)")
 
@@ -157,7 +157,7 @@ def test_an_endless_line_on_standard_error_is_cut(tmp_path: Path) -> None:
     assert process.end() == 0
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert [len(text) for text in heard] == [LONGEST_NOTE + 1, len("after")]
+    assert [len(text) for text in heard] == [MAX_LOG_LINE + 1, len("after")]
     assert most < 10_000_000  # of 20 million
     assert process.last_log_line == "after"
 
@@ -194,7 +194,7 @@ def test_endless_digits_fit_no_column(data_type: t.DataType) -> None:
         ):
             if isinstance(data_type, t.DoubleType) and value is huge[1]:
                 continue  # rounded, as every fraction is
-            with pytest.raises(Misfit):
+            with pytest.raises(ConversionError):
                 convert(value)
     assert time.monotonic() - started < 5
 
@@ -229,7 +229,7 @@ def test_a_deep_record_fails_its_stream_only(tmp_path: Path, depth: int) -> None
     assert refused.value.where == "table api.items"
     assert "skip_columns" in refused.value.remedy
     assert delivery._process is not None
-    delivery._reader.join(30)
+    delivery._thread.join(30)
     delivery.close()
     assert (tmp_path / "done").exists()
 
@@ -264,7 +264,7 @@ def test_a_deep_state_of_a_tap_fails_what_it_covers_only() -> None:
     delivery: Any = SimpleNamespace(source="api", refuse_deep_state=refused.append)
     for depth in (600, 100_000):
         line = f'{{"type":"STATE","value":{_nested(depth)}}}'
-        SingerMessages({}, {"items": "items"}).hear(line.encode(), delivery)
+        SingerMessages({}, {"items": "items"}).handle_line(line.encode(), delivery)
     assert refused == [None, None]
 
 
@@ -339,7 +339,7 @@ def test_messages_about_many_streams_are_read_at_once() -> None:
     """Of streams without the namespace that the catalog gives them."""
     streams = group_by_name(("shop", f"s{n}") for n in range(100_000))
     started = time.monotonic()
-    found = [find_meant_stream((None, f"s{n}"), {}, streams) for n in range(100_000)]
+    found = [resolve_stream((None, f"s{n}"), {}, streams) for n in range(100_000)]
     assert found[7] == ("shop", "s7")
     assert time.monotonic() - started < 5
 
@@ -361,9 +361,9 @@ def test_a_deep_record_of_a_tap_names_its_stream() -> None:
         refuse_depth=lambda key: said.append(("refused", key)),
     )
     line = f'{{"type":"RECORD","stream":"items","record":{{"id":1,"a":{_nested(200_000)}}}}}'
-    SingerMessages({}, {"items": "items"}).hear(line.encode(), delivery)
+    SingerMessages({}, {"items": "items"}).handle_line(line.encode(), delivery)
     assert said == [("refused", "items")]
-    assert json.loads(flatten(b'{"a":[1,"[{\\"",{"b":[[2]]}],"c":{}}', 2)) == {
+    assert json.loads(truncate_nesting(b'{"a":[1,"[{\\"",{"b":[[2]]}],"c":{}}', 2)) == {
         "a": [1, '[{"', None],
         "c": {},
     }

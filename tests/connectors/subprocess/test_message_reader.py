@@ -16,7 +16,7 @@ from loader.connectors.airbyte.config import ConfigUpdates
 from loader.connectors.subprocess import message_reader as reading
 from loader.connectors.subprocess import supervisor
 from loader.connectors.subprocess.program import Program, read_answer
-from loader.connectors.subprocess.record_spool import Limits, Spool
+from loader.connectors.subprocess.record_spool import Limits, RecordSpool
 from loader.errors import LoaderError, TableError
 from tests.connectors.subprocess.program_reads import (
     KEY,
@@ -35,12 +35,12 @@ def test_pieces_end_at_states(tmp_path: Path) -> None:
             messages.append(state_of(number))
     delivery, following = opened(tmp_path, sends(*messages), Limits(3), [])
     pieces = [following(), following(), following()]
-    assert [(p.counts.rows, p.counts.low, p.counts.high, p.last) for p in pieces] == [
+    assert [(p.counts.rows, p.counts.low, p.counts.high, p.is_last) for p in pieces] == [
         (4, 1, 4, False),
         (4, 5, 8, False),
         (2, 9, 10, True),
     ]
-    assert [p.memory and p.memory.value["stream_state"] for p in pieces] == [
+    assert [p.state and p.state.value["stream_state"] for p in pieces] == [
         {"n": 4},
         {"n": 8},
         {"n": 10},
@@ -55,7 +55,7 @@ def test_records_that_no_state_covers_are_dropped(tmp_path: Path, then: str) -> 
     messages = [record_of(1), record_of(2), state_of(2), record_of(3)]
     delivery, following = opened(tmp_path, sends(*messages, then=then), Limits(100), [])
     piece = following()
-    assert (piece.counts.rows, piece.last) == (2, False)
+    assert (piece.counts.rows, piece.is_last) == (2, False)
     assert piece.path is not None
     assert len(piece.path.read_text().splitlines()) == 2
     with pytest.raises(TableError, match="the program failed"):
@@ -72,7 +72,7 @@ def test_records_that_no_state_covers_are_dropped(tmp_path: Path, then: str) -> 
 def test_a_program_waits_until_its_records_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_AHEAD", 5_000)
+    monkeypatch.setattr(reading, "_MAX_WAITING_BYTES", 5_000)
     script = (
         "import json\n"
         f"record, state = {record_of(0)!r}, {state_of(0)!r}\n"
@@ -85,11 +85,11 @@ def test_a_program_waits_until_its_records_are_committed(
     delivery, following = opened(tmp_path, script, Limits(10), [])
     first = following()
     assert not (tmp_path / "done").exists()
-    assert delivery._waiting < 10_000
-    rows, last = first.counts.rows, first.last
+    assert delivery._waiting_bytes < 10_000
+    rows, last = first.counts.rows, first.is_last
     while not last:
         piece = following()
-        rows, last = rows + piece.counts.rows, piece.last
+        rows, last = rows + piece.counts.rows, piece.is_last
     assert rows == 2000
     delivery.close()
 
@@ -101,7 +101,7 @@ def test_a_run_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
         raise TableError("the run was interrupted")
 
     with pytest.raises(LoaderError, match="interrupted"):
-        delivery.next(KEY, stopped)
+        delivery.next_batch(KEY, stopped)
     delivery.close()
 
 
@@ -123,9 +123,9 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
     # all that was asked for is there: nobody waits for it
     script = sends(record_of(1), state_of(1), ended, then=leaves)
     delivery, following = opened(tmp_path, script, Limits(9), [])
-    assert following().last
+    assert following().is_last
     delivery.close()
-    assert not delivery._reader.is_alive()
+    assert not delivery._thread.is_alive()
 
     def start(hear: Callable[[str], None]) -> Program:
         script = sends({"answer": 1}, then=leaves)
@@ -150,11 +150,11 @@ def test_a_process_with_a_session_of_its_own_does_not_keep_the_run(
     script = sends(record_of(1), state_of(1), record_of(2), then=leaves + then)
     delivery, following = opened(tmp_path, script, Limits(9), [], silence=2.0)
     assert following().counts.rows == 1
-    told = "said nothing for 2 seconds" if then else "keeps its output open"
+    told = "sent nothing for 2 seconds" if then else "keeps its output open"
     with pytest.raises(TableError, match=told):
         following()
     delivery.close()
-    assert not delivery._reader.is_alive()
+    assert not delivery._thread.is_alive()
     assert time.monotonic() - began < 20
 
 
@@ -166,9 +166,9 @@ def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path)
     )
     delivery, following = opened(tmp_path, script, Limits(9), [])
     piece = following()
-    assert (piece.counts.rows, piece.last) == (1, False)
-    assert piece.memory is not None
-    assert piece.memory.value["stream_state"] == {"n": 1}
+    assert (piece.counts.rows, piece.is_last) == (1, False)
+    assert piece.state is not None
+    assert piece.state.value["stream_state"] == {"n": 1}
     with pytest.raises(TableError, match="it sent 3 records, and 2 came"):
         following()
     delivery.close()
@@ -194,7 +194,7 @@ def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
         renew=ConfigUpdates(None, {}, lambda _: None).store_update,
     )
     piece = following()
-    assert (piece.counts.rows, piece.last) == (1, True)
+    assert (piece.counts.rows, piece.is_last) == (1, True)
     delivery.close()
     assert warned == []
 
@@ -208,9 +208,9 @@ def test_records_that_cannot_be_kept_say_what_to_do(
     def add(*_: object) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr(Spool, "add", add)
+    monkeypatch.setattr(RecordSpool, "add", add)
     delivery, following = opened(tmp_path, sends(record_of(1)), Limits(9), [])
-    with pytest.raises(TableError, match="cannot be kept") as error:
+    with pytest.raises(TableError, match="cannot be written to the spool") as error:
         following()
     assert told in error.value.remedy
     delivery.close()
@@ -260,11 +260,11 @@ def test_a_record_without_its_namespace_is_not_lost(tmp_path: Path) -> None:
     script = sends(*log, record_of(1), foreign, state_of(1), record_of(2), state_of(2))
     delivery, following = opened(tmp_path, script, Limits(9), warned, own, others)
     piece = following()
-    assert (piece.counts.rows, piece.last) == (2, True)
-    assert piece.memory is not None
-    assert piece.memory.value["stream_state"] == {"n": 2}
+    assert (piece.counts.rows, piece.is_last) == (2, True)
+    assert piece.state is not None
+    assert piece.state.value["stream_state"] == {"n": 2}
     assert len(warned) == 21
-    assert "records of others, which was not asked for, are ignored" in warned
+    assert "records of others, which this run did not request, are ignored" in warned
     delivery.close()
 
     # a stream that was not asked for may have that name, too
@@ -280,6 +280,6 @@ def test_a_record_without_its_namespace_is_not_lost(tmp_path: Path) -> None:
         script = sends(record_of(1), state_of(1), foreign, state_of(2))
         delivery, following = opened(tmp_path, script, Limits(9), [], eu, (us,))
         assert following().counts.rows == 1
-        with pytest.raises(TableError, match="its catalog has no such stream, or several"):
+        with pytest.raises(TableError, match="matches no stream or several streams"):
             following()
         delivery.close()

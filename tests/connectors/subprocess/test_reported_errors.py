@@ -12,9 +12,9 @@ import pytest
 
 from loader.connectors.airbyte.messages import AirbyteMessages
 from loader.connectors.subprocess.json_schema import build_columns
-from loader.connectors.subprocess.message_reader import Delivery, Stream
+from loader.connectors.subprocess.message_reader import MessageReader, Stream
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.record_spool import Limits, Piece, Spool
+from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
 from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import LoaderError, TableError
 from loader.spec.redaction import Redactor
@@ -54,7 +54,7 @@ def test_a_secret_across_the_end_of_what_is_shown(tmp_path: Path, said: str) -> 
     hide = partial(redactor.add, _TOKEN)
     delivery, following = opened(tmp_path, said, Limits(100), warned, before=hide)
     try:
-        while not following().last:
+        while not following().is_last:
             pass
     except LoaderError as error:
         warned.append(error.what)
@@ -69,7 +69,7 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
     ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
     script = sends(record_of(1), state_of(1), ended, then="sys.exit(3)")
     delivery, following = opened(tmp_path, script, Limits(9), warned)
-    assert following().last
+    assert following().is_last
     delivery.close()
     assert warned == ["all its streams are complete, but the program failed (exit code 3)"]
 
@@ -101,16 +101,18 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
         told = {"stream_descriptor": {"name": name}, "status": what}
         return {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
 
-    def read(*messages: dict[str, Any]) -> Piece:
+    def read(*messages: dict[str, Any]) -> SpooledBatch:
         streams: dict[Any, Stream] = {
             (None, name): Stream(
                 name,
-                Spool(tmp_path, number, RecordLayout(name, build_columns(SCHEMA, {}), (), ())),
+                RecordSpool(
+                    tmp_path, number, RecordLayout(name, build_columns(SCHEMA, {}), (), ())
+                ),
                 False,
             )
             for number, name in enumerate(("items", "others"))
         }
-        delivery = Delivery(
+        delivery = MessageReader(
             lambda hear: Program(
                 [sys.executable, "-c", sends(*messages)], tmp_path, {}, 1 << 20, hear
             ),
@@ -124,7 +126,7 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
             lambda: None,
         )
         try:
-            return delivery.next(KEY, lambda: None)
+            return delivery.next_batch(KEY, lambda: None)
         finally:
             delivery.close()
 
@@ -178,5 +180,5 @@ def test_a_stream_is_not_complete_after_an_error(
             following()
     else:
         assert following().counts.rows == 1
-        assert following().last
+        assert following().is_last
     delivery.close()

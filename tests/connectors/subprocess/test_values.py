@@ -20,9 +20,9 @@ from loader.connectors.airbyte.launch import AirbyteOptions, build_config
 from loader.connectors.airbyte.messages import parse_line
 from loader.connectors.singer.messages import SingerMessages
 from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.json_schema import Column, build_columns, spark_type
+from loader.connectors.subprocess.json_schema import Column, build_columns, parse_type
 from loader.connectors.subprocess.json_values import (
-    Misfit,
+    ConversionError,
     decode,
     encode,
     format_value,
@@ -83,7 +83,7 @@ def test_types_of_json_schemas(schema: Any, expected: str) -> None:
             "loop": {"$ref": "#/definitions/loop"},
         }
     }
-    assert spark_type(schema, root).simpleString() == expected
+    assert parse_type(schema, root).simpleString() == expected
 
 
 def test_columns_of_a_schema() -> None:
@@ -184,7 +184,7 @@ def test_values_that_fit(data_type: t.DataType, value: Any, expected: Any) -> No
 
 @pytest.mark.parametrize(("data_type", "value"), MISFITS)
 def test_values_that_do_not(data_type: t.DataType, value: Any) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(ConversionError):
         make_converter(data_type)(value)
 
 
@@ -206,13 +206,13 @@ def test_keys_that_differ_do_not_become_one(data_type: t.DataType, one: Any, oth
     convert = make_key_converter(data_type, make_converter(data_type))
     found = set()
     for value in (one, other):
-        with suppress(Misfit):
+        with suppress(ConversionError):
             found.add(convert(value))
     assert len(found) < 2
     layout = RecordLayout(
         "api.items", (Column("id", data_type, make_converter(data_type)),), ("id",), ()
     )
-    with pytest.raises(TableError, match="would be taken for another one"):
+    with pytest.raises(TableError, match="could replace another one"):
         layout.encode_record({"id": other})
 
 
@@ -242,8 +242,8 @@ def test_numbers_keep_their_digits() -> None:
     ):
         kept = decode(text)
         assert decode(encode(kept)) == kept
-        memory = ConnectorState("airbyte", "STREAM", False, 3, encode(kept))
-        assert memory.value == kept
+        state = ConnectorState("airbyte", "STREAM", False, 3, encode(kept))
+        assert state.value == kept
     assert encode(decode('{"b": 1735689600.123456789123, "a": 1e400}')) == (
         '{"b":1735689600.123456789123,"a":1E+400}'
     )
@@ -265,7 +265,7 @@ def test_whatever_comes_fits_or_does_not(value: Any) -> None:
             continue
         try:
             found = make_converter(data_type)(value)
-        except Misfit:
+        except ConversionError:
             continue
         assert json.loads(json.dumps(found)) == found
         if isinstance(data_type, t.DecimalType):
@@ -285,10 +285,10 @@ def test_cursors_are_shown_as_text() -> None:
 def test_a_state_comes_back_as_it_was() -> None:
     large = json.dumps({"partitions": [{"id": n, "at": None} for n in range(5000)]})
     for text in ('{"b": 1, "a": {"é": [1.5, null]}}', large):
-        memory = ConnectorState("airbyte", "STREAM", False, 3, text)
-        mark = json.loads(json.dumps(memory.to_mark()))
-        assert ConnectorState.from_mark(mark, "airbyte", "") == memory
-    assert len(json.dumps(memory.to_mark())) < len(large) / 5
+        state = ConnectorState("airbyte", "STREAM", False, 3, text)
+        mark = json.loads(json.dumps(state.to_mark()))
+        assert ConnectorState.from_mark(mark, "airbyte", "") == state
+    assert len(json.dumps(state.to_mark())) < len(large) / 5
     newer = ConnectorState("airbyte", "STREAM", False, 9, text)
     assert newer.to_mark(after=mark) is mark
     for wrong in ({**mark, "protocol": "singer"}, {**mark, "packed": "?"}, {"a": 1}):
@@ -333,11 +333,11 @@ def test_what_a_connector_gets_back() -> None:
         "airbyte", "GLOBAL", True, 1, '{"shared_state": {"lsn": 1}, "stream_states": []}'
     )
     plugin = ConnectorState("cloudquery", "LEGACY", True, 1, legacy.text)
-    for memory in (opaque, log, plugin):
-        assert given(memory, None) is None
+    for state in (opaque, log, plugin):
+        assert given(state, None) is None
         assert warned.pop() == (
-            "b starts over, and the connector has one state for all streams: everything is read "
-            "again, and what has no primary key is appended again"
+            "b starts over, and the connector has one state for all streams: all records "
+            "are read again, and records without a primary key are appended again"
         )
     # a state may leave out the namespace that the catalog says
     x, y, z = ("n", "a"), ("n", "b"), ("m", "b")
@@ -377,7 +377,7 @@ def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
     tap = line.replace(b'"data": {}', b'"stream": "a"')
     if b'"record"' in tap:
         with pytest.raises(TableError, match="cannot be read"):
-            SingerMessages({}, {"a": "a"}).hear(tap, Mock(source="tap"))
+            SingerMessages({}, {"a": "a"}).handle_line(tap, Mock(source="tap"))
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
 def test_other_lines_are_a_log(line: bytes) -> None:
     assert parse_line(line, "api", lambda: None) is None
     delivery = Mock(source="tap")
-    SingerMessages({}, {"a": "a"}).hear(line, delivery)
+    SingerMessages({}, {"a": "a"}).handle_line(line, delivery)
     assert {call[0] for call in delivery.mock_calls} <= {"log.relay"}
 
 

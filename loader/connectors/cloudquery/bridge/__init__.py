@@ -1,7 +1,9 @@
-"""A program of its own, between a CloudQuery source plugin and the loader.
+"""The bridge: a separate program between CloudQuery and the loader.
 
-It speaks the plugin's protocol (gRPC, Arrow) to one side and Airbyte's messages to the other. A
-plugin makes a state durable before the records that it covers, so the bridge keeps the state until
-the sync has ended. It runs in an environment that has `cloudquery-plugin-pb`, which the loader's
-need not have, and imports nothing of the loader but the supervisor of child processes.
+It uses the protocol of CloudQuery (gRPC, Arrow) on one side, and Airbyte's messages on the other. A
+plugin stores a state before the records that it covers are safe, so the bridge holds the state back
+until the sync has ended.
+
+The bridge runs in an environment with `cloudquery-plugin-pb`, which may lack the loader. So it
+imports only the supervisor of child processes from the loader.
 """

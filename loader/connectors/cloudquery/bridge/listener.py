@@ -1,7 +1,8 @@
-"""Listens at an address, alone, and passes on what the loader answers.
+"""Listens on an address, and passes the loader's answers to the destination.
 
-gRPC cannot tell the clients of a Unix socket apart, and whose state may count depends on that. So
-each connection to the socket is passed on through another one, whose name is its own."""
+gRPC cannot distinguish the clients of a Unix socket, but the destination must know which client
+sends a state. So each connection to the socket is relayed through another socket with a unique
+name."""
 
 from __future__ import annotations
 
@@ -23,63 +24,63 @@ import grpc
 from cloudquery.discovery_v1 import discovery_pb2_grpc
 from cloudquery.plugin_v3 import plugin_pb2_grpc
 
-from .arrow_input import OTHER_CALLS, STREAMS
-from .destination import Destination, tell
+from .arrow_input import MAX_OTHER_CALLS, MAX_STREAMS
+from .destination import Destination, send_to_loader
 from .state_backend import LIMITS, Discovery
 
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 _INNER = "grpc.sock"
 _CHUNK = 1 << 18
 
 _OPTIONS = [
-    # otherwise a second server could share the port, and get some of a sync's streams
+    # Otherwise a second server could share the port, and receive some streams of a sync.
     ("grpc.so_reuseport", 0),
-    # an idle connection, and one whose client has gone without closing it
+    # For idle connections, and for clients that disconnect without closing the connection.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 300_000),
 ]
 _IDLE_TIMEOUT = 3600.0
-"""Seconds that a stream may send nothing."""
+"""The most seconds that a stream may send nothing."""
 _PORT = re.compile(r":[0-9]+$")
 
 
 def bind(path: str) -> socket.socket | None:
-    """Takes a path; returns the socket, None if another one listens there.
+    """Binds a Unix socket to a path; returns None if another process listens on the path.
 
     Raises:
-        OSError: if there can be none, such as a path that is too long, or one of a file.
+        OSError: if the path cannot be a socket: it is too long, or the path of a file.
     """
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.connect(path)
         return None
     with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode):  # of a server that was killed
+        if stat.S_ISSOCK(os.lstat(path).st_mode):  # left by a server that was killed
             os.unlink(path)
-    found = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)  # mode 0600 from the first moment on
+    result = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)  # creates the socket with mode 0600
     try:
-        found.bind(path)
-        found.listen()
+        result.bind(path)
+        result.listen()
     except OSError:
-        found.close()
+        result.close()
         raise
     finally:
         os.umask(before)
-    return found
+    return result
 
 
 class Relay:
-    """Passes connections on to the server.
+    """Relays connections of clients to the server.
 
-    Names in `folder` are relative, as that of a Unix socket may have no more than 107 characters.
-    So this process has to run there.
+    The names of the inner sockets are relative to the current folder, which must be the private
+    folder of the bridge: the path of a Unix socket is limited to 107 characters.
 
     Args:
-        outer: where clients connect.
+        outer: the socket to which clients connect.
 
     Attributes:
-        inner: where the server is to listen, which no other user can reach: the folder is private.
+        inner: the address of the server, which other users cannot access.
     """
 
     def __init__(self, outer: socket.socket) -> None:
@@ -89,15 +90,19 @@ class Relay:
         self._open = 0
 
     def start(self) -> None:
-        """Begins; the server listens already."""
+        """Starts relaying; the server must already listen."""
         threading.Thread(target=asyncio.run, args=(self._run(),), name="relay", daemon=True).start()
 
     async def _run(self) -> None:
-        server = await asyncio.start_unix_server(self._pass_on, sock=self._outer, limit=_CHUNK)
+        server = await asyncio.start_unix_server(
+            self._relay_connection, sock=self._outer, limit=_CHUNK
+        )
         await server.serve_forever()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= MOST_CONNECTIONS:
+    async def _relay_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if self._open >= MAX_CONNECTIONS:
             writer.close()
             return
         self._open += 1
@@ -105,15 +110,15 @@ class Relay:
         name = f"client{self._count}"
         try:
             inner = await self._connect(name)
-            await asyncio.gather(_pump(reader, inner[1]), _pump(inner[0], writer))
-        except OSError:  # the server ends
+            await asyncio.gather(_copy(reader, inner[1]), _copy(inner[0], writer))
+        except OSError:  # the server has ended
             writer.close()
         finally:
             self._open -= 1
             Path(name).unlink(missing_ok=True)
 
     async def _connect(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connects under a name, which the server gets to know the client by."""
+        """Connects to the server from a named socket, by which the server identifies the client."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.setblocking(False)
@@ -125,27 +130,26 @@ class Relay:
             raise
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Passes bytes on until one side ends; the other one ends then, too."""
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copies bytes until one side closes its connection; then closes the other."""
     try:
         while data := await reader.read(_CHUNK):
             writer.write(data)
             await writer.drain()
     except OSError:
-        pass  # it has gone
+        pass  # the other side has disconnected
     finally:
         writer.close()
 
 
 class _UnusableError(Exception):
-    """An address that cannot be listened at; the text is for people."""
+    """The bridge cannot listen on an address; the text is shown to users."""
 
 
 def _is_free(address: str) -> bool:
-    """Returns whether it is a host and a port that is free at all of the host's addresses.
+    """Returns whether an address is a valid host and port, free on all addresses of the host.
 
-    gRPC is content with one of them, such as IPv6 only, and chooses another port for one above
-    65535.
+    gRPC accepts a port that is free on one of them, such as IPv6, and replaces a port above 65535.
     """
     host, _, port = address.rpartition(":")
     if not _PORT.search(address) or int(port) > 65535:
@@ -156,20 +160,20 @@ def _is_free(address: str) -> bool:
         known = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)
     except OSError:
         return False
-    for family, kind, number, _, place in known:
-        with suppress(OSError), socket.socket(family, kind, number) as probe:
+    for family, kind, protocol, _, target in known:
+        with suppress(OSError), socket.socket(family, kind, protocol) as probe:
             probe.settimeout(1)
-            if probe.connect_ex(place) == 0:
+            if probe.connect_ex(target) == 0:
                 return False
     return True
 
 
 def serve(config: Mapping[str, Any]) -> int:
-    """Serves until its input ends: the loader is gone, or wants it to end."""
+    """Serves until the standard input ends, because the loader has ended or stops the bridge."""
     os.umask(0o077)
     folder = Path(config["folder"])
     destination = Destination(folder, float(config.get("idle_timeout", _IDLE_TIMEOUT)))
-    threads = STREAMS + OTHER_CALLS
+    threads = MAX_STREAMS + MAX_OTHER_CALLS
     server = grpc.server(
         futures.ThreadPoolExecutor(threads),
         options=[*LIMITS, *_OPTIONS],
@@ -185,9 +189,9 @@ def serve(config: Mapping[str, Any]) -> int:
         else:
             address = _listen_at_port(server, address)
     except _UnusableError as error:
-        tell({"failed": str(error)})
+        send_to_loader({"failed": str(error)})
         return 1
-    tell({"listening": address})
+    send_to_loader({"listening": address})
     for line in sys.stdin:
         answer = json.loads(line)
         if "states" in answer:
@@ -204,17 +208,17 @@ def serve(config: Mapping[str, Any]) -> int:
 
 
 def _listen_at_path(server: Any, path: str, folder: Path) -> str:
-    """Listens at a Unix socket; returns its address, as clients write it."""
+    """Listens on a Unix socket; returns its address in the format for clients."""
     where = Path.cwd() / path.removeprefix("//")
     try:
         outer = bind(path.removeprefix("//"))
     except OSError as error:
         raise _UnusableError(
-            f"the socket {where} cannot be made: {error.strerror or error}"
+            f"the socket {where} cannot be created: {error.strerror or error}"
         ) from None
     if outer is None:
-        raise _UnusableError(f"the address unix:{where} is taken")
-    os.chdir(folder)  # see Relay
+        raise _UnusableError(f"the address unix:{where} is in use")
+    os.chdir(folder)  # Relay uses relative names
     relay = Relay(outer)
     server.add_insecure_port(relay.inner)
     server.start()
@@ -223,12 +227,12 @@ def _listen_at_path(server: Any, path: str, folder: Path) -> str:
 
 
 def _listen_at_port(server: Any, address: str) -> str:
-    """Listens at a port; returns its address."""
+    """Listens on a port; returns the address."""
     port = 0
     if _is_free(address):
         with suppress(RuntimeError):
             port = int(server.add_insecure_port(address))
     if not port:
-        raise _UnusableError(f"the address {address} is taken, or is none")
+        raise _UnusableError(f"the address {address} is in use, or invalid")
     server.start()
     return f"{address.rpartition(':')[0]}:{port}"

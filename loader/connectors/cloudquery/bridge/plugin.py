@@ -1,4 +1,4 @@
-"""A source plugin, started here or already running, and a channel to it."""
+"""Starts a source plugin, or connects to a running one."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ import grpc
 from cloudquery.discovery_v1 import discovery_pb2, discovery_pb2_grpc
 from cloudquery.plugin_v3 import plugin_pb2_grpc
 
-from ...subprocess.supervisor import Child, StartError  # noqa: TID252 - it has no package loader
+from ...subprocess.supervisor import Child, StartError  # noqa: TID252 - there is no package `loader`
 from .state_backend import LIMITS
 
-_STARTS_IN = 60.0
+_START_SECONDS = 60.0
 _OPTIONS = ("--network", "tcp", "--log-level", "info", "--log-format", "json", "--no-sentry")
 
 
 class PluginError(Exception):
-    """Reports that a plugin violates the protocol; the text is for users."""
+    """A plugin cannot be used; the text is shown to users."""
 
 
 class EndedError(Exception):
-    """Reports that the plugin has ended before it answered."""
+    """The plugin has ended before it answered."""
 
 
 @contextmanager
 def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields a stub for the plugin, and ends the plugin if it was started here.
+    """Yields a gRPC stub for a plugin; ends the plugin afterwards if this function started it.
 
     Args:
-        config: `command` of a plugin, or `connection` of one that is running.
+        config: the `command` of a plugin, or the `connection` of a running one.
     """
     if config.get("connection"):
-        with _channel(str(config["connection"]), None) as stub:
+        with _open_stub(str(config["connection"]), None) as stub:
             yield stub
         return
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{_find_free_port()}"
     command = [*config["command"], "serve", "--address", address, *_OPTIONS]
-    # In this process group, so that the loader ends it together with this program.
-    child = Child(command, os.environ, _relay, sends_messages=False, own_group=False)
+    # Without a process group of its own, so that the loader ends it together with the bridge.
+    child = Child(command, os.environ, _relay_log, sends_messages=False, own_group=False)
     try:
-        with _channel(address, child) as stub:
+        with _open_stub(address, child) as stub:
             yield stub
     except EndedError:
         try:
@@ -60,21 +60,23 @@ def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def _channel(address: str, child: Child | None) -> Iterator[Any]:
+def _open_stub(address: str, child: Child | None) -> Iterator[Any]:
     with grpc.insecure_channel(address, options=LIMITS) as channel:
-        _await(channel, address, child)
+        _wait_until_ready(channel, address, child)
         versions = discovery_pb2_grpc.DiscoveryStub(channel).GetVersions(
             discovery_pb2.GetVersions.Request()
         )
         if 3 not in versions.versions:
-            raise PluginError(f"the plugin speaks the protocols {list(versions.versions)}, not 3")
+            raise PluginError(
+                f"the plugin supports the protocol versions {list(versions.versions)}, not 3"
+            )
         yield plugin_pb2_grpc.PluginStub(channel)
 
 
-def _await(channel: Any, address: str, child: Child | None) -> None:
+def _wait_until_ready(channel: Any, address: str, child: Child | None) -> None:
     ready = grpc.channel_ready_future(channel)
     began = time.monotonic()
-    while time.monotonic() < began + _STARTS_IN:
+    while time.monotonic() < began + _START_SECONDS:
         try:
             ready.result(timeout=0.2)
             return
@@ -84,13 +86,13 @@ def _await(channel: Any, address: str, child: Child | None) -> None:
     raise PluginError(f"the plugin does not answer at {address}")
 
 
-def _relay(line: str) -> None:
-    """Hands the plugin's log to the loader, by standard error."""
+def _relay_log(line: str) -> None:
+    """Relays a line of the plugin's log to the loader through the standard error."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

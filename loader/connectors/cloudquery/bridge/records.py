@@ -1,4 +1,4 @@
-"""Converts CloudQuery's messages to Airbyte's: schemas, batches, where clauses of deletions."""
+"""Converts messages of CloudQuery to messages of Airbyte: schemas, rows and deletions."""
 
 from __future__ import annotations
 
@@ -13,100 +13,104 @@ from typing import Any
 
 import pyarrow as pa
 
-from .arrow_input import MalformedError, malformed_error, read_record, table_name
+from .arrow_input import MalformedError, build_malformed_error, read_record, read_table_name
 
-_ABOUT = b"cq:table_description"
+_DESCRIPTION = b"cq:table_description"
 _INCREMENTAL = b"cq:extension:incremental"
 _KEY = b"cq:extension:primary_key"
 _PARENT = b"cq:table_depends_on"
 _EXTENSION = b"ARROW:extension:name"
 _TRUE = b"true"
 ANCESTORS = "cloudquery_ancestors"
-"""In a catalog's entry, the tables that it depends on."""
-_ROWS = 1_000
-"""How many are Python values at once: a bit of Arrow becomes a hundred bytes."""
+"""The key of a catalog's entry for the tables that the table depends on."""
+_ROWS_AT_ONCE = 1_000
+"""The most rows to convert at once: a bit in Arrow can become a hundred bytes in Python."""
 
 Condition = dict[str, Any]
-"""Values by column: it means the rows that have all of them."""
-_MOST = 100_000
-"""Alternatives of one clause: groups multiply."""
+"""Values by column: matches the rows that have all these values."""
+_MAX_CONDITIONS = 100_000
+"""The most conditions of a where clause: each group multiplies their number."""
 
 
-def streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
+def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     """Returns the catalog's entries for all tables of a plugin.
 
-    A table whose parent is incremental is incremental, too, even if the plugin declares otherwise:
-    it gets the rows that belong to the parent's new ones, and no others.
+    A table with an incremental parent is incremental, too, even if the plugin declares otherwise:
+    it receives only the rows that depend on new rows of the parent.
     """
-    known = {table_name(schema): schema for schema in schemas}
+    known = {read_table_name(schema): schema for schema in schemas}
     found = []
     for schema in schemas:
-        above = _above(schema, known)
-        incremental = any(_about(one).get(_INCREMENTAL) == _TRUE for one in (schema, *above))
-        ancestors = [table_name(one) for one in above]
-        found.append({**stream(schema, incremental), ANCESTORS: ancestors})
+        ancestors_ = _list_ancestors(schema, known)
+        incremental = any(
+            _metadata_of(one).get(_INCREMENTAL) == _TRUE for one in (schema, *ancestors_)
+        )
+        ancestors = [read_table_name(one) for one in ancestors_]
+        found.append({**build_stream(schema, incremental), ANCESTORS: ancestors})
     return found
 
 
-def _above(schema: pa.Schema, known: Mapping[str, pa.Schema]) -> list[pa.Schema]:
-    """Returns the tables that a table depends on: its parent, the parent's, and so on."""
+def _list_ancestors(schema: pa.Schema, known: Mapping[str, pa.Schema]) -> list[pa.Schema]:
+    """Returns the schemas of all ancestors of a table: its parent, grandparent and so on."""
     found: list[pa.Schema] = []
-    seen = {table_name(schema)}
-    parent = known.get(_about(schema).get(_PARENT, b"").decode())
-    while parent is not None and table_name(parent) not in seen:
+    seen = {read_table_name(schema)}
+    parent = known.get(_metadata_of(schema).get(_PARENT, b"").decode())
+    while parent is not None and read_table_name(parent) not in seen:
         found.append(parent)
-        seen.add(table_name(parent))
-        parent = known.get(_about(parent).get(_PARENT, b"").decode())
+        seen.add(read_table_name(parent))
+        parent = known.get(_metadata_of(parent).get(_PARENT, b"").decode())
     return found
 
 
-def _about(schema: pa.Schema) -> Mapping[bytes, bytes]:
+def _metadata_of(schema: pa.Schema) -> Mapping[bytes, bytes]:
     return schema.metadata or {}
 
 
-def stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]:
+def build_stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]:
     """Returns the catalog's entry for a table.
 
     Args:
-        incremental: whether it goes on from a state.
+        incremental: whether the table resumes from a state.
     """
-    about = _about(schema)
-    marked = [field for field in schema if _has(field, _INCREMENTAL)]
+    about = _metadata_of(schema)
+    marked = [field for field in schema if _is_true(field, _INCREMENTAL)]
     return {
-        "name": table_name(schema),
+        "name": read_table_name(schema),
         "json_schema": {
             "type": "object",
-            "description": about.get(_ABOUT, b"").decode(),
-            "properties": {field.name: _type(field) for field in schema},
+            "description": about.get(_DESCRIPTION, b"").decode(),
+            "properties": {field.name: _json_schema_of(field) for field in schema},
         },
         "supported_sync_modes": ["full_refresh", *(["incremental"] if incremental else [])],
         "source_defined_cursor": incremental,
         "default_cursor_field": [field.name for field in marked] if len(marked) == 1 else [],
-        "source_defined_primary_key": [[f.name] for f in schema if _has(f, _KEY)],
+        "source_defined_primary_key": [[f.name] for f in schema if _is_true(f, _KEY)],
     }
 
 
-def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def convert_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch as JSON values.
 
     Raises:
-        MalformedError: if a value is none of its type, such as a time after the year 9999.
+        MalformedError: if a value is outside the range of its type, such as the year 10000.
     """
-    for first in range(0, batch.num_rows, _ROWS):
+    for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
         try:
-            rows = list(_rows(batch.slice(first, _ROWS)))
-        except Exception as error:  # of Arrow, Python, or the time zone library
-            raise malformed_error(error, table_name(batch.schema)) from None
+            rows = list(_convert_rows(batch.slice(first, _ROWS_AT_ONCE)))
+        except Exception as error:  # from Arrow, Python, or the time zone library
+            raise build_malformed_error(error, read_table_name(batch.schema)) from None
         yield from rows
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def _convert_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            columns.append([_time(v, field.type.tz) for v in column.cast(pa.int64()).to_pylist()])
+            columns.append(
+                [_format_time(v, field.type.tz) for v in column.cast(pa.int64()).to_pylist()]
+            )
             continue
-        convert = _converter(field)
+        convert = _make_converter(field)
         stored = column.storage if isinstance(column, pa.ExtensionArray) else column
         columns.append([None if v is None else convert(v) for v in stored.to_pylist()])
     names = batch.schema.names
@@ -114,20 +118,20 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
-def _has(field: pa.Field, name: bytes) -> bool:
+def _is_true(field: pa.Field, name: bytes) -> bool:
     return (field.metadata or {}).get(name) == _TRUE
 
 
-def _extension(field: pa.Field) -> str:
+def _extension_of(field: pa.Field) -> str:
     named = (field.metadata or {}).get(_EXTENSION, b"").decode()
     return named or str(getattr(field.type, "extension_name", ""))
 
 
-def _type(field: pa.Field) -> dict[str, Any]:
+def _json_schema_of(field: pa.Field) -> dict[str, Any]:
     """Returns a column's JSON schema."""
     kind = field.type
-    if _extension(field):
-        return {} if _extension(field) == "json" else {"type": "string"}
+    if _extension_of(field):
+        return {} if _extension_of(field) == "json" else {"type": "string"}
     if pa.types.is_boolean(kind):
         return {"type": "boolean"}
     if pa.types.is_uint64(kind):
@@ -153,9 +157,9 @@ def _type(field: pa.Field) -> dict[str, Any]:
     return {}
 
 
-def _converter(field: pa.Field) -> Callable[[Any], Any]:
-    """Returns a function from a column's Python values to JSON."""
-    named = _extension(field)
+def _make_converter(field: pa.Field) -> Callable[[Any], Any]:
+    """Returns a function that converts a column's Python values to JSON values."""
+    named = _extension_of(field)
     if named == "json":
         return _parse_json
     if named == "uuid":
@@ -164,24 +168,24 @@ def _converter(field: pa.Field) -> Callable[[Any], Any]:
         return lambda value: value.hex(":")
     kind = field.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        inner = _or_none(kind.value_field)
+        inner = _nullable_converter(kind.value_field)
         return lambda value: [inner(one) for one in value]
     if pa.types.is_struct(kind):
-        parts = {part.name: _or_none(part) for part in kind.fields}
+        parts = {part.name: _nullable_converter(part) for part in kind.fields}
         return lambda value: {name: parts[name](one) for name, one in value.items()}
     if pa.types.is_map(kind):
-        of_key, of_item = _or_none(kind.key_field), _or_none(kind.item_field)
+        of_key, of_item = _nullable_converter(kind.key_field), _nullable_converter(kind.item_field)
         return lambda value: [[of_key(key), of_item(item)] for key, item in value]
-    return plain
+    return to_json_value
 
 
-def _or_none(field: pa.Field) -> Callable[[Any], Any]:
-    convert = _converter(field)
+def _nullable_converter(field: pa.Field) -> Callable[[Any], Any]:
+    convert = _make_converter(field)
     return lambda value: None if value is None else convert(value)
 
 
 def _parse_json(value: Any) -> Any:
-    """Returns JSON; as text if a float cannot hold one of its numbers."""
+    """Parses JSON; returns it as text if a float would round one of its numbers."""
     rounded = False
 
     def number(text: str) -> float:
@@ -195,14 +199,14 @@ def _parse_json(value: Any) -> Any:
     try:
         found = json.loads(value, parse_float=number)
     except (ValueError, InvalidOperation, RecursionError):
-        return plain(value)
+        return to_json_value(value)
     if not rounded:
         return found
     return value.decode() if isinstance(value, bytes) else value
 
 
-def plain(value: Any) -> Any:
-    """Returns a Python value as JSON."""
+def to_json_value(value: Any) -> Any:
+    """Converts a Python value to a JSON value."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -212,14 +216,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, dt.datetime | dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     return str(value)
 
 
-def _time(nanos: int | None, zone: str | None) -> str | None:
-    """Returns a time in UTC, with all its digits, which Python's times do not have."""
+def _format_time(nanos: int | None, zone: str | None) -> str | None:
+    """Formats a time in UTC with nanoseconds, which Python's times lack."""
     if nanos is None:
         return None
     micros, rest = divmod(nanos, 1000)
@@ -228,59 +232,57 @@ def _time(nanos: int | None, zone: str | None) -> str | None:
     return moment.isoformat(timespec="microseconds") + digits + ("+00:00" if zone else "")
 
 
-def deletion(message: Any) -> dict[str, Any]:
-    """Returns a `DeleteRecord` as a message to the loader.
-
-    Dependent tables have a message of their own: their rows cannot be found by these columns.
+def build_deletion(message: Any) -> dict[str, Any]:
+    """Converts a `DeleteRecord` to a message for the loader, without the dependent tables.
 
     Raises:
-        MalformedError: if its where clause is damaged or too large.
+        MalformedError: if the where clause is damaged or too large.
     """
     try:
-        return {"stream": message.table_name, "where": conditions(message.where_clause)}
+        return {"stream": message.table_name, "where": parse_where_clause(message.where_clause)}
     except MalformedError as error:
         raise MalformedError(error.what, message.table_name) from None
 
 
-def dependents(message: Any) -> list[str]:
-    """Returns the tables whose rows go with those that are deleted."""
+def list_dependents(message: Any) -> list[str]:
+    """Returns the dependent tables whose rows are deleted, too."""
     return [relation.table_name for relation in message.table_relations]
 
 
-def conditions(groups: Any) -> list[Condition]:
-    """Returns the alternatives of a where clause; one without columns means all rows.
+def parse_where_clause(groups: Any) -> list[Condition]:
+    """Returns the alternative conditions of a where clause; an empty condition matches all rows.
 
-    All groups must hold, and of each group all predicates or any, as it says.
+    A row must match all groups, and in each group all predicates (AND) or any of them (OR).
     """
-    found: list[Condition] = [{}]
+    conditions: list[Condition] = [{}]
     for group in groups:
         if not group.predicates:
             continue
-        each = [{p.column: _value(p)} for p in group.predicates]
+        each = [{p.column: _read_value(p)} for p in group.predicates]
         if group.grouping_type == group.AND:
             options: list[Condition] = [{}]
-            for one in each:
-                options = list(_both(options, [one]))
+            for condition in each:
+                options = list(_combine(options, [condition]))
         else:
-            options = [one for one in each if None not in one.values()]
-        if len(found) * len(options) > _MOST:
-            raise MalformedError(f"its where clause has more than {_MOST:,} alternatives")
-        found = list(_both(found, options))
-    return found
+            options = [condition for condition in each if None not in condition.values()]
+        if len(conditions) * len(options) > _MAX_CONDITIONS:
+            raise MalformedError(f"its where clause has more than {_MAX_CONDITIONS:,} alternatives")
+        conditions = list(_combine(conditions, options))
+    return conditions
 
 
-def _both(left: list[Condition], right: list[Condition]) -> Iterator[Condition]:
-    """Yields what meets one condition of each side; nothing equals null, as in SQL."""
-    for one in left:
-        for other in right:
-            agree = all(json.dumps(one.get(k, v)) == json.dumps(v) for k, v in other.items())
-            if agree and None not in other.values():
-                yield {**one, **other}
+def _combine(left: list[Condition], right: list[Condition]) -> Iterator[Condition]:
+    """Yields the conjunction of each pair of conditions; null equals nothing, as in SQL."""
+    for first in left:
+        for second in right:
+            agree = all(json.dumps(first.get(k, v)) == json.dumps(v) for k, v in second.items())
+            if agree and None not in second.values():
+                yield {**first, **second}
 
 
-def _value(predicate: Any) -> Any:
+def _read_value(predicate: Any) -> Any:
     batch = read_record(predicate.record)
     if batch.num_rows != 1 or batch.num_columns != 1:
-        raise MalformedError("a predicate has not exactly one value")
-    [row] = records(batch)
+        raise MalformedError("a predicate does not have exactly one value")
+    [row] = convert_records(batch)
     return next(iter(row.values()))

@@ -1,10 +1,10 @@
-"""Holds back state until the open streams whose rows it may cover have ended.
+"""Holds back a state until the open streams whose rows it may cover have ended.
 
-A plugin writes its state in a stream of its own, beside the rows, so only the order in which
-streams begin shows which rows a state may cover. A stream that has sent nothing yet may bring the
-rows. Once a stream has failed, or the server has ended, state of syncs that began before may cover
-rows that were lost, whenever it comes. Every sync begins by reading the state, so reading it makes
-a client trusted, until a stream fails.
+A plugin writes its state and its rows in different streams, so only the order in which streams
+begin shows which rows a state may cover. Even a stream that has sent nothing yet may send such
+rows. If a stream fails, or the server restarts, later states of syncs that were already running may
+cover lost rows. Every sync begins by reading the state, so a client is trusted after it has read
+the state, until a stream fails.
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from typing import Any
 
 
 @dataclass
-class Held:
-    """State that came while streams were open: it counts once they all are appended."""
+class PendingState:
+    """A state that waits for streams.
+
+    Attributes:
+        table: the name of the state table.
+        batch: the rows of the state.
+        size: their bytes in memory.
+        waits_for: the numbers of the open streams whose rows the state may cover.
+    """
 
     table: str
     batch: Any
@@ -25,85 +32,89 @@ class Held:
 
 
 class StateBarrier:
-    """The open streams, by number, and the state that waits. The caller holds the lock."""
+    """The numbers of the open streams, and the states that wait. The caller holds the lock."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._open: set[int] = set()
         self._silent: set[int] = set()
-        self._held: list[Held] = []
+        self._pending: list[PendingState] = []
         self._trusted: set[tuple[str, str]] = set()
-        self._doubted: set[tuple[str, str]] = set()
+        self._untrusted: set[tuple[str, str]] = set()
 
-    def enter(self) -> int:
-        """Notes a stream that has begun, and may bring anything; returns its number."""
+    def begin_stream(self) -> int:
+        """Adds a new stream, which may send rows or states; returns its number."""
         number = next(self._numbers)
         self._open.add(number)
         self._silent.add(number)
         return number
 
-    def has_rows(self, number: int) -> None:
-        """Notes that a stream brings rows."""
+    def note_rows(self, number: int) -> None:
+        """Records that a stream sends rows."""
         self._open.add(number)
         self._silent.discard(number)
 
-    def has_state(self, number: int) -> None:
-        """Notes that a stream brings state: if it has no rows, none waits for it."""
+    def note_state(self, number: int) -> None:
+        """Records that a stream sends states: unless it also sends rows, no state waits for it."""
         if number in self._silent:
-            self.over(number)
+            self.end_stream(number)
 
-    def has_read(self, client: str, table: str) -> None:
-        """Notes that a client has read the state: its later states follow from that."""
+    def note_read(self, client: str, table: str) -> None:
+        """Records that a client has read the state, from which its later states follow."""
         self._trusted.add((client, table))
-        self._doubted.discard((client, table))
+        self._untrusted.discard((client, table))
 
     @property
     def size(self) -> int:
-        """Returns how many bytes of state wait."""
-        return sum(held.size for held in self._held)
+        """The size of the states that wait, in bytes."""
+        return sum(pending.size for pending in self._pending)
 
-    def hold(self, client: str, table: str, batch: Any, size: int) -> bool:
-        """Takes a state; it waits for all streams that are open.
+    def hold_back(self, client: str, table: str, batch: Any, size: int) -> bool:
+        """Adds a state, which waits for all open streams.
 
-        Returns False if it may cover rows that were lost, so it must not count.
+        Returns False if the state may cover lost rows, so that it must be dropped.
         """
         if not self._is_trusted(client, table):
             return False
-        self._held.append(Held(table, batch, size, set(self._open)))
+        self._pending.append(PendingState(table, batch, size, set(self._open)))
         return True
 
     def _is_trusted(self, client: str, table: str) -> bool:
         """Returns whether a client has read the state since the last start and the last failure.
 
-        One that has never read it, as far as is known, is trusted if any client has since: Python's
-        SDK reconnects for each call, and Go's after half an hour of silence.
+        An unknown client is trusted if any client has read the state since then, because a known
+        client may have a new connection: the Python SDK reconnects for each call, and the Go SDK
+        after half an idle hour.
         """
         if (client, table) in self._trusted:
             return True
-        if (client, table) in self._doubted:
+        if (client, table) in self._untrusted:
             return False
         return any(read == table for _, read in self._trusted)
 
-    def over(self, number: int, failed: bool = False) -> list[str]:
-        """Notes that a stream has ended; returns the tables of the states that are dropped for it.
+    def end_stream(self, number: int, failed: bool = False) -> list[str]:
+        """Removes a stream that has ended; returns the tables of the states that are dropped.
 
         Args:
-            failed: its rows are not there, so a state that may cover them must not be, either.
+            failed: whether the rows of the stream were lost, so that states that may cover them
+                must be dropped.
         """
-        dropped: list[Held] = []
-        if failed and number in self._open:  # others bring nothing but state
-            self._doubted |= self._trusted
+        dropped: list[PendingState] = []
+        if failed and number in self._open:  # other streams have sent only states
+            self._untrusted |= self._trusted
             self._trusted.clear()
-            dropped = [held for held in self._held if number in held.waits_for]
-            self._held = [held for held in self._held if number not in held.waits_for]
+            dropped = [pending for pending in self._pending if number in pending.waits_for]
+            self._pending = [
+                pending for pending in self._pending if number not in pending.waits_for
+            ]
         self._open.discard(number)
         self._silent.discard(number)
-        for held in self._held:
-            held.waits_for.discard(number)
-        return [held.table for held in dropped]
+        for pending in self._pending:
+            pending.waits_for.discard(number)
+        return [pending.table for pending in dropped]
 
-    def free(self) -> list[Held]:
-        """Takes out the state that waits for nothing any more, in its order."""
-        free = [held for held in self._held if not held.waits_for]
-        self._held = [held for held in self._held if held.waits_for]
-        return free
+    def release(self) -> list[PendingState]:
+        """Removes and returns the states that no longer wait for a stream, in their order."""
+        released = [pending for pending in self._pending if not pending.waits_for]
+        self._pending = [pending for pending in self._pending if pending.waits_for]
+        return released
