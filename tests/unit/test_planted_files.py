@@ -127,7 +127,7 @@ def test_a_renewed_configuration(folder: Path, plant: Callable[[Path], object]) 
             renewed.apply_to({})
     control = {"connectorConfig": {"config": {"token": "t"}}}
     if plant is Path.mkdir:
-        with pytest.raises(TableError, match="cannot be kept"):
+        with pytest.raises(TableError, match="cannot be stored"):
             renewed.store_update(control)
     else:
         assert renewed.store_update(control)  # in its place

@@ -166,6 +166,6 @@ def test_a_sync_that_has_ended_before_its_turn_is_told_so(project: Project) -> N
     assert error is not None
     assert error.startswith("a sync ended before its rows could be appended")
     assert none is None
-    assert [text for text in heard.said if "before its turn" in text] != []
+    assert [text for text in heard.said if "before its rows could be appended" in text] != []
     assert [(outcome.table, outcome.error) for outcome in outcomes] == [("shop.orders", None)]
     assert project.rows("select id from raw.orders") == [(2,)]

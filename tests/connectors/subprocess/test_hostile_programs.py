@@ -270,7 +270,7 @@ def test_a_deep_state_of_a_tap_fails_what_it_covers_only() -> None:
 
 def test_a_deep_state_that_was_stored_is_one_error() -> None:
     mark = {"protocol": "airbyte", "kind": "LEGACY", "shared": True, "number": 1}
-    with pytest.raises(StateError, match="cannot be given back"):
+    with pytest.raises(StateError, match="stored state cannot be read"):
         ConnectorState.from_mark({**mark, "state": _nested(100_000)}, "airbyte", "table api.items")
 
 

@@ -169,7 +169,7 @@ def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path)
     assert (piece.counts.rows, piece.is_last) == (1, False)
     assert piece.state is not None
     assert piece.state.value["stream_state"] == {"n": 1}
-    with pytest.raises(TableError, match="it sent 3 records, and 2 came"):
+    with pytest.raises(TableError, match="the program sent 3 records, and 2 arrived"):
         following()
     delivery.close()
 
@@ -233,16 +233,16 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
     piece = following()
     assert (piece.counts.rows, piece.counts.deletions, piece.by) == (2, 1, (("id",),))
     assert piece.path is not None
-    assert piece.deleted is not None
+    assert piece.deletions_path is not None
     # what comes after a deletion says so
     after = [json.loads(line).get("d") for line in piece.path.read_text().splitlines()]
     assert after == [None, 1]
-    assert json.loads(piece.deleted.read_text()) == {"d": 1, "r": '["id"]', "c0": 1}
+    assert json.loads(piece.deletions_path.read_text()) == {"d": 1, "r": '["id"]', "c0": 1}
     with pytest.raises(LoaderError):
         following()
     delivery.close()
 
-    for wrong, told in (({"colour": 1}, "no such column"), ({"id": "x"}, "cannot hold that")):
+    for wrong, told in (({"colour": 1}, "no such column"), ({"id": "x"}, "cannot store this value")):
         delivery, following = opened(tmp_path, sends(delete(**wrong)), Limits(100), [])
         with pytest.raises(TableError, match=told):
             following()
