@@ -64,7 +64,7 @@ def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipe
 def open_pipeline_with_pushed_tables(
     settings: Settings, spec: Spec | None = None
 ) -> Iterator[Pipeline]:
-    """Opens a pipeline that also includes the tables that `loader serve` has written.
+    """Opens a pipeline that also includes the tables that other programs have pushed.
 
     Raises:
         LoaderError: if there is no source in the spec and none in its lakes.
@@ -125,7 +125,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
-        # The first lake, which is the default of `loader serve`.
+        # The first lake, which is also the default of commands that push tables.
         lakes = [lake.lake for lake in spec.destinations if isinstance(lake, LakeDestination)][:1]
     if not lakes:
         raise SpecError(

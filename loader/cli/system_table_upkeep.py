@@ -102,7 +102,7 @@ def _iterate_tables(pipeline: Pipeline) -> Iterator[SystemTable]:
         order = "table_name asc nulls first, batch asc nulls first"
         yield SystemTable(stores.lake, LEDGER, OF_LEDGER, order)
         yield SystemTable(stores.lake, RECONCILED, OF_RECONCILED)
-        if source.where == PUSHED:  # only `loader serve` writes this table
+        if source.where == PUSHED:  # only commands that push tables write it
             yield SystemTable(stores.lake, STATES, OF_STATES)
         if isinstance(stores.state, LakeState):
             order = "key asc nulls first, version asc nulls first"

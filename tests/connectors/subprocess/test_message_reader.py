@@ -231,7 +231,7 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
     script = sends(*messages, then="sys.exit(1)")
     delivery, following = opened(tmp_path, script, Limits(100), [])
     piece = following()
-    assert (piece.counts.rows, piece.counts.deletions, piece.by) == (2, 1, (("id",),))
+    assert (piece.counts.rows, piece.counts.deletions, piece.deletion_columns) == (2, 1, (("id",),))
     assert piece.path is not None
     assert piece.deletions_path is not None
     # what comes after a deletion says so
@@ -242,7 +242,10 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
         following()
     delivery.close()
 
-    for wrong, told in (({"colour": 1}, "no such column"), ({"id": "x"}, "cannot store this value")):
+    for wrong, told in (
+        ({"colour": 1}, "no such column"),
+        ({"id": "x"}, "cannot store this value"),
+    ):
         delivery, following = opened(tmp_path, sends(delete(**wrong)), Limits(100), [])
         with pytest.raises(TableError, match=told):
             following()
