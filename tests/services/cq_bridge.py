@@ -80,7 +80,7 @@ class Served:
         """Writes a plugin's state."""
         self.destination.Write(iter([inserted(STATE, "orders", value)]), Context(peer=peer))
 
-    def sync(self, peer: str = "") -> None:
+    def read(self, peer: str = "") -> None:
         """Reads the state, as each sync does first."""
         request = plugin_pb2.Read.Request(table=arrow.schema_to_bytes(STATE))
         list(self.destination.Read(request, Context(peer=peer)))
@@ -261,7 +261,7 @@ def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
             ("kinds", [], "full_refresh"),
         )
     ]
-    code = sync(Plugin(checkpoint, error, checkpoint), {}, {"streams": streams}, {})
+    code = sync_tables(Plugin(checkpoint, error, checkpoint), {}, {"streams": streams}, {})
     assert code == 1
     assert len(told(output, "state")) == 1
     ended = [

@@ -275,7 +275,7 @@ def one_table_fails() -> None:
         {"stream": {"name": name}, "sync_mode": "full_refresh"} for name in ("orders", "kinds")
     ]
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert sync(Plugin(*inserts), {}, {"streams": streams}, {}) == 1
+        assert sync_tables(Plugin(*inserts), {}, {"streams": streams}, {}) == 1
     told = [json.loads(line) for line in said.getvalue().splitlines()]
     [error] = [
         m["trace"]["error"]
@@ -481,7 +481,7 @@ def a_stream_has_one_source(server: Server) -> None:
     for more in (insert(encoded(second)), Write.Request(delete=stale)):
         code, text = write(server.client(), insert(encoded(first)), more)
         assert code == grpc.StatusCode.INVALID_ARGUMENT, (code, text)
-        assert "of the source hr, not shop" in text
+        assert "belongs to the source hr, not shop" in text
 
 
 def ten_thousand_tables(server: Server) -> None:

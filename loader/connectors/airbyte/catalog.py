@@ -97,13 +97,13 @@ def _parse_stream(
     key = key_of(stream)
     name = ".".join(part for part in key if part)
     default = stream.get("default_cursor_field") or []
-    own = bool(stream.get("source_defined_cursor"))
+    has_own_cursor = bool(stream.get("source_defined_cursor"))
     cursor = default[0] if len(default) == 1 else None
     schema = stream.get("json_schema") or {}
     fields = schema.get("properties")
     requested = find_cursor(name, fields if isinstance(fields, dict) else ())
     incremental = "incremental" in (stream.get("supported_sync_modes") or ())
-    resumes = incremental and (own or bool(default) or requested is not None)
+    resumes = incremental and (has_own_cursor or bool(default) or requested is not None)
     paths = stream.get("source_defined_primary_key") or []
     flat = [path[0] for path in paths if len(path) == 1]
     return CatalogEntry(
@@ -125,7 +125,7 @@ def configure_catalog(requests: Sequence[Request]) -> dict[str, Any]:
 def _configure_stream(request: Request) -> dict[str, Any]:
     entry: CatalogEntry = request.table.ref.native
     stream = entry.raw
-    own = bool(stream.get("source_defined_cursor"))
+    has_own_cursor = bool(stream.get("source_defined_cursor"))
     default = stream.get("default_cursor_field") or []
     incremental = request.table.progress is Progress.MARK
     requested: dict[str, Any] = {
@@ -134,7 +134,7 @@ def _configure_stream(request: Request) -> dict[str, Any]:
         "destination_sync_mode": "append",
     }
     if incremental:
-        cursor = default if own or request.cursor is None else [request.cursor]
+        cursor = default if has_own_cursor or request.cursor is None else [request.cursor]
         requested["cursor_field"] = cursor or default
     keys = stream.get("source_defined_primary_key") or [[name] for name in request.key]
     if keys:
@@ -165,8 +165,10 @@ def build_state_input(
     restarted = find_streams_behind(states, shared)
     value = _remove_streams(shared, restarted, streams) if restarted else shared.value
     if value is None:
-        named = sorted(key[1] if isinstance(key, tuple) else str(key) for key in restarted)
-        names = ", ".join(named)
+        restarted_names = sorted(
+            key[1] if isinstance(key, tuple) else str(key) for key in restarted
+        )
+        names = ", ".join(restarted_names)
         warn(
             f"{names} starts over, and the connector has one state for all streams: all records "
             "are read again, and records without a primary key are appended again"
@@ -187,7 +189,7 @@ def _remove_streams(
         parts = value.get("stream_states")
         if not isinstance(parts, list) or not parts:
             return None
-        kept = []
+        remaining = []
         known, restarted_by_name = group_by_name(streams), group_by_name(restarted)
         for part in parts:
             key = key_of(part.get("stream_descriptor") or {})
@@ -195,8 +197,8 @@ def _remove_streams(
             if stream is None and key[1] in restarted_by_name:
                 return None
             if (stream or key) not in restarted:
-                kept.append(part)
-        return {**value, "stream_states": kept}
+                remaining.append(part)
+        return {**value, "stream_states": remaining}
     names = {key[1] for key in streams if isinstance(key, tuple)}
     if not value.keys() <= names:
         return None

@@ -161,9 +161,9 @@ class AirbyteMessages:
                 reader.note_begin(key)
         elif trace.get("type") == "ERROR":
             error = _get_object(trace, "error")
-            named = error.get("stream_descriptor")
+            descriptor = error.get("stream_descriptor")
             reader.note_failure(
-                describe_error(error), self._resolve_key(error, reader) if named else None
+                describe_error(error), self._resolve_key(error, reader) if descriptor else None
             )
 
 

@@ -76,7 +76,7 @@ class AirbyteSource(ProgramSource):
                 )
 
     def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
-        known = {
+        states = {
             request.table.ref.native.key: read.states[request.name]
             for request in read.requests
             if request.table.progress is Progress.MARK
@@ -84,7 +84,7 @@ class AirbyteSource(ProgramSource):
         files = self._write_config(read.folder)
         files["catalog"] = write_json(read.folder, "catalog.json", configure_catalog(read.requests))
         state = build_state_input(
-            known, self._streams, lambda text: read.context.warn(self.name, text)
+            states, self._streams, lambda text: read.context.warn(self.name, text)
         )
         if state is not None:
             files["state"] = write_json(read.folder, "state.json", state)

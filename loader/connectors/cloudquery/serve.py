@@ -23,12 +23,12 @@ def refuse_typos(context: click.Context) -> None:
     Raises:
         click.NoSuchOption: with the similar option.
     """
-    known = [name for parameter in context.command.params for name in parameter.opts]
+    options = [name for parameter in context.command.params for name in parameter.opts]
     for word in context.args:
         name = word.partition("=")[0]
-        meant = get_close_matches(name, known, n=1, cutoff=0.8) if name.startswith("--") else []
-        if meant:
-            raise click.NoSuchOption(name, possibilities=meant, ctx=context)
+        matches = get_close_matches(name, options, n=1, cutoff=0.8) if name.startswith("--") else []
+        if matches:
+            raise click.NoSuchOption(name, possibilities=matches, ctx=context)
 
 
 def choose_address(address: str | None, network: str) -> str:

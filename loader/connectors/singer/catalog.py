@@ -98,26 +98,26 @@ def _parse_stream(
     stream: Mapping[str, Any], find_cursor: Callable[[str, Collection[str]], str | None]
 ) -> CatalogEntry:
     name = _message_name(stream)
-    about = _metadata_of(stream)
+    metadata = _metadata_of(stream)
     schema = stream.get("schema") or {}
     fields = schema.get("properties")
     spec_cursor = find_cursor(name, fields if isinstance(fields, dict) else ())
-    valid = about.get("valid-replication-keys") or []
-    cursor = stream.get("replication_key") or about.get("replication-key")
+    valid = metadata.get("valid-replication-keys") or []
+    cursor = stream.get("replication_key") or metadata.get("replication-key")
     cursor = cursor or (valid[0] if len(valid) == 1 else None)
-    method = about.get("forced-replication-method") or stream.get("replication_method")
-    whole = method == "FULL_TABLE" or (method is None and not (cursor or spec_cursor))
+    method = metadata.get("forced-replication-method") or stream.get("replication_method")
+    is_full_table = method == "FULL_TABLE" or (method is None and not (cursor or spec_cursor))
     keys = (
-        about.get("table-key-properties")
+        metadata.get("table-key-properties")
         or stream.get("key_properties")
-        or about.get("view-key-properties")
+        or metadata.get("view-key-properties")
         or []
     )
     return CatalogEntry(
         key=_state_key(stream),
         name=name,
         schema=schema,
-        progress=Progress.WHOLE if whole else Progress.MARK,
+        progress=Progress.WHOLE if is_full_table else Progress.MARK,
         primary_key=tuple(keys),
         cursor=cursor,
         raw=stream,
@@ -144,29 +144,29 @@ def configure_catalog(catalog: Mapping[str, Any], requests: Sequence[Request]) -
 
 
 def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[str, Any]:
-    found = copy.deepcopy(dict(stream))
-    parts = found.get("metadata") or []
-    own = next((p for p in parts if not p.get("breadcrumb")), None)
-    if own is None:
-        own = {"breadcrumb": [], "metadata": {}}
-        parts.append(own)
-    about = own.setdefault("metadata", {})
-    about["selected"] = request is not None
-    found["selected"] = request is not None  # older taps read this field
-    found["metadata"] = parts
+    selected = copy.deepcopy(dict(stream))
+    parts = selected.get("metadata") or []
+    stream_part = next((p for p in parts if not p.get("breadcrumb")), None)
+    if stream_part is None:
+        stream_part = {"breadcrumb": [], "metadata": {}}
+        parts.append(stream_part)
+    metadata = stream_part.setdefault("metadata", {})
+    metadata["selected"] = request is not None
+    selected["selected"] = request is not None  # older taps read this field
+    selected["metadata"] = parts
     if request is None:
-        return found
-    whole = request.table.progress is Progress.WHOLE
-    method = about.get("forced-replication-method") or found.get("replication_method")
-    method = "FULL_TABLE" if whole else method or "INCREMENTAL"
-    about["replication-method"] = found["replication_method"] = method
+        return selected
+    is_full_table = request.table.progress is Progress.WHOLE
+    method = metadata.get("forced-replication-method") or selected.get("replication_method")
+    method = "FULL_TABLE" if is_full_table else method or "INCREMENTAL"
+    metadata["replication-method"] = selected["replication_method"] = method
     if request.cursor is not None and method == "INCREMENTAL":
-        about["replication-key"] = found["replication_key"] = request.cursor
+        metadata["replication-key"] = selected["replication_key"] = request.cursor
     native = request.table.ref.native
     _select_fields(
-        parts, found.get("schema"), {column.name for column in native.columns}, native.skipped
+        parts, selected.get("schema"), {column.name for column in native.columns}, native.skipped
     )
-    return found
+    return selected
 
 
 def _select_fields(
@@ -181,22 +181,22 @@ def _select_fields(
         skipped: the fields that the spec excludes.
     """
     fields = schema.get("properties") if isinstance(schema, dict) else None
-    known = {}
+    parts_by_field = {}
     for part in parts:
         crumb = part.get("breadcrumb") or []
         if len(crumb) == 2 and crumb[0] == "properties":
-            known[crumb[1]] = part
+            parts_by_field[crumb[1]] = part
         elif len(crumb) > 2 and crumb[1] in columns:
-            about = part.setdefault("metadata", {})
-            about["selected"] = about.get("inclusion") != "unsupported"
-    for field in {**(fields if isinstance(fields, dict) else {}), **known}:
-        if field not in known:
-            known[field] = {"breadcrumb": ["properties", field], "metadata": {}}
-            parts.append(known[field])
-        about = known[field].setdefault("metadata", {})
-        if about.get("inclusion") == "unsupported":
+            metadata = part.setdefault("metadata", {})
+            metadata["selected"] = metadata.get("inclusion") != "unsupported"
+    for field in {**(fields if isinstance(fields, dict) else {}), **parts_by_field}:
+        if field not in parts_by_field:
+            parts_by_field[field] = {"breadcrumb": ["properties", field], "metadata": {}}
+            parts.append(parts_by_field[field])
+        metadata = parts_by_field[field].setdefault("metadata", {})
+        if metadata.get("inclusion") == "unsupported":
             continue
         if field in columns:
-            about["selected"] = True
-        elif about.get("inclusion") != "automatic" and skipped:
-            about["selected"] = False
+            metadata["selected"] = True
+        elif metadata.get("inclusion") != "automatic" and skipped:
+            metadata["selected"] = False

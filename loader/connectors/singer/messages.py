@@ -138,13 +138,13 @@ def build_state_input(
         aliases: the streams of the catalog, by all names that the tap may use for them.
         warn: called with a warning if all streams start over for that reason.
     """
-    known = find_oldest_shared([state for state in states.values() if state is not None])
-    if known is None:
+    oldest = find_oldest_shared([state for state in states.values() if state is not None])
+    if oldest is None:
         return None
-    restarted = find_streams_behind(states, known)
+    restarted = find_streams_behind(states, oldest)
     if not restarted:
-        return known.value
-    value = _remove_streams(known.value, restarted, aliases)
+        return oldest.value
+    value = _remove_streams(oldest.value, restarted, aliases)
     if value is None:
         names = ", ".join(sorted(map(str, restarted)))
         warn(
@@ -163,5 +163,6 @@ def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, 
         or not marks.keys() <= aliases.keys()
     ):
         return None
-    kept = {name: mark for name, mark in marks.items() if aliases[name] not in restarted}
-    return {"bookmarks": kept}  # without `currently_syncing`: a tap may skip all streams before it
+    remaining = {name: mark for name, mark in marks.items() if aliases[name] not in restarted}
+    # Without `currently_syncing`, because a tap may skip all streams before it.
+    return {"bookmarks": remaining}

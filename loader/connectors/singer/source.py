@@ -50,12 +50,12 @@ class SingerSource(ProgramSource):
         return entries
 
     def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
-        known = {r.table.ref.native.key: read.states[r.name] for r in read.requests}
+        states = {r.table.ref.native.key: read.states[r.name] for r in read.requests}
         catalog = configure_catalog(self._catalog, read.requests)
         command = [*self._command(read.folder), "--catalog"]
         command.append(str(write_json(read.folder, "catalog.json", catalog)))
         aliases = map_aliases(self._catalog)
-        state = build_state_input(known, aliases, lambda text: read.context.warn(self.name, text))
+        state = build_state_input(states, aliases, lambda text: read.context.warn(self.name, text))
         if state is not None:
             command += ["--state", str(write_json(read.folder, "state.json", state))]
         keys = {request.table.ref.native.key: request.key for request in read.requests}

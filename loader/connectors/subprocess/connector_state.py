@@ -47,12 +47,12 @@ class ConnectorState:
         """The parsed state."""
         return decode(self.text)
 
-    def to_mark(self, after: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    def to_mark(self, previous: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns the state as the mark of a table.
 
         Args:
-            after: the previous mark; returned unchanged if it has the same state, so that nothing
-                is stored.
+            previous: the previous mark; returned unchanged if it has the same state, so that
+                nothing is stored.
         """
         mark: dict[str, Any] = {
             "protocol": self.protocol,
@@ -64,8 +64,8 @@ class ConnectorState:
             mark["state"] = self.text
         else:
             mark["packed"] = base64.b64encode(zlib.compress(self.text.encode(), 6)).decode()
-        same = after is not None and {**after, "number": 0} == {**mark, "number": 0}
-        return after if after is not None and same else mark
+        same = previous is not None and {**previous, "number": 0} == {**mark, "number": 0}
+        return previous if previous is not None and same else mark
 
     @classmethod
     def from_mark(

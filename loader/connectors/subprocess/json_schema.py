@@ -42,9 +42,11 @@ def read_streams(
         try:
             stream.validate_python(each)
         except ValidationError as error:
-            wrong = error.errors(include_url=False, include_input=False)[0]
-            path = ".".join(map(str, wrong["loc"]))
-            problem = ", ".join(filter(None, (f"stream {number}", path))) + f": {wrong['msg']}"
+            first_error = error.errors(include_url=False, include_input=False)[0]
+            path = ".".join(map(str, first_error["loc"]))
+            problem = (
+                ", ".join(filter(None, (f"stream {number}", path))) + f": {first_error['msg']}"
+            )
             break
     if problem is not None:
         raise TableError(
@@ -92,14 +94,14 @@ def build_columns(
     fields = schema.get("properties")
     declared = fields if isinstance(fields, dict) else {}
     spark_types: dict[str, t.DataType] = {}
-    taken: set[str] = {REST_COLUMN}
+    used_names: set[str] = {REST_COLUMN}
     budget = Counter(parts=_MOST_PARTS)
     for name in (*declared, *(name for name in types if name not in declared)):
-        if is_skipped(name, skipped) or not name or _fold_case(name) in taken:
+        if is_skipped(name, skipped) or not name or _fold_case(name) in used_names:
             continue
         if len(name) > LONGEST_NAME and name not in types:
             continue
-        taken.add(_fold_case(name))
+        used_names.add(_fold_case(name))
         spark_types[name] = types.get(name) or parse_type(declared[name], schema, budget)
         if budget["parts"] < 0:
             raise TableError(

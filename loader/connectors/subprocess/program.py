@@ -77,11 +77,11 @@ class Program(Child):
         on_log_line: Callable[[str], None],
     ) -> None:
         # Some connectors treat local time as UTC.
-        known = {**child_environment(), "TZ": "UTC", **environment}
+        variables = {**child_environment(), "TZ": "UTC", **environment}
         self._max_line_bytes = max_line_bytes
         self._name = f"program {Path(command[0]).name}"
         try:
-            super().__init__(command, known, on_log_line, folder=folder, shorten=excerpt)
+            super().__init__(command, variables, on_log_line, folder=folder, shorten=excerpt)
         except StartError as error:
             raise _explain_start(command[0], error) from None
 

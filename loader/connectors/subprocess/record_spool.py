@@ -161,7 +161,7 @@ class RecordSpool:
             TableError: if the record cannot be stored.
             OSError: if the disk is full.
         """
-        line, encoded = self.layout.encode_record(record, after=self._tally.deletions)
+        line, encoded = self.layout.encode_record(record, deletions_before=self._tally.deletions)
         if self._file is None:
             self._file = self._path.open("wb", buffering=1 << 18)
         self._file.write(line)

@@ -189,7 +189,7 @@ class ProgramSnapshot(Snapshot):
         counts, cursor = batch.counts, window.cursor
         mark = window.mark
         if batch.state is not None and table.progress is Progress.MARK:
-            mark = batch.state.to_mark(after=window.mark)
+            mark = batch.state.to_mark(previous=window.mark)
         low = high = clock = None
         nulls = 0
         if cursor is not None:
@@ -260,9 +260,9 @@ class ProgramSnapshot(Snapshot):
             self._reader.close()
 
     def _delete_batch(self, key: Hashable) -> None:
-        before = self._batches.pop(key, None)
-        if before is not None:
-            before.delete_files()
+        batch = self._batches.pop(key, None)
+        if batch is not None:
+            batch.delete_files()
 
     def _layout(self, request: Request) -> RecordLayout:
         native = request.table.ref.native

@@ -288,12 +288,12 @@ class ProgramSource(Source):
         return exact, {name: each for name, each in options if is_wildcard(name)}
 
     def _refuse_window_options(self, options: ProgramTableOptions, where: str) -> None:
-        given = {
+        is_set_by_option = {
             "initial_cursor": options.initial_cursor is not None,
             "lookback": options.lookback is not None,
             "null_cursor: exclude": options.null_cursor == "exclude",
         }
-        for name, is_set in given.items():
+        for name, is_set in is_set_by_option.items():
             if is_set:
                 raise TableError(
                     "the connector decides which records it sends",

@@ -102,12 +102,12 @@ class RecordLayout:
         return t.StructType([*fields, t.StructField(REST_COLUMN, t.StringType())])
 
     def encode_record(
-        self, record: Mapping[str, Any], after: int = 0
+        self, record: Mapping[str, Any], deletions_before: int = 0
     ) -> tuple[bytes, dict[str, Any]]:
         """Returns a record as a line of the spool, and its values by the field names in the line.
 
         Args:
-            after: the number of deletions before the record.
+            deletions_before: the number of deletions before the record.
 
         Raises:
             TableError: if its column cannot store a key exactly, or a text is too long for Spark.
@@ -133,8 +133,8 @@ class RecordLayout:
                 rest[name] = value
         if rest:
             encoded["r"] = to_text(rest)
-        if after:
-            encoded["d"] = after
+        if deletions_before:
+            encoded["d"] = deletions_before
         line = _encode(encoded).encode("ascii") + b"\n"
         if len(line) > _MAX_TEXT_LENGTH:
             self._refuse_long_text(encoded)

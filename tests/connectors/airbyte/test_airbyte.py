@@ -439,7 +439,7 @@ def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
     for command in (("run", "--from", "2025-01-01", "--select", "api.items"), ("reconcile",)):
         ran = program.project.loader(*command)
         assert ran.code == 1
-        assert "cannot be asked for" in " ".join(ran.errors), (command, ran.text)
+        assert "cannot be queried" in " ".join(ran.errors), (command, ran.text)
     assert len(program.calls()) == 1
     ran = program.project.loader("state", "set", "api.items", "2025-01-01")
     assert "resumes from its connector's state" in ran.errors[0]

@@ -62,7 +62,7 @@ def test_a_port_is_chosen_and_said(project: Project) -> None:
 
 def test_a_bridge_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever restarts the loader on failure must see one."""
-    monkeypatch.setattr(bridge_server, "_HEARD", 0.1)
+    monkeypatch.setattr(bridge_server, "_EXIT_SECONDS", 0.1)
     words = [sys.executable, "-c", 'print(\'{"listening": "x:1"}\\n{"state": "s"}\')']
     for ends in (False, True):
         bridge = bridge_server.BridgeServer(Child(words, os.environ, print, takes_input=True))
@@ -223,7 +223,7 @@ def test_a_source_of_the_spec_keeps_its_cursors(project: Project) -> None:
         CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
         [error] = bridge.errors
         assert (error is not None) == refused
-        assert not refused or "and keeps its cursors in the same table" in str(error)
+        assert not refused or "and stores its cursors in the same table" in str(error)
 
 
 def test_what_is_served_is_shown_described_and_kept_small(

@@ -290,7 +290,7 @@ def test_a_state_comes_back_as_it_was() -> None:
         assert ConnectorState.from_mark(mark, "airbyte", "") == state
     assert len(json.dumps(state.to_mark())) < len(large) / 5
     newer = ConnectorState("airbyte", "STREAM", False, 9, text)
-    assert newer.to_mark(after=mark) is mark
+    assert newer.to_mark(previous=mark) is mark
     for wrong in ({**mark, "protocol": "singer"}, {**mark, "packed": "?"}, {"a": 1}):
         with pytest.raises(StateError, match="--full-refresh"):
             ConnectorState.from_mark(wrong, "airbyte", "table a.b")

@@ -47,7 +47,9 @@ def read_tables(stub: Any, names: Sequence[str]) -> list[Any]:
     return [read_schema(each) for each in answer.tables]
 
 
-def sync(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known: Any) -> int:
+def sync_tables(
+    stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known: Any
+) -> int:
     """Syncs tables: sends the records, then the state; returns the exit code."""
     wanted = {each["stream"]["name"]: each["sync_mode"] for each in catalog["streams"]}
     states = StateBackend(known)
@@ -131,7 +133,7 @@ def run_verb(verb: str, options: Mapping[str, str]) -> int:
         elif verb == "check":
             send_message("CONNECTION_STATUS", {"status": "SUCCEEDED"}, "connectionStatus")
         else:
-            return sync(stub, config, catalog, known)
+            return sync_tables(stub, config, catalog, known)
     return 0
 
 

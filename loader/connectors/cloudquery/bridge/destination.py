@@ -172,13 +172,13 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """Sends the current state."""
         self._wait_for_loader(context)
         with refuse_malformed(context):
-            asked = read_schema(request.table)
-            name = read_table_name(asked)
+            schema = read_schema(request.table)
+            name = read_table_name(schema)
             with self._lock:
                 self._barrier.note_read(context.peer(), name)
                 state = self._states.get(name)
                 rows = dict(state.rows) if state else {}
-            answer = arrow.record_to_bytes(build_state_batch(asked, rows))
+            answer = arrow.record_to_bytes(build_state_batch(schema, rows))
         with self._idle.bound_wait(context):
             yield plugin_pb2.Read.Response(record=answer)
 
@@ -335,8 +335,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     "a version in the plugin's state has more than 63 bits, which the lake cannot "
                     "store",
                 )
-            kept = self._barrier.hold_back(context.peer(), table, batch, measure_batch(batch))
-        if not kept:
+            is_held = self._barrier.hold_back(context.peer(), table, batch, measure_batch(batch))
+        if not is_held:
             send_to_loader({"dropped": table})
         self._publish_states()
 

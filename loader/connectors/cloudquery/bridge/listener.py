@@ -58,7 +58,7 @@ def bind(path: str) -> socket.socket | None:
         if stat.S_ISSOCK(os.lstat(path).st_mode):  # left by a server that was killed
             os.unlink(path)
     result = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)  # creates the socket with mode 0600
+    old_mask = os.umask(0o177)  # creates the socket with mode 0600
     try:
         result.bind(path)
         result.listen()
@@ -66,7 +66,7 @@ def bind(path: str) -> socket.socket | None:
         result.close()
         raise
     finally:
-        os.umask(before)
+        os.umask(old_mask)
     return result
 
 
@@ -157,10 +157,10 @@ def _is_free(address: str) -> bool:
     if port == "0":
         return True
     try:
-        known = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)
     except OSError:
         return False
-    for family, kind, protocol, _, target in known:
+    for family, kind, protocol, _, target in addresses:
         with suppress(OSError), socket.socket(family, kind, protocol) as probe:
             probe.settimeout(1)
             if probe.connect_ex(target) == 0:

@@ -38,28 +38,28 @@ def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     A table with an incremental parent is incremental, too, even if the plugin declares otherwise:
     it receives only the rows that depend on new rows of the parent.
     """
-    known = {read_table_name(schema): schema for schema in schemas}
-    found = []
+    schemas_by_name = {read_table_name(schema): schema for schema in schemas}
+    result = []
     for schema in schemas:
-        ancestors_ = _list_ancestors(schema, known)
+        ancestor_schemas = _list_ancestors(schema, schemas_by_name)
         incremental = any(
-            _metadata_of(one).get(_INCREMENTAL) == _TRUE for one in (schema, *ancestors_)
+            _metadata_of(item).get(_INCREMENTAL) == _TRUE for item in (schema, *ancestor_schemas)
         )
-        ancestors = [read_table_name(one) for one in ancestors_]
-        found.append({**build_stream(schema, incremental), ANCESTORS: ancestors})
-    return found
+        ancestors = [read_table_name(item) for item in ancestor_schemas]
+        result.append({**build_stream(schema, incremental), ANCESTORS: ancestors})
+    return result
 
 
-def _list_ancestors(schema: pa.Schema, known: Mapping[str, pa.Schema]) -> list[pa.Schema]:
+def _list_ancestors(schema: pa.Schema, schemas_by_name: Mapping[str, pa.Schema]) -> list[pa.Schema]:
     """Returns the schemas of all ancestors of a table: its parent, grandparent and so on."""
-    found: list[pa.Schema] = []
+    result: list[pa.Schema] = []
     seen = {read_table_name(schema)}
-    parent = known.get(_metadata_of(schema).get(_PARENT, b"").decode())
+    parent = schemas_by_name.get(_metadata_of(schema).get(_PARENT, b"").decode())
     while parent is not None and read_table_name(parent) not in seen:
-        found.append(parent)
+        result.append(parent)
         seen.add(read_table_name(parent))
-        parent = known.get(_metadata_of(parent).get(_PARENT, b"").decode())
-    return found
+        parent = schemas_by_name.get(_metadata_of(parent).get(_PARENT, b"").decode())
+    return result
 
 
 def _metadata_of(schema: pa.Schema) -> Mapping[bytes, bytes]:
@@ -72,13 +72,13 @@ def build_stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]
     Args:
         incremental: whether the table resumes from a state.
     """
-    about = _metadata_of(schema)
+    metadata = _metadata_of(schema)
     marked = [field for field in schema if _is_true(field, _INCREMENTAL)]
     return {
         "name": read_table_name(schema),
         "json_schema": {
             "type": "object",
-            "description": about.get(_DESCRIPTION, b"").decode(),
+            "description": metadata.get(_DESCRIPTION, b"").decode(),
             "properties": {field.name: _json_schema_of(field) for field in schema},
         },
         "supported_sync_modes": ["full_refresh", *(["incremental"] if incremental else [])],
@@ -123,8 +123,8 @@ def _is_true(field: pa.Field, name: bytes) -> bool:
 
 
 def _extension_of(field: pa.Field) -> str:
-    named = (field.metadata or {}).get(_EXTENSION, b"").decode()
-    return named or str(getattr(field.type, "extension_name", ""))
+    extension = (field.metadata or {}).get(_EXTENSION, b"").decode()
+    return extension or str(getattr(field.type, "extension_name", ""))
 
 
 def _json_schema_of(field: pa.Field) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def _json_schema_of(field: pa.Field) -> dict[str, Any]:
     if pa.types.is_floating(kind):
         return {"type": "number"}
     if pa.types.is_decimal(kind):
-        whole = kind.scale == 0
-        return {"type": "number", "airbyte_type": "big_integer" if whole else "big_number"}
+        is_integer = kind.scale == 0
+        return {"type": "number", "airbyte_type": "big_integer" if is_integer else "big_number"}
     if pa.types.is_date(kind):
         return {"type": "string", "format": "date"}
     if pa.types.is_timestamp(kind):
@@ -159,20 +159,20 @@ def _json_schema_of(field: pa.Field) -> dict[str, Any]:
 
 def _make_converter(field: pa.Field) -> Callable[[Any], Any]:
     """Returns a function that converts a column's Python values to JSON values."""
-    named = _extension_of(field)
-    if named == "json":
+    extension = _extension_of(field)
+    if extension == "json":
         return _parse_json
-    if named == "uuid":
+    if extension == "uuid":
         return lambda value: str(value if isinstance(value, uuid.UUID) else uuid.UUID(bytes=value))
-    if named == "mac":
+    if extension == "mac":
         return lambda value: value.hex(":")
     kind = field.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         inner = _nullable_converter(kind.value_field)
-        return lambda value: [inner(one) for one in value]
+        return lambda value: [inner(item) for item in value]
     if pa.types.is_struct(kind):
         parts = {part.name: _nullable_converter(part) for part in kind.fields}
-        return lambda value: {name: parts[name](one) for name, one in value.items()}
+        return lambda value: {name: parts[name](item) for name, item in value.items()}
     if pa.types.is_map(kind):
         of_key, of_item = _nullable_converter(kind.key_field), _nullable_converter(kind.item_field)
         return lambda value: [[of_key(key), of_item(item)] for key, item in value]
@@ -190,18 +190,19 @@ def _parse_json(value: Any) -> Any:
 
     def number(text: str) -> float:
         nonlocal rounded
-        found = float(text)
+        result = float(text)
         rounded = rounded or not (
-            repr(found) == text or (math.isfinite(found) and Decimal(repr(found)) == Decimal(text))
+            repr(result) == text
+            or (math.isfinite(result) and Decimal(repr(result)) == Decimal(text))
         )
-        return found
+        return result
 
     try:
-        found = json.loads(value, parse_float=number)
+        result = json.loads(value, parse_float=number)
     except (ValueError, InvalidOperation, RecursionError):
         return to_json_value(value)
     if not rounded:
-        return found
+        return result
     return value.decode() if isinstance(value, bytes) else value
 
 

@@ -92,10 +92,10 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
         """Sends the state in the requested columns."""
         with refuse_malformed(context):
-            asked = read_schema(request.table)
-            self._check_name(asked, context)
+            schema = read_schema(request.table)
+            self._check_name(schema, context)
             with self._lock:
-                batch = build_state_batch(asked, self._state.rows)
+                batch = build_state_batch(schema, self._state.rows)
         yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(batch))
 
     def _check_name(self, schema: pa.Schema, context: Any) -> None:
@@ -151,11 +151,13 @@ class PluginState:
         used: dict[str, list[Any]] = {}
         for row in batch.to_pylist():
             key, value = row["key"], row["value"]
-            old, before = self.rows.get(key, ("", -1))
+            old, version_before = self.rows.get(key, ("", -1))
             # The Python SDK sends no versions.
-            version = row["version"] if "version" in names else before + 1
-            if version is None or version >= before:
-                self.size += _row_size(key, value) - (_row_size(key, old) if before >= 0 else 0)
+            version = row["version"] if "version" in names else version_before + 1
+            if version is None or version >= version_before:
+                self.size += _row_size(key, value) - (
+                    _row_size(key, old) if version_before >= 0 else 0
+                )
                 self.rows[key] = (value, version or 0)
                 used[key] = [value, version or 0]
         return used
@@ -206,7 +208,7 @@ def has_large_version(batch: pa.RecordBatch) -> bool:
     return any((version or 0) > _MAX_VERSION for version in batch.column("version").to_pylist())
 
 
-def build_state_batch(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
+def build_state_batch(schema: pa.Schema, rows: Rows) -> pa.RecordBatch:
     """Returns state rows in the requested columns, which a plugin reads by position.
 
     Raises:
@@ -222,11 +224,11 @@ def build_state_batch(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
             pa.array(
                 columns.get(field.name, [None] * len(rows)), _TYPES.get(field.name, field.type)
             )
-            for field in asked
+            for field in schema
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=asked)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        raise build_malformed_error(error, read_table_name(asked)) from None
+        raise build_malformed_error(error, read_table_name(schema)) from None
 
 
 class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
