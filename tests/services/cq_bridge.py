@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2
+from connectors.cloudquery.bridge.__main__ import sync_tables
 from connectors.cloudquery.bridge.destination import Destination
 from connectors.cloudquery.bridge.records import convert_records
 
