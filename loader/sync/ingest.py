@@ -231,7 +231,7 @@ class Ingest:
         yield from locked
 
     def _record_pushed(self, pipeline: Pipeline, source: str, table: PushedTable) -> None:
-        """Records that a table is pushed; errors are warnings, because its rows are published."""
+        """Records that a table is pushed; only warns on errors, as its rows are published."""
         name = f"{source}.{in_the_lake(table.name)}"
         try:
             record_pushed(self._lake, table)

@@ -186,7 +186,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Returns a raw table's sources and their shapes; a source that does not share has None."""
+    """Returns the shapes of a raw table's sources; None for a source that does not share it."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources

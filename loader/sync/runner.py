@@ -398,7 +398,7 @@ class LeaseTurn(Lease):
         self._shared.lease.confirm()
 
     def release(self) -> None:
-        """Ends this use, and the lease after the last use; a second call does nothing."""
+        """Ends this use of the lease, and releases it after the last use; may be called twice."""
         if self._is_acquired:
             self._is_acquired = False
             self._shared.busy.release()

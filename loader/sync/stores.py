@@ -94,5 +94,5 @@ def load_progress(plans: Sequence[TablePlan], stores: Stores) -> StoredProgress:
 
 
 def list_state_keys(plan: TablePlan) -> list[str]:
-    """Returns the possible keys of a table's state: its source may have been renamed."""
+    """Returns the keys of a table's state under the current and former names of its source."""
     return [f"{name}.{plan.lake_table}" for name in plan.names]
