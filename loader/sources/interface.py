@@ -447,10 +447,19 @@ class Snapshot(ABC):
         """
         from loader.sources.contents import ReadContents
 
-        def read(wanted: Window) -> DataFrame:
-            return self.read(spark, table, wanted, self.bounds(table, wanted))
+        def read(part: Window) -> DataFrame:
+            return self.read(spark, table, part, self._find_contents_bounds(table, part, window))
 
         return ReadContents(read, table.schema, key, window, unique)
+
+    def _find_contents_bounds(self, table: SourceTable, part: Window, window: Window) -> Bounds:
+        """Returns the bounds of a window that :meth:`contents` reads.
+
+        Args:
+            part: the window to read: the window of :meth:`contents`, or all rows.
+            window: the window of :meth:`contents`.
+        """
+        return self.bounds(table, part)
 
 
 def parse_bound(

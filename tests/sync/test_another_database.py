@@ -155,7 +155,7 @@ def test_a_view_is_told_from_one_of_another_database(
         ran = project.loader("run")
         for name in ("by_time", "kept"):
             assert ran.table(f"shop.{name}")["appended"] == 6
-            told = f"shop.{name}: this is not the database of the last sync: all its rows are read"
+            told = f"shop.{name}: the database has been replaced since the last sync: all its rows"
             assert any(told in w for w in ran.warnings)
         [refused] = ran.errors
         assert "table shop.by_number: this is not the database of the last sync" in refused
@@ -229,7 +229,7 @@ def test_mariadb_tells_a_view_of_another_database(
         project.jdbc(other, ["v"], table_options=options)
         ran = project.run()
         assert ran.table("shop.v")["appended"] == 3
-        assert any("the view is another one than at the last sync" in w for w in ran.warnings)
+        assert any("the view or its server was replaced since the last sync" in w for w in ran.warnings)
         assert project.run().table("shop.v")["status"] == "nothing new"
 
 

@@ -204,7 +204,7 @@ def test_each_bad_table_says_why_and_the_others_go_on(
         "Remove it: string cursors do not support a lookback",
         "table shop.ranges, partition_column: there is no column 'iid'. Did you mean `id`? "
         "Its columns: id, c, name",
-        "table shop.range_text, partition_column: the column 'name' of type string cannot be cut "
+        "table shop.range_text, partition_column: the column 'name' of type string cannot be split "
         "into ranges. Choose a number, date or timestamp column, or remove partition_column",
         "table shop.unsorted: function min(jsonb) does not exist. "
         "Choose a cursor_field of a type that the database can order",

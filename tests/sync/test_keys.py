@@ -64,8 +64,8 @@ def test_a_key_does_not_hold_for_child_tables(
     project.jdbc(postgres_database, ["parent"], table_options=options)
     ran = project.loader("run")
     lacks = (
-        "(id may be in its child tables again (INHERITS); name it in primary_key if something "
-        "else keeps it unique, or read each table by itself)"
+        "(child tables (INHERITS) may repeat values of id; if they do not, set primary_key, "
+        "otherwise read each table separately)"
     )
     assert ran.warnings == [f"shop.parent: no primary key: a snapshot needs one {lacks}"]
     assert ran.table("shop.parent")["appended"] == 2

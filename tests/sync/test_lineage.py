@@ -97,7 +97,7 @@ def test_a_table_that_was_put_in_anothers_place_is_read(
         "alter table parts rename to parts_gone",
         "alter table parts_next rename to parts",
     )
-    assert _run(project, "another table has taken its name") == [3] * len(CURSORS)
+    assert _run(project, "the table was replaced") == [3] * len(CURSORS)
     newest = [(1, "new"), (2, "new"), (3, "new"), (9, "only there")]
     assert _notes(project) == [newest] * len(CURSORS)
     _run(project)
@@ -128,7 +128,7 @@ def test_a_copy_of_the_database_that_took_its_place_is_read(
         f"alter database {name} rename to {name}_old", f"alter database {copy} rename to {name}"
     )
     try:
-        _run(project, "another table has taken its name")
+        _run(project, "the table was replaced")
         newest = [(1, "old"), (2, "migrated"), (3, "old"), (9, "only there")]
         assert _notes(project) == [newest] * len(CURSORS)
         _run(project)
@@ -167,7 +167,7 @@ def test_columns_that_change_places_between_two_runs_are_read_again(
     assert project.run().warnings == []
     for table, (_, changes) in tables.items():
         postgres_database.execute(*(f"alter table {table} {change}" for change in changes))
-    told = [w for w in project.run().warnings if "columns have changed places" in w]
+    told = [w for w in project.run().warnings if "columns were renamed or recreated" in w]
     for table in tables:
         assert [w for w in told if table in w], (table, told)
         newest = (

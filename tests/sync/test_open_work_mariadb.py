@@ -203,7 +203,7 @@ def test_a_copy_of_the_transactions_that_is_never_renewed_is_not_believed(
         stop.set()
         for monitor in monitors:
             monitor.join()
-    assert "innodb_trx does not show what is open now: rows that commit late" in note
+    assert "innodb_trx does not show the current transactions: rows that commit late" in note
     assert not project.run().warnings
 
 

@@ -86,8 +86,8 @@ def test_types_that_do_not_grow_are_no_cursors(
     mariadb_database.execute(*(f"create table {n} (id int, c {kinds[n]})" for n in kinds))
     options = {name: {"cursor_field": "c"} for name in kinds}
     project.jdbc(mariadb_database, list(kinds), table_options=options)
-    why = "which the database compares by its text, not in its own order. Choose another column, or"
-    anew = "c is a {}, a time of day, which starts over every day. Choose another column"
+    why = "which compares by text but sorts by position. Choose another column, or"
+    anew = "c is a {}, a time of day, which repeats every day. Choose another column"
     e, s, t = sorted(project.loader("run").errors)
     assert f"shop.e, cursor_field: c is a ENUM, {why}" in e
     assert f"shop.s, cursor_field: c is a SET, {why}" in s

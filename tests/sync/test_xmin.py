@@ -96,8 +96,8 @@ def test_what_cannot_be_is_refused(project: Project, parts: Database) -> None:
     ran = project.loader("run")
     assert ran.code == 1
     assert sorted(ran.errors) == [
-        "table shop.parts, cursor_field: the cursor xmin knows which transactions were in flight, "
-        "and takes no lookback. Remove the lookback",
+        "table shop.parts, cursor_field: the cursor xmin finds late rows without a lookback. "
+        "Remove the lookback",
         "table shop.v, cursor_field: views and foreign tables do not record which transaction "
         "wrote a row. Choose a column, or read the tables behind it",
     ]

@@ -1,4 +1,4 @@
-"""The connector `jdbc`: any database with a driver; finds late rows if it can see open work."""
+"""The connector `jdbc`, which reads tables of any database with a JDBC driver."""
 
 from loader.sources.jdbc.source import JdbcSource
 

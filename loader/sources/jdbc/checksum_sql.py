@@ -1,9 +1,8 @@
-"""Checksums and digests of rows that the database itself computes.
+"""Checksums and digests that the database computes, in SQL for PostgreSQL, MariaDB and MySQL.
 
-For `loader reconcile`: the texts, hashes and sums of :mod:`loader.sources.checksum` in SQL, for
-PostgreSQL and MySQL, and a table's contents by key, made of them
-(`tests/reconcile/test_checksum.py` compares them with Spark's, value by value). For the boundary of
-a window: a digest of its rows.
+`loader reconcile` compares checksums: the texts, hashes and sums here equal those that
+:mod:`loader.sources.checksum` computes in Spark (`tests/reconcile/test_checksum.py` compares them
+value by value). A sync uses a digest to detect whether the rows of a window have changed.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _ARGUMENTS = 50  # PostgreSQL's functions take 100 arguments at most
 
 
 class Checksum(ABC):
-    """The SQL expressions; one class for each kind of database that has md5.
+    """Builds SQL for checksums; one subclass for each kind of database that has md5.
 
     Args:
-        dialect: how the database quotes.
+        dialect: quotes names and texts.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -46,15 +45,20 @@ class Checksum(ABC):
 
     @abstractmethod
     def types(self, space: str, table: str) -> str:
-        """Returns SQL that lists a table's columns: name, the database's type name, its kind."""
+        """Returns a query for the columns of a table: name, type name, and kind of type."""
 
     @abstractmethod
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
-        """Returns the form of a column of that type; None if it cannot be compared."""
+        """Returns the text form for a column of a type; None if checksums cannot include it.
+
+        Args:
+            type_, kind: the type name and kind of type, from the query of :meth:`types`.
+            data_type: the type that Spark reads the column as.
+        """
 
     @abstractmethod
     def text(self, part: HashedColumn, column: str) -> str:
-        """Returns SQL for a column's text; null if the value is null.
+        """Returns SQL for the text of a value; null if the value is null.
 
         Args:
             column: SQL for the value.
@@ -62,7 +66,7 @@ class Checksum(ABC):
 
     @abstractmethod
     def hash(self, texts: Sequence[str]) -> str:
-        """Returns SQL for the md5 of texts."""
+        """Returns SQL for the md5 of several texts."""
 
     @abstractmethod
     def number(self, md5: str) -> str:
@@ -70,7 +74,7 @@ class Checksum(ABC):
 
     @abstractmethod
     def total(self, number: str) -> str:
-        """Returns SQL for the sum of numbers, as text."""
+        """Returns SQL for the sum of numbers, as a text."""
 
 
 class PostgreSQLChecksum(Checksum):
@@ -93,7 +97,7 @@ class PostgreSQLChecksum(Checksum):
     }
 
     def types(self, space: str, table: str) -> str:
-        # The values of a domain are those of its base type.
+        # A domain is treated as its base type.
         return f"""
             select
                 a.attname,
@@ -111,8 +115,8 @@ class PostgreSQLChecksum(Checksum):
             """
 
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
-        found = TextFormat.TEXT if kind == "e" else self._FORMS.get(type_)
-        return _match_form(found, data_type)
+        form = TextFormat.TEXT if kind == "e" else self._FORMS.get(type_)  # "e": an enum
+        return _match_form(form, data_type)
 
     def text(self, part: HashedColumn, column: str) -> str:
         if part.form is TextFormat.DECIMAL:
@@ -123,7 +127,7 @@ class PostgreSQLChecksum(Checksum):
             days = f"({column} - date '1970-01-01')::text"
             return f"case when isfinite({column}) then {days} else ({column})::text end"
         if part.form is TextFormat.TIMESTAMP:
-            # Takes whole seconds: versions before 14 extract floating point numbers.
+            # Casts only whole seconds: before version 14, extract returns a floating point number.
             seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
             micros = f"{seconds} * 1000000 + extract(microseconds from {column})::bigint % 1000000"
             return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
@@ -179,16 +183,14 @@ class MySQLChecksum(Checksum):
             """
 
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
-        found = self._FORMS.get(type_)
-        if found is TextFormat.INTEGER and isinstance(data_type, t.BooleanType):
-            found = (
-                TextFormat.BOOLEAN
-            )  # tinyint(1) or bit(1), if the driver reports them as booleans
+        form = self._FORMS.get(type_)
+        if form is TextFormat.INTEGER and isinstance(data_type, t.BooleanType):
+            form = TextFormat.BOOLEAN  # tinyint(1) or bit(1) that the driver reports as boolean
         elif type_ == "bit" and isinstance(data_type, t.StringType):
-            found = TextFormat.TEXT
-        elif found is TextFormat.INTEGER and isinstance(data_type, t.DecimalType):
-            found = TextFormat.DECIMAL  # bigint unsigned
-        return _match_form(found, data_type)
+            form = TextFormat.TEXT
+        elif form is TextFormat.INTEGER and isinstance(data_type, t.DecimalType):
+            form = TextFormat.DECIMAL  # bigint unsigned
+        return _match_form(form, data_type)
 
     def text(self, part: HashedColumn, column: str) -> str:
         if part.form is TextFormat.DECIMAL:
@@ -221,14 +223,14 @@ class MySQLChecksum(Checksum):
 
 
 def choose_checksum(dialect: Dialect) -> Checksum | None:
-    """Returns the expressions for a database; None if it has no md5."""
+    """Returns the SQL of checksums for a kind of database; None if it has no md5."""
     if isinstance(dialect, PostgreSQL):
         return PostgreSQLChecksum(dialect)
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 
 def _match_form(form: TextFormat | None, data_type: t.DataType) -> TextFormat | None:
-    """Returns the form if it fits the type that Spark reads the column as, otherwise None."""
+    """Returns the form if it is also the form of the type in Spark, otherwise None."""
     return form if form is text_format(data_type) else None
 
 
@@ -238,18 +240,22 @@ Judge = Callable[[str], object]
 
 
 class JdbcContents(Contents):
-    """Contents of a table in PostgreSQL, MariaDB or MySQL that has each key once.
+    """The contents of a table with unique keys in PostgreSQL, MariaDB or MySQL.
 
-    The database sends only the sums of buckets, and the hashes of the buckets that differ.
+    The database computes the sums and hashes, so it sends rows only where they differ.
 
     Args:
-        checksum: the database's expressions.
-        relation: the table, quoted.
-        wanted: an SQL condition for the rows that the spec asks for; empty if it asks for all.
-        columns: SQL for the columns, by their names in Spark.
-        query: reads the rows of a query in Spark.
-        read: reads the table's rows for a where clause, with an expression as KEY.
-        judge: refuses the rows of a where clause that the lake cannot hold.
+        checksum: the SQL of checksums.
+        relation: the qualified and quoted name of the table.
+        wanted: an SQL condition for the rows that the spec loads; empty if it loads all rows.
+        columns: SQL for each column, by its name in Spark.
+        key: the columns of the key.
+        parts: the columns that a row's checksum covers.
+        left_out: the columns that it does not cover, as ``name (type)``.
+        query: runs a query in Spark.
+        read: reads the rows that match a WHERE clause, with an SQL expression as KEY.
+        judge: raises a TableError if rows that match a WHERE clause have values that the lake
+            cannot store exactly.
     """
 
     def __init__(
@@ -317,7 +323,7 @@ class JdbcContents(Contents):
 
     def _holds(self, share: KeySelection) -> str:
         if share.keys is not None:
-            # We made these hexadecimal digits, so they need no escape.
+            # The hashes consist of hexadecimal digits, so they need no escaping.
             return f"{self._hash(self.key)} in ({', '.join(map(repr, share.keys))})"
         if share.buckets is None:
             return ""
@@ -327,22 +333,22 @@ class JdbcContents(Contents):
 def list_comparable(
     checksum: Checksum, connection: Connection, table: SourceTable
 ) -> tuple[list[HashedColumn], list[str]]:
-    """Returns the columns that can be compared, and those that cannot, as ``name (type)``.
+    """Returns the columns that checksums cover, and the other columns as ``name (type)``.
 
     Args:
-        connection: for the database's own names of the types.
+        connection: the connection that reads the types of the columns.
     """
     native: NativeColumns = table.ref.native
     space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""
-    own = {
+    types = {
         name: (type_ or "", kind or "")
         for name, type_, kind in connection.rows(checksum.types(space, native.table))
     }
     parts, left_out = [], []
     for index, (name, column) in enumerate(zip(native.columns, table.schema.fields, strict=True)):
         if native.writers and name == XMIN:
-            continue  # who wrote a row is not part of its contents
-        type_, kind = own.get(name, ("", ""))
+            continue  # the transaction that wrote a row is not part of its contents
+        type_, kind = types.get(name, ("", ""))
         form = checksum.form(type_, kind, column.dataType)
         if index in native.as_texts and isinstance(column.dataType, StringType):
             form = TextFormat.TEXT
@@ -354,15 +360,15 @@ def list_comparable(
 
 
 def _join_conditions(*conditions: str) -> str:
-    given = [f"({condition})" for condition in conditions if condition]
-    return f" where {' and '.join(given)}" if given else ""
+    nonempty = [f"({condition})" for condition in conditions if condition]
+    return f" where {' and '.join(nonempty)}" if nonempty else ""
 
 
 MANY = 1_000_000
-"""Of more rows than this no digest is made: their hashes would take the database 32 MB and more."""
+"""The maximum number of rows in a digest: their hashes take 32 MB of memory in the database."""
 
 _SCANNED = 64 * 1024 * 1024
-"""A table of more bytes is not scanned for this: only if an index leads to the rows."""
+"""The maximum bytes of a table that is scanned for a digest; larger tables need an index."""
 
 
 def read_digest(
@@ -374,23 +380,23 @@ def read_digest(
     rows: int | None,
     indexed: bool,
 ) -> Digest | None:
-    """Returns a digest of rows; None if they are many, or expensive to find.
+    """Returns a digest of rows; None if there are too many, or finding them needs a large scan.
 
-    None, too, if some are in another server: a foreign partition has snapshots of its own. The
-    text of a row tells null from an empty text, and where each column ends.
+    Also None if a partition is a foreign table, which is not part of the snapshot.
 
     Args:
-        relation: the table's qualified and quoted name.
-        columns: SQL for each column, as the database has it.
-        where: which rows, with the word itself; empty for all.
-        rows: how many they are; None if that is not known.
-        indexed: whether an index leads to them.
+        relation: the qualified and quoted name of the table.
+        columns: SQL for the stored value of each column.
+        where: a WHERE clause; empty for all rows.
+        rows: the number of rows; None if unknown.
+        indexed: whether an index finds the rows.
     """
     allowed = "" if indexed else f" and size <= {_SCANNED}"
     counted = f"(select count(*) from {relation}{where})" if rows is None else str(rows)
+    # The text of a row distinguishes null from an empty text, and shows where each column ends.
     hashed = f"select md5(row({', '.join(columns)})::text) as hash from {relation}{where}"
-    # Each step is taken only if the one before allows it: `offset 0` keeps them apart. The rows are
-    # not limited to so many: with a limit, a table may be scanned instead of its index.
+    # `offset 0` keeps the planner from merging the subqueries, so that each runs only if the inner
+    # one allows it. A `limit` is not used: with it, the planner may prefer a scan to the index.
     [(count, text)] = connection.texts(
         f"""
         select
@@ -416,7 +422,7 @@ def read_digest(
 
 
 def _select_parts(relation: str) -> str:
-    """Returns SQL for the number of foreign tables among a table's parts, and for their bytes."""
+    """Returns SQL for the number of foreign tables among partitions, and for the table's bytes."""
     return f"""
         with recursive parts (oid) as (
             select {relation}::regclass::oid

@@ -1,4 +1,4 @@
-"""SQL for a table's columns: as the database has them, and as they are loaded."""
+"""SQL for the columns of a table and for the rows of a window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType
 from loader.error_report import one_error
 from loader.errors import TableError
 from loader.rows.cursor import CursorType
-from loader.sources.interface import CursorField, SourceTable
+from loader.sources.interface import Bounds, CursorField, SourceTable, Window
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.lossy_values import LossyValue
@@ -18,11 +18,11 @@ from loader.sources.jdbc.postgresql.continuity import TransactionMark
 
 
 class ColumnSql:
-    """The columns of a database's tables; the base of a snapshot.
+    """Builds SQL for the columns of a database's tables; the base class of a snapshot.
 
     Args:
         source: the database.
-        transactions: those of PostgreSQL's snapshot; None for other databases.
+        transactions: the transactions of the PostgreSQL snapshot; None for other databases.
     """
 
     def __init__(self, source: Database, transactions: TransactionMark | None) -> None:
@@ -31,9 +31,9 @@ class ColumnSql:
         self.transactions = transactions
 
     def alias(self, native: NativeColumns, index: int) -> str:
-        """Returns a column's name in the subquery that Spark reads.
+        """Returns the quoted name of a column in the subquery that Spark reads.
 
-        Replaces a name that contains quotes: Spark does not double them when it quotes a name.
+        A name with quotes is replaced, because Spark does not escape quotes in names.
         """
         return self.dialect.quote(self._alias_name(native, index))
 
@@ -42,14 +42,15 @@ class ColumnSql:
         return f"strandline_{index}" if self.dialect.quote_character in name else name
 
     def _instants(self, table: SourceTable) -> list[str]:
-        """Returns the columns of the subquery that are points in time; none where names clash.
+        """Returns the names of the instants among the columns of the subquery.
 
-        Spark would read them as times without a zone, and convert each twice.
+        Otherwise Spark would read them as times without a zone, and convert each value twice. Empty
+        if names differ only in case, because Spark cannot address such columns by name.
         """
         native = table.ref.native
         names = [self._alias_name(native, i) for i in range(len(native.columns))]
         if len({name.lower() for name in names}) < len(names):
-            return []  # Spark has no way to name one of them
+            return []
         return [
             names[i]
             for i, field in enumerate(table.schema.fields)
@@ -57,7 +58,11 @@ class ColumnSql:
         ]
 
     def _list_expressions(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
-        """Returns SQL for each column as it is loaded; a cursor stays as its index has it."""
+        """Returns SQL for the loaded value of each column.
+
+        Args:
+            cursor: the cursor of the window; lossy values that it may contain are not converted.
+        """
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
         if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
@@ -71,9 +76,10 @@ class ColumnSql:
         return columns
 
     def _list_sums(self, table: SourceTable) -> list[str]:
-        """Returns SQL for each column as the database sums it up: as it is loaded.
+        """Returns SQL for the value of each column of which the database computes a checksum.
 
-        A number or time that comes as a text, and has the type that the spec says, is itself.
+        This is the loaded value, except for columns that the database sends as texts and Spark
+        casts: for these it is the stored value.
         """
         columns, native = self._list_expressions(table), table.ref.native
         for index in native.as_texts:
@@ -82,25 +88,25 @@ class ColumnSql:
         return columns
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor; their text has all digits."""
+        """Returns SQL for the lowest and the highest cursor, with all digits."""
         column = self.column(table, cursor.name)
         ends = [f"min({column})", f"max({column})"]
         if cursor.type is CursorType.DOUBLE:
             return [self.dialect.double(end) for end in ends]
         if cursor.type.is_time:
             return [self.dialect.time(end) for end in ends]
-        if cursor.type is CursorType.STRING:  # a char(n) without its padding, as raw has it
+        if cursor.type is CursorType.STRING:  # removes the padding of a char(n)
             index = table.schema.names.index(cursor.name)
             shown = dict(table.ref.native.shown).get(index, "{}")
             return [shown.replace("{}", end) for end in ends]
         return ends
 
     def column(self, table: SourceTable, name: str) -> str:
-        """Returns SQL for a column, as the database has it."""
+        """Returns SQL for the stored value of a column."""
         return self._expression(table.ref.native, table.schema.names.index(name))
 
     def _list_sizes(self, table: SourceTable) -> list[str]:
-        """Returns SQL for the bytes of each column whose values may be long, as PostgreSQL's."""
+        """Returns SQL for PostgreSQL that computes the bytes of each column with long values."""
         return [
             f"coalesce(octet_length(cast({column} as text)), 0)"
             for column, field in zip(
@@ -117,7 +123,7 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the columns that may hold values that the lake cannot."""
+        """Returns the checks for values that the lake cannot store exactly."""
         names = table.schema.names
         own = names.index(cursor.name) if cursor else None
         return [d for d in table.ref.native.doubts if d.cursors or d.index != own]
@@ -125,7 +131,7 @@ class ColumnSql:
     def _list_lossy_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns SQL for how many values of each doubt there are."""
+        """Returns SQL that counts the values of each check."""
         return [
             _count(doubt.condition(self._expression(table.ref.native, doubt.index)))
             for doubt in self._list_lossy_values(table, cursor)
@@ -134,17 +140,17 @@ class ColumnSql:
     def _list_unusual_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns SQL for fewer counts: if they are zero, those of all doubts are.
+        """Returns fewer counts in SQL; if all are zero, no value matches a check.
 
-        A count costs as much as reading the row. A time has four doubts, and hardly ever a value of
-        any of them.
+        Each count costs as much as reading the row. A time has four checks, and its values rarely
+        match one.
         """
-        found = []
-        for doubt in self._list_lossy_values(table, cursor):
-            column = self._expression(table.ref.native, doubt.index)
-            usual = doubt.ordinary.replace("{}", column)
-            found.append(_count(f"not {usual}" if usual else doubt.condition(column)))
-        return [*dict.fromkeys(found)]
+        counts = []
+        for check in self._list_lossy_values(table, cursor):
+            column = self._expression(table.ref.native, check.index)
+            usual = check.ordinary.replace("{}", column)
+            counts.append(_count(f"not {usual}" if usual else check.condition(column)))
+        return [*dict.fromkeys(counts)]
 
     def _list_warnings(
         self,
@@ -152,10 +158,13 @@ class ColumnSql:
         counts: Sequence[str | None],
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns the warnings about the values that were found.
+        """Returns warnings about lossy values.
+
+        Args:
+            counts: the number of values that match each check.
 
         Raises:
-            TableError: if some are refused; names all of them.
+            TableError: if some of the values are refused; lists all of them.
         """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"
@@ -175,3 +184,55 @@ class ColumnSql:
 
 def _count(condition: str) -> str:
     return f"sum(case when {condition} then 1 else 0 end)"
+
+
+def build_where(
+    dialect: Dialect,
+    column: str,
+    window: Window,
+    bounds: Bounds | None,
+    *,
+    late: str | None = None,
+    only: str | None = None,
+) -> str:
+    """Returns a WHERE clause for the rows of a window that has a cursor.
+
+    Args:
+        column: SQL for the cursor.
+        bounds: the bounds of the window, once they have been read.
+        late: a condition for further rows, below the window.
+        only: a condition to use instead of the limits of the window.
+    """
+    assert window.cursor is not None
+    limits = []
+    if window.low is not None:
+        limits.append(f"{column} >= {dialect.literal(window.low)}")
+    end = window.high if bounds is None else window.end(bounds)
+    is_finer = window.whole_microsecond or (bounds is not None and bounds.is_finer)
+    if end is not None:
+        after_end = end.next_microsecond if is_finer else None
+        limits.append(
+            f"{column} <= {dialect.literal(end)}"
+            if after_end is None
+            else f"{column} < {dialect.literal(after_end)}"
+        )
+    is_null = dialect.absent(column, window.cursor.type)
+    if limits:
+        text = only or " and ".join(limits)
+        text = f"({text}) or ({late})" if late else text
+        where = (
+            f" where ({text}) or {is_null}"
+            if window.nulls
+            else f" where ({text}) and not {is_null}"
+        )
+    else:
+        where = "" if window.nulls else f" where not {is_null}"
+    if window.above is not None:
+        where = add_condition(where, f"{column} > {dialect.literal(window.above)}")
+    return where
+
+
+def add_condition(where: str, condition: str) -> str:
+    """Adds a condition to a WHERE clause."""
+    first = where.removeprefix(" where ")
+    return f" where ({first}) and {condition}" if first else f" where {condition}"

@@ -28,13 +28,13 @@ _GEOMETRIES = (
 )
 _READ_AS = {"SMALLINT": "int", "MEDIUMINT UNSIGNED": "bigint"}
 _FEW = 10
-"""Rows that are held in memory at once: some may have a hundred times the bytes of all others."""
+"""The fetch size with MariaDB's driver; small, because a single row may be very wide."""
 _RESTING = "wait_timeout = cast(greatest(@@wait_timeout, 28800) as unsigned)"
-"""Lets a session wait for its next question for eight hours, as these servers do by default."""
+"""Keeps the server from closing a session that is idle for up to eight hours, the default."""
 
 
 class MySQL(Dialect):
-    """MariaDB and MySQL, both through MariaDB's driver or MySQL's own."""
+    """MariaDB and MySQL, through the driver of either."""
 
     prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
     system_schemas = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
@@ -43,7 +43,7 @@ class MySQL(Dialect):
     rounds_floats = True
     instant_types = frozenset({"timestamp"})
     utc_clock = "select utc_timestamp(6)"
-    network = (  # else a server may ask either driver for any file of this machine
+    network = (  # otherwise a malicious server could read any file of this machine
         ("allowLocalInfile", "false"),
         ("allowLoadLocalInfile", "false"),
         ("allowUrlInLocalInfile", "false"),
@@ -51,16 +51,16 @@ class MySQL(Dialect):
     )
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        # Spark uses MySQL's quotes and types only for "jdbc:mysql"; for any other URL it quotes
-        # columns with ", which MariaDB reads as string constants.
+        # Spark quotes columns with backticks only for "jdbc:mysql". For other URLs it uses ", which
+        # MariaDB reads as string constants.
         if url.startswith("jdbc:mariadb:"):
             url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
             if "permitMysqlScheme" not in url:
                 url = _with(url, "permitMysqlScheme=true")
-        # Without them, a tinyint(1) of 2 to 127 becomes true, and a year a date without a month.
-        given = f"{url} {' '.join(properties)}".lower()
+        # By default, drivers convert a tinyint(1) to a boolean, and a year to a date.
+        configured = f"{url} {' '.join(properties)}".lower()
         for name in ("tinyInt1isBit", "yearIsDateType"):
-            if name.lower() not in given:
+            if name.lower() not in configured:
                 url = _with(url, f"{name}=false")
         return url
 
@@ -68,7 +68,7 @@ class MySQL(Dialect):
         return f"nullif({expression}, '0000-00-00')"
 
     def absent(self, column: str, type_: CursorType) -> str:
-        # A date of zero is null in raw; MariaDB itself calls it null if it may not be null.
+        # A zero date is loaded as null. In a NOT NULL column, `is null` is true for it in MariaDB.
         null = super().absent(column, type_)
         return f"({null} or {column} <= '0000-00-00')" if type_.is_time else null
 
@@ -90,8 +90,9 @@ class MySQL(Dialect):
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:
-        # Regardless of a server's defaults: only rows that are committed, all of them, and strings
-        # as they are. One statement, as the drivers take no more at once.
+        # Overrides defaults of the server that would show uncommitted rows, limit the number of
+        # rows or change how strings are parsed. In one statement, because the drivers run only one
+        # at a time.
         limit = f", lock_wait_timeout = {seconds}" if seconds else ""
         return (
             "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = ''"
@@ -101,8 +102,8 @@ class MySQL(Dialect):
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        # MySQL's own driver, at any other size, first reads all rows into memory. MariaDB's asks
-        # the server nothing for the next rows, so that many at once save no time.
+        # With any other fetch size, MySQL's driver reads all rows into memory first. MariaDB's
+        # driver needs no round trip for the next rows, so a larger fetch size saves no time.
         return -(2**31) if driver.startswith("MySQL") else _FEW
 
     @classmethod
@@ -111,14 +112,14 @@ class MySQL(Dialect):
 
     def select_expression(self, row: Column) -> str:
         kind = jdbc_type(row)
-        if kind == TIME:  # of up to 838 hours, also negative
+        if kind == TIME:  # from -838 to 838 hours
             return "cast(cast({} as time(6)) as char)"
-        if is_bits(row):  # Spark 3 reads a number, Spark 4 its bytes
+        if is_bits(row):  # Spark 3 reads them as a number, Spark 4 as bytes
             return f"lpad(bin({{}}), {row['COLUMN_SIZE']}, '0')"
         name = (row.get("TYPE_NAME") or "").upper()
-        if name.startswith("FLOAT"):  # its text has six digits; before 8.0.17, MySQL has no cast
+        if name.startswith("FLOAT"):  # its text has six digits; MySQL before 8.0.17 has no cast
             return "({} + 0e0)"
-        # Spark pads what the driver calls a char(n) in results: also enums, sets and addresses.
+        # Spark pads columns that the driver reports as char(n): enums, sets and addresses, too.
         return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""
 
     def as_text(self, row: Column) -> str:
@@ -135,13 +136,13 @@ class MySQL(Dialect):
     def doubt_texts(self, index: int, row: Column) -> list[LossyValue]:
         if jdbc_type(row) not in BYTES:
             return []
-        long = LossyValue(
+        too_long = LossyValue(
             index,
             "(2 * octet_length({}) + 2 > @@max_allowed_packet)",
-            "have a text longer than max_allowed_packet, of which the server makes null",
+            "have a text longer than max_allowed_packet, which the server replaces by null",
             "Remove the column from column_types, or set max_allowed_packet higher on the server",
         )
-        return [long]
+        return [too_long]
 
     def choose_read_type(self, row: Column) -> str:
         return _READ_AS.get((row.get("TYPE_NAME") or "").upper(), "")
@@ -150,9 +151,9 @@ class MySQL(Dialect):
         return find_mysql_losses(index, row)
 
     def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
-        # All other collations pad with blanks, so that a tab sorts before the end of the text.
+        # Other binary collations pad texts with blanks, so that 'a' sorts after 'a<tab>'.
         catalog, _, table = place
-        found = connection.rows(
+        answer = connection.rows(
             f"""
             select case
                 when collation_name like '%nopad_bin' or collation_name like '%0900_bin' then 'true'
@@ -163,7 +164,7 @@ class MySQL(Dialect):
                 and column_name = {self.text(column)}
             """
         )
-        return found == [("true",)]
+        return answer == [("true",)]
 
 
 def _with(url: str, parameter: str) -> str:

@@ -1,12 +1,13 @@
-"""Splits a window into ranges, one for each reader, as conditions in SQL.
+"""Splits a window into ranges for parallel readers, as conditions in SQL.
 
-A window is cut into ranges of its cursor, so that each Spark task writes a file whose rows lie
-close together, and Iceberg's statistics can prune files by cursor later. One scan counts the rows
-in each slice, to balance the ranges: bulk loads put most rows into few slices.
+A window is split into ranges of the cursor. Then each Spark task writes a file with a narrow range
+of cursors, and later syncs can prune files by statistics. The range between the lowest and highest
+cursor is first cut into slices of equal width. One scan counts the rows of each slice, because bulk
+loads put most rows into few slices.
 
-A whole table of PostgreSQL is cut into ranges of its pages: as even as its rows, and nothing is
-counted. A row version is on one page, and a snapshot sees one version of a row, so the ranges
-deliver each row once, in the order of the table itself. Each reader scans its own pages.
+A complete read of a PostgreSQL table is split into ranges of pages instead, without a count. A
+snapshot sees one version of each row, which is stored on one page, so the ranges deliver each row
+once. Each reader scans only the pages of its range.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.metadata import NativeColumns
 from loader.spark.error_translation import DatabaseError
 
-# If one slice has a larger share of the rows, one reader would get nearly all of them.
+# If one slice has a larger fraction of the rows, one reader would read nearly all rows.
 _SKEWED = 0.8
 
 
 class Divided(Protocol):
-    """The parts of a database's snapshot that the ranges use."""
+    """The methods of a snapshot that the ranges need."""
 
     source: Database
     dialect: Dialect
@@ -43,13 +44,13 @@ class Divided(Protocol):
         """Opens a connection that sees the snapshot."""
 
     def is_steady(self, table: SourceTable) -> bool:
-        """Returns whether all calls for a table see it at the same moment."""
+        """Returns whether all calls for a table see the same version of its rows."""
 
     def column(self, table: SourceTable, name: str) -> str:
-        """Returns SQL for a column, as the database has it."""
+        """Returns SQL for the stored value of a column."""
 
     def alias(self, native: NativeColumns, index: int) -> str:
-        """Returns a column's name in the subquery that Spark reads."""
+        """Returns the quoted name of a column in the subquery that Spark reads."""
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
         """Returns a WHERE clause for the rows of a window."""
@@ -57,11 +58,11 @@ class Divided(Protocol):
 
 @dataclass(frozen=True)
 class Division:
-    """The division of one window among readers.
+    """The ranges of a window.
 
     Attributes:
-        conditions: one for each reader; None if one reader reads all rows.
-        column: SQL for a further column that the conditions are about; empty if there is none.
+        conditions: a condition for each reader; None if one reader reads all rows.
+        column: SQL for an additional column that the conditions refer to; empty if there is none.
     """
 
     conditions: list[str] | None = None
@@ -70,11 +71,12 @@ class Division:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Divides the rows of a window among readers.
+    """Splits the rows of a window into ranges for parallel readers.
 
     Attributes:
-        snapshot: the snapshot that they read.
-        window, bounds: the rows that they read.
+        snapshot: the snapshot to read.
+        table: the table to read.
+        window, bounds: the rows to read.
     """
 
     snapshot: Divided
@@ -83,7 +85,7 @@ class Ranges:
     bounds: Bounds
 
     def divide(self, spark: SparkSession) -> Division:
-        """Divides the rows: among one reader for each core, unless there are few."""
+        """Returns the ranges: one for each core, or fewer if there are few rows."""
         source, literal = self.snapshot.source, self.snapshot.dialect.literal
         options = source.read_options(self.table.ref)
         cores = spark.sparkContext.defaultParallelism
@@ -108,7 +110,7 @@ class Ranges:
         return Division()
 
     def _cut_pages(self, count: int) -> list[str]:
-        """Returns conditions for PostgreSQL's pages, if a whole table is read and that is best."""
+        """Returns conditions on pages; empty if the window is better split by a column."""
         snapshot, table = self.snapshot, self.table
         if self.window.low is not None or not snapshot.is_steady(table):
             return []
@@ -125,10 +127,10 @@ class Ranges:
         except DatabaseError as error:
             if error.is_locked_out:
                 raise
-            return []  # it speaks PostgreSQL's protocol, but stores rows in another way
+            return []  # uses PostgreSQL's protocol, but has no pages
 
     def _list_columns(self) -> list[str]:
-        """Returns the columns to cut by, best first."""
+        """Returns the columns that may be split into ranges, the best one first."""
         table, cursor = self.table, self.window.cursor
         configured = self.snapshot.source.partition_column(table)
         if configured is not None:
@@ -136,18 +138,18 @@ class Ranges:
         if cursor is None:
             return list(table.primary_key)
         if self.window.end(self.bounds) is None and not self.snapshot.is_steady(table):
-            # This reads everything, without an upper bound. If a row's cursor moved from one
-            # range to another during the read, the row could be missed. Keys do not move.
+            # The readers do not share a snapshot. A row whose cursor changes during the read could
+            # move to another range and be missed. Keys do not change.
             return list(table.primary_key)
         return [cursor.name, *table.primary_key]
 
     def _find_cuts(self, name: str, count: int) -> list[Cursor]:
-        """Returns a column's values between the ranges; empty if it does not divide rows evenly."""
+        """Returns the boundaries of ranges of a column; empty if the ranges would be uneven."""
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
-        # The database has another type for a column to which the spec gives one.
-        own = table.schema.names.index(name) not in table.ref.native.as_texts
-        if type_ is None or type_ is CursorType.STRING or not own:
+        # If the spec sets the type of a column, the database compares its values differently.
+        is_converted = table.schema.names.index(name) in table.ref.native.as_texts
+        if type_ is None or type_ is CursorType.STRING or is_converted:
             return []
         column = snapshot.column(table, name)
         rows = (
@@ -175,16 +177,16 @@ SLICES = 32
 
 
 def choose_partition_count(rows: int, parallelism: int, configured: int | None) -> int:
-    """Returns the number of partitions: as configured, or one per 50,000 rows up to the cores."""
+    """Returns the number of ranges: as configured, or one for 50,000 rows, up to one for a core."""
     if configured is not None:
         return configured
     return max(1, min(parallelism, rows // ROWS_PER_PARTITION))
 
 
 def cut_slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
-    """Returns cursors that cut ``bounds.low .. bounds.high`` into `count` slices of equal width.
+    """Returns the boundaries of `count` slices of equal width between the bounds.
 
-    Empty if the range has no width, or its type has no arithmetic (strings).
+    Empty if the bounds are equal, or texts.
     """
     low, high = bounds.low, bounds.high
     if low is None or high is None or low.type is CursorType.STRING or not low.order < high.order:
@@ -198,11 +200,12 @@ def cut_slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
 
 
 def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int) -> list[Cursor]:
-    """Chooses the `cuts` that divide the rows most evenly into `partitions` ranges.
+    """Chooses the boundaries that split the rows most evenly.
 
     Args:
-        cuts: boundaries, ascending.
-        counts: the number of rows below each cut, ascending, then the total.
+        cuts: the possible boundaries, ascending.
+        counts: the number of rows below each boundary, then the number of all rows.
+        partitions: the number of ranges.
     """
     total = counts[-1]
     chosen: list[Cursor] = []
@@ -215,7 +218,11 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
 
 
 def find_largest_share(below: Sequence[int]) -> float:
-    """Returns the share of rows in the fullest slice, from counts as in :func:`balance_cuts`."""
+    """Returns the fraction of rows in the largest slice.
+
+    Args:
+        below: the number of rows below each boundary, then the number of all rows.
+    """
     total = below[-1]
     widths = [b - a for a, b in zip([0, *below], below, strict=False)]
     return max(widths) / total if total else 0.0
@@ -236,32 +243,32 @@ def _interpolate(low: Cursor, high: Cursor, index: int, count: int) -> Cursor:
 
 
 PLACE = "strandline_ctid"
-"""The name under which a subquery shows where a row is."""
+"""The name of the row's physical position (page and index) in a subquery."""
 
 COLUMN = f"ctid as {PLACE}"
 
 _ORDERED = 0.95
-"""From this correlation on, the table is in the order of its cursor, and so are the files."""
+"""The correlation from which rows are considered to be stored in the order of the cursor."""
 
 
 def cut_pages(
     connection: Connection, dialect: Dialect, relation: str, cursor: str | None, count: int
 ) -> list[str]:
-    """Returns conditions on :data:`PLACE` for `count` readers; empty if this is not the way.
+    """Returns conditions on :data:`PLACE` for `count` ranges of pages; empty if unsuitable.
 
-    It is not for partitioned tables, for other kinds of storage and for PostgreSQL before 14,
-    which scans the whole table for a range of pages; nor if the rows are not in the order of the
-    cursor: files that each hold all cursors would be read by every later sync.
+    Unsuitable are partitioned tables, storage without pages, and versions before 14, which scan the
+    whole table for each range. So are tables that are not stored in the order of the cursor: each
+    file would contain all cursors, and no later sync could prune files.
 
     Args:
-        relation: the table's qualified and quoted name.
-        cursor: the cursor column's name; None if there is none.
+        relation: the qualified and quoted name of the table.
+        cursor: the name of the cursor column; None if there is none.
 
     Raises:
-        DatabaseError: if the server only speaks PostgreSQL's protocol.
+        DatabaseError: if the server uses PostgreSQL's protocol, but has no pages.
     """
-    own = dialect.text(relation)
-    found = connection.rows(
+    name = dialect.text(relation)
+    statistics = connection.rows(
         f"""
         select
             pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int,
@@ -275,17 +282,17 @@ def cut_pages(
         from pg_catalog.pg_class as c
         join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
         join pg_catalog.pg_am as a on a.oid = c.relam
-        where c.oid = {own}::regclass
+        where c.oid = {name}::regclass
             and c.relkind = 'r'
             and a.amname = 'heap'
             and not exists (select from pg_catalog.pg_inherits where inhparent = c.oid)
             and current_setting('server_version_num')::int >= 140000
         """
     )
-    if not found:
+    if not statistics:
         return []
     connection.rows(f"select ctid::text from {relation} limit 1")
-    [(pages, correlation)] = found
+    [(pages, correlation)] = statistics
     if cursor is not None and abs(float(correlation or 0)) < _ORDERED:
         return []
     cuts = sorted({int(pages or 0) * part // count for part in range(1, count)} - {0})

@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL: literals, keys, queries about its tables."""
+"""The SQL of PostgreSQL: literals, keys, system tables."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from loader.spark.error_translation import ConnectionRefusedByServer
 _TIME_OF_DAY = (
     "(to_char({}::time, 'HH24:MI:SS.US') || coalesce(substring({}::text from '[-+].*'), ''))"
 )
-"""A time as text, and its zone if it has one: 24:00 and 10:00+01 stay what they are."""
+"""A time of day as text with its zone; preserves 24:00 and 10:00+01."""
 _TIMES_OF_DAY = (
     f"coalesce((select array_agg({_TIME_OF_DAY.replace('{}', 'value')} order by place) "
     "from unnest({}) with ordinality as times (value, place)), {}::text[])"
 )
 _AS_TEXTS = ("_bpchar", "_bit", "_varbit")
-"""Arrays of elements that are texts in Spark, without the blanks that pad a `char(n)`."""
+"""Array types whose elements Spark reads as texts."""
 _SILENT = 60
-"""Seconds after which a server asks whether the other end still lives."""
+"""Seconds without traffic after which the server sends a keepalive packet."""
 
 
 class PostgreSQL(Dialect):
-    """PostgreSQL: all readers share one exported snapshot."""
+    """PostgreSQL, where all connections can read the same exported snapshot."""
 
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
     session = ("set time zone 'UTC'", "set standard_conforming_strings = on")
     shares_snapshots = True
     network = (
-        ("tcpKeepAlive", "true"),  # a network that fell silent ends a read at last
-        ("loginTimeout", str(LOGIN_SECONDS)),  # this driver does not ask Java for it
+        ("tcpKeepAlive", "true"),  # detects a broken network during a read
+        ("loginTimeout", str(LOGIN_SECONDS)),  # this driver ignores the timeout of DriverManager
     )
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
@@ -54,18 +54,19 @@ class PostgreSQL(Dialect):
             return "{}::text"  # the cast removes the blanks that pad a char(n)
         if has_odd_scale(row):  # Spark has no such decimals
             size, scale = int(row["COLUMN_SIZE"] or 0), int(row["DECIMAL_DIGITS"] or 0)
-            scale -= 2048 if scale > 1000 else 0  # the driver takes a scale below zero for this
+            scale -= 2048 if scale > 1000 else 0  # the driver adds 2048 to a negative scale
             return f"{{}}::numeric({max(size - min(scale, 0), scale)}, {max(scale, 0)})"
         if kind == ARRAY:
-            # An expression: of a column, Spark 4 takes its declared dimensions for the values' own.
-            of = row.get("TYPE_NAME")
-            if of in _AS_TEXTS:
+            # Spark 4 assumes that arrays have as many dimensions as the column declares. For an
+            # expression it does not know the declaration.
+            type_name = row.get("TYPE_NAME")
+            if type_name in _AS_TEXTS:
                 return "{}::text[]"
-            return _TIMES_OF_DAY if of in ("_time", "_timetz") else "coalesce({})"
+            return _TIMES_OF_DAY if type_name in ("_time", "_timetz") else "coalesce({})"
         return _TIME_OF_DAY if kind == TIME else ""
 
     def as_text(self, row: Column) -> str:
-        if jdbc_type(row) in BYTES:  # independent of the database's bytea_output
+        if jdbc_type(row) in BYTES:  # does not depend on the setting bytea_output
             return r"('\x' || encode({}, 'hex'))"
         return _TIME_OF_DAY if jdbc_type(row) == TIME else "{}::text"
 
@@ -81,35 +82,37 @@ class PostgreSQL(Dialect):
         return ("set idle_session_timeout = 0",) if version >= 14 else ()
 
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
-        # The driver leaves it to the system, and systems ask after two hours.
+        # The default of operating systems is two hours.
         try:
             [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
-        except ConnectionRefusedByServer:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
             return ()
-        kept = 0 < int(seconds or 0) <= _SILENT
-        return () if kept else (f"set tcp_keepalives_idle = {_SILENT}",)
+        is_short = 0 < int(seconds or 0) <= _SILENT
+        return () if is_short else (f"set tcp_keepalives_idle = {_SILENT}",)
 
     def has_properties(self, connection: Connection) -> bool:
-        # A setting of our own: what a pooler drops, a session that it shares may have all the same.
+        # A custom setting: a standard setting may be set in a shared session of a pooler, although
+        # the pooler dropped the loader's properties.
         [(setting,)] = connection.rows("select current_setting('strandline.direct', true)")
         return setting == "on"
 
     @classmethod
     def reading(cls, version: int, readers: int) -> dict[str, str]:
-        # Values in binary, from the first query on: that halves the CPU of a read. Points and boxes
-        # stay texts: the driver writes their coordinates in another way than PostgreSQL does.
-        # Older versions are other products that speak the protocol.
+        # The binary format halves the CPU time of a read; -1 uses it from the first query on. The
+        # driver formats the coordinates of points and boxes differently from PostgreSQL, so these
+        # are read as texts. Versions before 10 are other products that use the same protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
-        # Rows that are wider than the statistics say end their own table's read, not the JVM.
-        share = max(2, 40 // readers)  # of the heap; Spark holds as much again while it copies
-        return {**binary, "maxResultBuffer": f"{share}percent"} if version >= 10 else {}
+        # Limits the memory for fetched rows, so that rows wider than the statistics fail one read
+        # instead of the JVM. Spark needs as much memory again while it copies the rows.
+        percent = max(2, 40 // readers)
+        return {**binary, "maxResultBuffer": f"{percent}percent"} if version >= 10 else {}
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
-        # Not only by a statement later: the driver asks for the types of a transaction's first
-        # statement before it sends it, and is idle in the transaction between the two.
-        untimed = "-c idle_in_transaction_session_timeout=0"
-        return {"options": f"-c lock_timeout={seconds}s {untimed} -c strandline.direct=on"}
+        # The timeout must be off before the first statement of a transaction: the driver queries
+        # its types first, and is then idle in the transaction.
+        no_timeout = "-c idle_in_transaction_session_timeout=0"
+        return {"options": f"-c lock_timeout={seconds}s {no_timeout} -c strandline.direct=on"}
 
     def date(self, text: str) -> str:
         return f"date '{text}'"
@@ -121,9 +124,9 @@ class PostgreSQL(Dialect):
         return f"timestamptz '{text}+00'"
 
     def wall_offset(self, connection: Connection) -> int:
-        # The driver sets the session's zone to the JVM's, so `show timezone` returns UTC.
-        # Other clients get the zone of the role or database, else the server's. The server's
-        # is only visible in log_timezone, which initdb sets to the same zone.
+        # The driver sets the zone of the session to the zone of the JVM, so `show timezone` returns
+        # UTC. Other clients get the zone of the role or database, else the zone of the server.
+        # The latter is only visible in log_timezone, which initdb sets to the same zone.
         [(seconds,)] = connection.rows(
             """
             with zone as (
@@ -154,7 +157,7 @@ class PostgreSQL(Dialect):
         return int(seconds or 0)
 
     def hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
-        # A partition's rows are also its parent's: reading both would deliver them twice.
+        # Reading a parent also reads the rows of its partitions.
         return {
             (schema or "", name or "")
             for schema, name in connection.rows(
@@ -169,7 +172,7 @@ class PostgreSQL(Dialect):
 
     def elsewhere(self, connection: Connection) -> set[tuple[str, str]]:
         try:
-            found = connection.rows(
+            tables = connection.rows(
                 """
                 with recursive above as (
                     select i.inhparent as id
@@ -187,9 +190,9 @@ class PostgreSQL(Dialect):
                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
                 """
             )
-        except ConnectionRefusedByServer:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
             return set()
-        return {(schema or "", name or "") for schema, name in found}
+        return {(schema or "", name or "") for schema, name in tables}
 
     def list_unmet_requirements(self, connection: Connection, relation: str) -> list[str]:
         [(hides,)] = connection.rows(
@@ -198,9 +201,9 @@ class PostgreSQL(Dialect):
         if hides != "true":
             return []
         return [
-            "row-level security hides rows from this role: what a policy shows later is not read, "
-            "and what it hides looks deleted to `loader reconcile`; read it with a role that has "
-            "BYPASSRLS"
+            "row-level security hides rows from this role. Rows that a policy reveals later may "
+            "never be loaded, and `loader reconcile` treats hidden rows as deleted. Read the table "
+            "with a role that has BYPASSRLS"
         ]
 
     def extent(self, connection: Connection, place: Place) -> Extent | None:
@@ -230,11 +233,11 @@ class PostgreSQL(Dialect):
         return Extent(int(size), int(rows or 0)) if size is not None else None
 
     def key(self, connection: Connection, place: Place) -> Key:
-        # The driver also lists columns that the key's index only includes (INCLUDE). Child tables
-        # have their own rows under the parent's key, but TimescaleDB's chunks share it.
+        # The driver would also list INCLUDE columns of the index. The key of a table is not unique
+        # across its child tables (INHERITS), except for the chunks of TimescaleDB.
         _, schema, table = place
         try:
-            found = connection.texts(
+            rows = connection.texts(
                 f"""
                 select
                     a.attname,
@@ -260,20 +263,20 @@ class PostgreSQL(Dialect):
                 order by part.place
                 """
             )
-        except ConnectionRefusedByServer:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
             return super().key(connection, place)
-        columns = tuple(name or "" for name, _ in found)
-        if any(inherited == "true" for _, inherited in found):
+        columns = tuple(name or "" for name, _ in rows)
+        if any(has_children == "true" for _, has_children in rows):
             return Key(
                 (),
-                f"{', '.join(columns)} may be in its child tables again (INHERITS); name it in "
-                "primary_key if something else keeps it unique, or read each table by itself",
+                f"child tables (INHERITS) may repeat values of {', '.join(columns)}; if they do "
+                "not, set primary_key, otherwise read each table separately",
             )
         return Key(columns)
 
     def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
         _, schema, table = place
-        found = connection.rows(
+        answer = connection.rows(
             f"""
             select (
                 coalesce(base.typname, own.typname) in ('uuid', 'name')
@@ -304,4 +307,4 @@ class PostgreSQL(Dialect):
                 and a.attname = {self.text(column)}
             """
         )
-        return found == [("true",)]
+        return answer == [("true",)]

@@ -1,12 +1,12 @@
-"""Reads a relation with Spark: its columns, how many rows to fetch at once, conditions on its key.
+"""Reads a relation with Spark's JDBC reader; chooses fetch sizes and builds conditions on keys.
 
-The columns are asked over a connection that is open already: ``spark.read.jdbc`` opens one for each
-reader, only to ask for them. With a password that the driver must hash four thousand times, as
-PostgreSQL has it, that takes longer than most reads of a small table.
+``spark.read.jdbc`` opens a connection only to read the schema. For a small table this takes longer
+than the read, because PostgreSQL makes the driver hash the password thousands of times. So the
+schema is read over a connection that is already open.
 
-A driver keeps the fetched rows until the reader has used them, whether a row has a hundred bytes or
-a hundred megabytes. Drivers that adapt to what they have seen so far fail at a wide row after
-narrow ones; the database's statistics know both.
+A driver stores all fetched rows in memory, whether a row has a hundred bytes or a hundred
+megabytes. A driver that adapts its fetch size to earlier rows fails if a wide row follows narrow
+ones. So the fetch size is chosen by the statistics of the database.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from loader.spark.spark_version import jdbc_relation
 def read_schema(
     spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
 ) -> StructType:
-    """Returns a relation's columns as :func:`read_relation` reads them; Spark plans no read.
+    """Returns the schema with which :func:`read_relation` would read a relation.
 
-    Raises: as :func:`read_relation` does.
+    Raises:
+        DatabaseError: if the database has no such relation.
+        PySparkException: if Spark has no type for a column, or two columns have the same name.
     """
     jvm: Any = spark._jvm
     columns = _read_columns(spark, connection, options, relation)
@@ -54,13 +56,14 @@ def read_relation(
     """Reads a relation lazily, as ``spark.read.jdbc`` does.
 
     Args:
-        connection: where to ask for the columns; the readers open their own.
+        connection: the connection that reads the schema; the readers open other connections.
         options: Spark's JDBC options, without the relation.
-        conditions: one for each partition; without any, there is one.
+        relation: the table or subquery to read.
+        conditions: a condition for each partition; one partition reads all rows by default.
 
     Raises:
         DatabaseError: if the database has no such relation.
-        PySparkException: if Spark has no type for one of its columns, or two have one name.
+        PySparkException: if Spark has no type for a column, or two columns have the same name.
     """
     session: Any = spark
     java, jvm = session._jsparkSession, session._jvm
@@ -77,7 +80,11 @@ def read_relation(
 
 
 def build_custom_schema(types: Mapping[str, str]) -> dict[str, str]:
-    """Returns Spark's option to read columns as other types than it would choose."""
+    """Returns the Spark option that sets the types of columns.
+
+    Args:
+        types: the Spark type of each column, by its name.
+    """
     if not types:
         return {}
     return {"customSchema": ", ".join(f"{quote_name(name)} {kind}" for name, kind in types.items())}
@@ -86,7 +93,7 @@ def build_custom_schema(types: Mapping[str, str]) -> dict[str, str]:
 def _read_columns(
     spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
 ) -> Any:
-    """Returns the columns as Spark's own ``StructType``, in Java."""
+    """Returns the schema of a relation as a Java ``StructType`` of Spark."""
     session: Any = spark
     jvm = session._jvm
     dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
@@ -108,24 +115,24 @@ def _check_names(spark: SparkSession, columns: Any) -> None:
 
 
 MOST_ROWS = 10_000
-"""More at once saves nothing."""
+"""The largest fetch size; a larger one saves no time."""
 
 UNKNOWN = 1_000
-"""Rows at once where values may be long, and the database does not tell how long they are."""
+"""The fetch size if values may be long and the database has no statistics of their length."""
 
 SAMPLE = 100
-"""Rows of which the lengths are asked, as a table may store them compressed."""
+"""The number of rows to measure; statistics count the compressed bytes of long values."""
 
-_BYTES = 8 << 20  # for each reader
-_COLUMN = 16  # bytes of a value that is not long, for the driver's own objects
+_BYTES = 8 << 20  # memory for the fetched rows of each reader
+_COLUMN = 16  # bytes in memory for a value of fixed size
 _FEW = 20
 
 
 def needs_row_width(schema: StructType, rows: int | None) -> bool:
-    """Returns whether to ask the database how wide rows are: if they may be of any length.
+    """Returns whether the fetch size depends on the width of the rows.
 
     Args:
-        rows: how many are read; None if that is not known.
+        rows: the number of rows to read; None if unknown.
     """
     if rows is not None and rows <= _FEW:
         return False
@@ -140,12 +147,12 @@ def choose_fetch_size(
     *,
     whole: bool = False,
 ) -> int:
-    """Returns how many rows to fetch at once.
+    """Returns the number of rows to fetch at once.
 
     Args:
-        rows: how many are read; None if that is not known.
-        extent: the table's statistics; None if there are none.
-        sampled: how many bytes some of its rows have on average; 0 if that was not asked.
+        rows: the number of rows to read; None if unknown.
+        extent: the statistics of the table; None if there are none.
+        sampled: the average bytes of the rows in a sample; 0 if there is no sample.
         whole: whether all rows of the table are read.
     """
     width = max(_COLUMN * len(schema.fields), sampled)
@@ -159,30 +166,30 @@ def choose_fetch_size(
     return max(1, min(most, _BYTES // width))
 
 
-_NAMED = 2_000  # keys in an SQL list; for more, all rows are read
+_MAX_KEYS = 2_000  # keys in an SQL list; for more keys, all rows are read
 _PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: DataFrame) -> str:
-    """Returns a where clause that selects at least the rows with these keys; empty selects all.
+    """Returns a WHERE clause that selects at least the rows with these keys; empty selects all.
 
-    A value is compared only if the database and Spark write it as the same text: whole numbers,
-    and printable ASCII without blanks at its ends. Any other value may have changed on the way to
-    Spark: a date in October 1582, a fraction cut off, bytes in an unknown encoding.
+    Only integers and printable ASCII texts without outer blanks are compared. Other values may
+    differ between the database and Spark: dates in October 1582, truncated fractions, bytes in an
+    unknown encoding.
 
     Args:
-        columns: SQL for the key's columns, by their names.
-        keys: the keys, in columns of these names.
+        columns: SQL for the columns of the key, by name.
+        keys: the keys, in columns of the same names.
     """
     types = {name: keys.schema[name].dataType for name in columns}
     if not all(map(_is_comparable, types.values())):
         return ""
     rows = keys.select(*(keys[f"`{name.replace('`', '``')}`"] for name in columns))
-    found = rows.distinct().limit(_NAMED + 1).collect()
-    if not found or len(found) > _NAMED:
+    distinct = rows.distinct().limit(_MAX_KEYS + 1).collect()
+    if not distinct or len(distinct) > _MAX_KEYS:
         return ""
     conditions = []
-    for row in found:
+    for row in distinct:
         literals = [_build_literal(dialect, value) for value in row]
         if None in literals:
             return ""
@@ -190,7 +197,7 @@ def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: Data
         conditions.append(" and ".join(f"{column} = {literal}" for column, literal in pairs))
     if len(columns) == 1:
         [column] = columns.values()
-        values = ", ".join(one.removeprefix(f"{column} = ") for one in conditions)
+        values = ", ".join(condition.removeprefix(f"{column} = ") for condition in conditions)
         return f" where {column} in ({values})"
     return f" where ({') or ('.join(conditions)})"
 
@@ -202,7 +209,7 @@ def _is_comparable(data_type: t.DataType) -> bool:
 
 
 def _build_literal(dialect: Dialect, value: object) -> str | None:
-    """Returns a value as an SQL literal; None if it cannot be compared in SQL."""
+    """Returns a value as an SQL literal; None if the value may differ in the database."""
     if isinstance(value, str):
         return dialect.text(value) if _PLAIN.fullmatch(value) else None
     if value is None:

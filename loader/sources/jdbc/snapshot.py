@@ -1,4 +1,4 @@
-"""Reads a database as of one moment: bounds first, then the rows, in parallel ranges."""
+"""Reads the tables of a database: the bounds of a window, then its rows in parallel ranges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
@@ -18,7 +17,7 @@ from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.exact_cast import cast_exactly
 from loader.rows.version_order import quote_name
-from loader.sources.contents import KEY, Contents, ReadContents
+from loader.sources.contents import KEY, Contents
 from loader.sources.interface import (
     Bounds,
     CursorField,
@@ -34,7 +33,7 @@ from loader.sources.jdbc.checksum_sql import (
     list_comparable,
     read_digest,
 )
-from loader.sources.jdbc.column_sql import ColumnSql
+from loader.sources.jdbc.column_sql import ColumnSql, add_condition, build_where
 from loader.sources.jdbc.connections import Connection, ConnectionPool
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.late_commits_interface import LateCommits
@@ -58,15 +57,15 @@ _RECAST = (
     (TimestampNTZType(), TimestampType()),
     (ArrayType(TimestampType()), ArrayType(TimestampNTZType())),
 )
-"""Types of times as Spark reads them, and as the database means them; sessions are in UTC."""
+"""Types that Spark reads times as, and the types that they have in the database."""
 
 
 class JdbcSnapshot(ColumnSql, Snapshot):
-    """A read of a database; with PostgreSQL, in one snapshot that is exported to every reader.
+    """Reads tables of a database; in PostgreSQL, all connections read the same snapshot.
 
     Args:
         source: the database.
-        exported: PostgreSQL's snapshot, which all connections read.
+        exported: the snapshot of PostgreSQL; None for other databases.
     """
 
     def __init__(self, source: Database, exported: ExportedSnapshot | None = None) -> None:
@@ -87,12 +86,12 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
         self._digests = True
-        self._layouts: dict[str, Layout] = {}  # of locked tables, which keep them
+        self._layouts: dict[str, Layout] = {}  # columns of locked tables, which cannot be altered
         self._idle = ConnectionPool(self._connect)
 
     @cached_property
     def wall_offset(self) -> int:
-        """How many seconds the database's wall clock is ahead of UTC; only wall clocks need it."""
+        """How many seconds the wall clock of times without a zone is ahead of UTC."""
         return self.source.wall_offset()
 
     @contextmanager
@@ -113,7 +112,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             yield connection
 
     def close(self) -> None:
-        """Closes the connections that its tables have used."""
+        """Closes the idle connections."""
         self._idle.close()
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -121,41 +120,39 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         with self.connect(table) as connection:
             if window.cursor is None:
                 unusual = self._list_unusual_counts(table)
-                [(rows, *found)] = connection.rows(
+                [(rows, *counts)] = connection.rows(
                     f"select {', '.join(['count(*)', *unusual])} from {relation}"
                 )
-                notes = self._warn_of_losses(connection, table, found, "")
+                notes = self._warn_of_losses(connection, table, counts, "")
                 return Bounds(int(rows or 0), notes=notes)
             cursor, type_ = window.cursor, window.cursor.type
             column = self.column(table, cursor.name)
             self.late.find_late(connection, table, window)
             reach = self.late.reach(table, window)
-            # Read before the rows: those that commit in between lie beyond it. In a snapshot there
-            # are none, and one question is enough.
-            together = type_.is_time and self.is_steady(table)
-            now = self.read_clock(connection) if type_.is_time and not together else None
+            # Without a snapshot, the clock is read before the rows, so that rows committed in
+            # between have a later cursor.
+            with_clock = type_.is_time and self.is_steady(table)
+            now = self.read_clock(connection) if type_.is_time and not with_clock else None
             ends = self.ends(table, cursor)
-            counted = f"count({self.dialect.time(column) if type_.is_time else column})"
-            counts = self._digests and self.is_steady(table) and not cursor.collated
-            known = window.stored_cursor if counts else None
-            wanted = ["count(*)", counted, *ends]
-            wanted += [self._count_up_to(column, known)] if known else []
-            wanted += self._list_unusual_counts(table, cursor)
-            wanted += [self.dialect.utc_clock.removeprefix("select ")] if together else []
+            count_dated = f"count({self.dialect.time(column) if type_.is_time else column})"
+            can_count = self._digests and self.is_steady(table) and not cursor.collated
+            known = window.stored_cursor if can_count else None
+            selected = ["count(*)", count_dated, *ends]
+            selected += [self._count_up_to(column, known)] if known else []
+            selected += self._list_unusual_counts(table, cursor)
+            selected += [self.dialect.utc_clock.removeprefix("select ")] if with_clock else []
             where = self.where(table, window)
             [(rows, dated, low, high, *others)] = connection.rows(
-                f"select {', '.join(wanted)} from {relation}{where}"
+                f"select {', '.join(selected)} from {relation}{where}"
             )
-            before = None
-            if known:
-                before = int(others.pop(0) or 0)
-            clock = self._convert_clock(_parse_utc(others.pop()) if together else now, type_)
+            before = int(others.pop(0) or 0) if known else None
+            clock = self._convert_clock(_parse_utc(others.pop()) if with_clock else now, type_)
             bottom, top = (parse_bound(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
-                reach = bottom  # nothing lies below
+                reach = bottom  # no row of the window has a lower cursor
                 if window.is_exhaustive:
                     [(rows, dated)] = connection.rows(
-                        f"select count(*), {counted} from {relation}"
+                        f"select count(*), {count_dated} from {relation}"
                         f"{self.where(table, window, Bounds(None, reach=reach))}"
                     )
             future = 0
@@ -192,30 +189,37 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where: str,
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns the warnings about doubtful values of a window, whose unusual ones are counted.
+        """Returns warnings about values that the lake cannot store exactly.
+
+        Args:
+            counts: the counts of :meth:`_list_unusual_counts`; if all are zero, nothing is read.
+            where: a WHERE clause; empty for all rows.
 
         Raises:
-            TableError: if some are refused.
+            TableError: if some of the values are refused.
         """
         if not any(int(count or 0) for count in counts):
             return ()
-        doubted = ", ".join(self._list_lossy_counts(table, cursor))
+        lossy_counts = ", ".join(self._list_lossy_counts(table, cursor))
         relation = self.source.relation(table.ref.native)
-        [exact] = connection.rows(f"select {doubted} from {relation}{where}")
+        [exact] = connection.rows(f"select {lossy_counts} from {relation}{where}")
         return self._list_warnings(table, exact, cursor)
 
     def refuse_lossy_values(self, table: SourceTable, where: str = "") -> None:
-        """Refuses rows that hold values which the lake cannot; all by default.
+        """Checks that the lake can store the values of rows.
+
+        Args:
+            where: a WHERE clause; empty for all rows.
 
         Raises:
-            TableError: there are some.
+            TableError: if some of the values are refused.
         """
         unusual = self._list_unusual_counts(table)
         if unusual:
             relation = self.source.relation(table.ref.native)
             with self.connect(table) as connection:
-                [found] = connection.rows(f"select {', '.join(unusual)} from {relation}{where}")
-                self._warn_of_losses(connection, table, found, where)
+                [counts] = connection.rows(f"select {', '.join(unusual)} from {relation}{where}")
+                self._warn_of_losses(connection, table, counts, where)
 
     def _count_up_to(self, column: str, cursor: Cursor) -> str:
         """Returns SQL that counts the rows at or below a cursor."""
@@ -230,14 +234,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return self._select_rows(spark, table, where, size, division, window.cursor)
 
     def read_part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
-        """Reads the rows that a condition holds for, in SQL of the table's own columns, lazily."""
+        """Reads the rows that match an SQL condition, lazily."""
         return self._select_rows(spark, table, f" where {condition}", self._fetch_size(table))
 
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
     ) -> int:
-        held = " or ".join(f"{self.column(table, name)} is not null" for name in columns)
-        where = _add_condition(self.where(table, window, bounds), f"({held})")
+        has_value = " or ".join(f"{self.column(table, name)} is not null" for name in columns)
+        where = add_condition(self.where(table, window, bounds), f"({has_value})")
         with self.connect(table) as connection:
             [(rows,)] = connection.rows(
                 f"select count(*) from {self.source.relation(table.ref.native)}{where}"
@@ -258,14 +262,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where = self.where(table, window)
         if until is not None:
             column = self.column(table, window.cursor.name)
-            where = _add_condition(where, f"{column} <= {self.dialect.literal(until)}")
+            where = add_condition(where, f"{column} <= {self.dialect.literal(until)}")
         try:
             with self.connect(table) as connection:
                 relation = self.source.relation(table.ref.native)
                 return read_digest(
                     connection, self.dialect, relation, columns, where, rows, indexed
                 )
-        except DatabaseError as error:  # no md5 here, say: the rows are read instead
+        except DatabaseError as error:  # for instance, md5 is disabled: all rows are read instead
             if error.is_locked_out:
                 raise
             self._digests = False
@@ -274,16 +278,16 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
         if not self.is_steady(table):
             return None
-        wide = self._list_sizes(table)
+        sizes = self._list_sizes(table)
         fixed = 16 * len(table.schema.fields) * (bounds.rows or 0)
-        if not wide:
+        if not sizes:
             return fixed
         with self.connect(table) as connection:
-            [(found,)] = connection.rows(
-                f"select sum({' + '.join(wide)}) from {self.source.relation(table.ref.native)}"
+            [(variable,)] = connection.rows(
+                f"select sum({' + '.join(sizes)}) from {self.source.relation(table.ref.native)}"
                 f"{self.where(table, window, bounds)}"
             )
-        return fixed + int(found or 0)
+        return fixed + int(variable or 0)
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
         with self.connect(table) as connection:
@@ -305,21 +309,21 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             )
 
     def is_steady(self, table: SourceTable) -> bool:
-        # A foreign table's rows come from another database, which has its own snapshots.
-        # Once a materialized view is refreshed, older snapshots see its new rows, too.
+        # A foreign table is read without the snapshot, which covers only one database. After a
+        # refresh of a materialized view, older snapshots see the new rows, too.
         return bool(self.session) and bool(table.ref.native.stored)
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
-        fresh = copy(self)
-        fresh.session = ()  # no snapshot: reads what is committed now
+        current = copy(self)
+        current.session = ()  # no snapshot: reads the rows that are committed now
         names, native = table.schema.names, table.ref.native
         columns = {name: self.column(table, name) for name in keys.columns}
-        chosen = {names[i] for i in native.as_texts} & set(columns)
-        # A value of a type that the spec chooses cannot be compared with the database's.
-        where = "" if chosen else build_key_predicate(self.dialect, columns, keys)
-        return fresh._select_rows(spark, table, where, fresh._fetch_size(table))
+        # The database cannot compare keys whose type the spec sets.
+        is_converted = {names[i] for i in native.as_texts} & set(columns)
+        where = "" if is_converted else build_key_predicate(self.dialect, columns, keys)
+        return current._select_rows(spark, table, where, current._fetch_size(table))
 
     def contents(
         self,
@@ -329,20 +333,20 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         window: Window,
         unique: bool,
     ) -> Contents:
-        expressions = choose_checksum(self.dialect)
-        if expressions is not None and unique:
+        checksum = choose_checksum(self.dialect)
+        if checksum is not None and unique:
             with self.connect(table) as connection:
-                parts, left_out = list_comparable(expressions, connection, table)
-            known = {part.name: part for part in parts}
-            chosen = {table.schema.names[i] for i in table.ref.native.as_texts}
-            # What the database has no sum of is left out, but not where the spec chose the type.
-            if set(key) | chosen <= set(known):
+                parts, left_out = list_comparable(checksum, connection, table)
+            by_name = {part.name: part for part in parts}
+            converted = {table.schema.names[i] for i in table.ref.native.as_texts}
+            # Checksums may omit columns, but not the key or columns whose type the spec sets.
+            if set(key) | converted <= set(by_name):
                 return JdbcContents(
-                    expressions,
+                    checksum,
                     self.source.relation(table.ref.native),
                     self.where(table, window).removeprefix(" where "),
                     dict(zip(table.schema.names, self._list_sums(table), strict=True)),
-                    [known[name] for name in key],
+                    [by_name[name] for name in key],
                     parts,
                     left_out,
                     lambda sql: self._read(spark, table, f"({sql}) strandline"),
@@ -351,23 +355,22 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     ),
                     lambda where: self.refuse_lossy_values(table, where),
                 )
+        return super().contents(spark, table, key, window, unique)
 
-        def read(wanted: Window) -> DataFrame:
-            if wanted.cursor is not None:
-                return self.read(spark, table, wanted, self.bounds(table, wanted))
-            # All rows: those that the spec does not ask for are read, too, and go nowhere.
-            self.refuse_lossy_values(table, self.where(table, window))
-            with self.connect(table) as connection:
-                relation = self.source.relation(table.ref.native)
-                [(rows,)] = connection.rows(f"select count(*) from {relation}")
-            return self.read(spark, table, wanted, Bounds(int(rows or 0)))
-
-        return ReadContents(read, table.schema, key, window, unique)
+    def _find_contents_bounds(self, table: SourceTable, part: Window, window: Window) -> Bounds:
+        if part.cursor is not None:
+            return self.bounds(table, part)
+        # Reads all rows, but checks only the values of rows that the spec loads.
+        self.refuse_lossy_values(table, self.where(table, window))
+        with self.connect(table) as connection:
+            relation = self.source.relation(table.ref.native)
+            [(rows,)] = connection.rows(f"select count(*) from {relation}")
+        return Bounds(int(rows or 0))
 
     def _fetch_size(
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False
     ) -> int:
-        """Returns a reader's fetch size, by the width of rows that the database reports."""
+        """Returns the fetch size for a table, by the width of its rows."""
         configured = self.source.stream_fetch_size or self.source.options.fetch_size
         if configured is not None or not needs_row_width(table.schema, rows):
             return choose_fetch_size(table.schema, rows)
@@ -407,26 +410,26 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             )
         except Py4JJavaError as error:
             raise translate_jdbc_error(error, f"table {source.name}.{table.ref.name}") from error
-        hashed = [KEY] if key else []
+        key_hash = [KEY] if key else []
         if division.column:
             frame = frame.drop(PLACE)
-        arrived = frame.schema.fields
-        names = [field.name for field in arrived]
-        if len({name.lower() for name in names}) < len(names):  # Spark finds none of them by name
-            names = [*table.schema.names, *hashed]
+        fields = frame.schema.fields
+        names = [field.name for field in fields]
+        if len({name.lower() for name in names}) < len(names):  # Spark cannot address them by name
+            names = [*table.schema.names, *key_hash]
             frame = frame.toDF(*names)
 
-        def made(i: int, column: StructField) -> Column:
+        def convert(i: int, column: StructField) -> Column:
             value = f.col(quote_name(names[i]))
             if i in native.as_texts:
                 return cast_exactly(value, column.dataType, column.name)
-            recast = (arrived[i].dataType, column.dataType) in _RECAST
-            return value.cast(column.dataType) if recast else value
+            must_cast = (fields[i].dataType, column.dataType) in _RECAST
+            return value.cast(column.dataType) if must_cast else value
 
-        return frame.select(
-            *(made(i, column).alias(column.name) for i, column in enumerate(table.schema.fields)),
-            *hashed,
+        columns_by_name = (
+            convert(i, column).alias(column.name) for i, column in enumerate(table.schema.fields)
         )
+        return frame.select(*columns_by_name, *key_hash)
 
     def _read(
         self,
@@ -443,47 +446,27 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 spark, connection, relation, conditions, self.session, types, fetch_size, instants
             )
             if table.ref.name in self.held and table.ref.name not in self._layouts and self.session:
-                # Not after the read: this connection has just locked the table. Another one would
-                # wait behind an ALTER that itself waits until the run ends.
+                # Uses this connection, which has locked the table. A later one could wait for an
+                # ALTER that waits for the lock of the run.
                 self._layouts[table.ref.name] = read_layout(connection, table.ref.native)
         return frame
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
-        """Returns a WHERE clause for the rows of a window, limited by its bounds once known."""
+        """Returns a WHERE clause for the rows of a window.
+
+        Args:
+            bounds: the bounds of the window, once they have been read.
+        """
         if window.cursor is None:
             return ""
-        if window.above is not None:
-            column = self.column(table, window.cursor.name)
-            above = f"{column} > {self.dialect.literal(window.above)}"
-            return _add_condition(self.where(table, replace(window, above=None), bounds), above)
         column = self.column(table, window.cursor.name)
-        absent = self.dialect.absent(column, window.cursor.type)
-        limits = []
-        if window.low is not None:
-            limits.append(f"{column} >= {self.dialect.literal(window.low)}")
-        end = window.high if bounds is None else window.end(bounds)
-        finer = window.whole_microsecond or (bounds is not None and bounds.is_finer)
-        if end is not None:
-            beyond = end.next_microsecond if finer else None
-            limits.append(
-                f"{column} <= {self.dialect.literal(end)}"
-                if beyond is None
-                else f"{column} < {self.dialect.literal(beyond)}"
-            )
-        if not limits:
-            return "" if window.nulls else f" where not {absent}"
-        text = " and ".join(limits)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
-        if late is not None and table.ref.native.writers:
-            text = late  # all transactions before had ended, and raw has their rows
-        elif late is not None:
-            text = f"({text}) or ({late})"
-        if window.nulls:
-            return f" where ({text}) or {absent}"
-        return f" where ({text}) and not {absent}"
+        if late is not None and table.ref.native.writers:  # earlier transactions are in raw
+            return build_where(self.dialect, column, window, bounds, only=late)
+        return build_where(self.dialect, column, window, bounds, late=late)
 
     def _convert_clock(self, now: dt.datetime | None, type_: CursorType) -> Cursor | None:
-        """Returns the database's clock as a cursor of a type."""
+        """Returns a time of the database's clock as a cursor."""
         if now is None:
             return None
         if type_ is not CursorType.TIMESTAMPTZ:
@@ -498,9 +481,3 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
 def _parse_utc(text: str | None) -> dt.datetime:
     return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
-
-
-def _add_condition(where: str, condition: str) -> str:
-    """Adds a condition to a WHERE clause."""
-    before = where.removeprefix(" where ")
-    return f" where ({before}) and {condition}" if before else f" where {condition}"

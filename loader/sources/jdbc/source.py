@@ -1,4 +1,4 @@
-"""The `jdbc` connector: any database with a JDBC driver, read by Spark's JDBC reader."""
+"""The `jdbc` connector: lists and describes the tables of any database with a JDBC driver."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from loader.spark.error_translation import translate_jdbc_error
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
-"""Numbers, booleans and times in ``java.sql.Types``: two values of a key have no common text."""
+"""Numbers, booleans and times in ``java.sql.Types``, whose values do not become equal in a cast."""
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 
 class JdbcSource(Database):
-    """Reads tables of one database."""
+    """Reads the tables of one database."""
 
     @classmethod
     def find_exclusive_resource(cls, name: str, options: JdbcOptions) -> ExclusiveResource | None:
@@ -96,12 +96,13 @@ class JdbcSource(Database):
                 name = row["TABLE_NAME"] or ""
                 if (schema or "") in dialect.system_schemas or (schema or "", name) in hidden:
                     continue
-                bare = dialect.lake_name(name)
-                shown = bare if schema == default else f"{dialect.lake_name(schema or '')}.{bare}"
-                view = "VIEW" in (row["TABLE_TYPE"] or "")
-                foreign = "FOREIGN" in (row["TABLE_TYPE"] or "")
-                stored = not view and not foreign and (schema or "", name) not in elsewhere
-                # For a view without a comment, MySQL reports the comment VIEW.
+                shown = dialect.lake_name(name)
+                if schema != default:
+                    shown = f"{dialect.lake_name(schema or '')}.{shown}"
+                is_view = "VIEW" in (row["TABLE_TYPE"] or "")
+                is_foreign = "FOREIGN" in (row["TABLE_TYPE"] or "")
+                stored = not is_view and not is_foreign and (schema or "", name) not in elsewhere
+                # MySQL reports the comment VIEW for a view without a comment.
                 comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
                 native = NativeColumns(
                     row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment
@@ -111,7 +112,7 @@ class JdbcSource(Database):
                     for part in (row["TABLE_SCHEM"], name)
                     if part
                 )
-                refs.append(TableRef(shown, native, "view" if view else "table", origin))
+                refs.append(TableRef(shown, native, "view" if is_view else "table", origin))
             return sorted(refs, key=lambda ref: ref.name)
 
     def describe(self, ref: TableRef) -> SourceTable:
@@ -166,7 +167,7 @@ class JdbcSource(Database):
             StructField(self.dialect.lake_name(column.name), column.dataType)
             for column in schema.fields
         ]
-        found = SourceTable(
+        described_table = SourceTable(
             replace(
                 ref,
                 native=replace(
@@ -197,120 +198,129 @@ class JdbcSource(Database):
             },
         )
         self._refuse_unordered_cursor(ref, described, cursor)
-        self.partition_column(found)  # reports a mistake in it before anything is read
-        return found
+        self.partition_column(described_table)  # raises an error for a wrong option
+        return described_table
 
     def _choose_types(
         self, ref: TableRef, described: Described, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
-        """Returns the types that the spec chooses, by the columns' names in the database.
+        """Returns the types that the option `column_types` sets, by column name in the database.
 
         Args:
-            cursor: the cursor's name, in lower case.
-            key: the names of the key's columns, in lower case.
+            cursor: the name of the cursor, in lower case.
+            key: the names of the key columns, in lower case.
 
         Raises:
-            TableError: if there is no such column, or its type cannot be chosen.
+            TableError: if there is no such column, or its type cannot be changed.
         """
-        given = self.read_options(ref).column_types
-        if not given:
+        configured = self.read_options(ref).column_types
+        if not configured:
             return {}
         names = list(described) or self._find_schema(ref, described, {}).names
         by_name = {name.lower(): name for name in names}
         chosen: dict[str, DataType] = {}
-        for name, text in given.items():
+        for name, text in configured.items():
             where = f"table {self.name}.{ref.name}, column_types"
-            own = by_name.get(name.lower())
-            if own is None:
+            column = by_name.get(name.lower())
+            if column is None:
                 raise TableError(
                     f"there is no column {name!r}",
                     where=where,
                     remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}".strip(),
                 )
-            if own in chosen:
+            if column in chosen:
                 raise TableError(
-                    f"{name!r} names the column {own!r} a second time",
+                    f"{name!r} is the column {column!r}, which is listed twice",
                     where=where,
-                    remedy="Leave one of the two",
+                    remedy="Remove one of the two",
                 )
             if name.lower() == cursor:
                 raise TableError(
-                    f"the cursor {name!r} must keep its type",
+                    f"the type of the cursor {name!r} cannot be changed",
                     where=where,
                     remedy="Choose another cursor_field, or change the column's type in the source",
                 )
-            kind = jdbc_type(described.get(own, {}))
+            description = described.get(column, {})
+            kind = jdbc_type(description)
             if text == "binary" and kind in BYTES:
-                continue  # as it comes: the bytes of its text are others
-            if own.lower() in key and text == "string" and has_many_texts(described.get(own, {})):
+                continue  # is loaded unchanged: the bytes of its text would differ
+            if column.lower() in key and text == "string" and has_many_texts(description):
                 raise TableError(
-                    f"{name!r} is of the key, and one of its values may have several texts, as the "
-                    "number 1.0 is 1.00",
+                    f"{name!r} is a column of the key, and equal values may have different texts, "
+                    "such as 1.0 and 1.00",
                     where=where,
                     remedy="Choose a decimal or bigint, or cast the column in a view of the source",
                 )
-            exact = text == "string" or kind in _WITHOUT_TWINS
-            if own.lower() in key and not exact:
+            is_exact = text == "string" or kind in _WITHOUT_TWINS
+            if column.lower() in key and not is_exact:
                 raise TableError(
-                    f"{name!r} is of the key, and two of its values may be one {text}, as the "
-                    "texts 7 and 07 are one number",
+                    f"{name!r} is a column of the key, and different values may become the same "
+                    f"{text}, such as the texts 7 and 07",
                     where=where,
                     remedy="Remove it, or choose string",
                 )
-            chosen[own] = parse_data_type(text)
+            chosen[column] = parse_data_type(text)
         return chosen
 
     def _choose_expression(self, name: str, row: Column, chosen: Collection[str]) -> str:
-        """Returns SQL for a column as it is read, with ``{}`` for it; empty if as it is."""
+        """Returns SQL that converts a column, with ``{}`` for the column; empty if not needed."""
         return self.dialect.as_text(row) if name in chosen else self.dialect.select_expression(row)
 
     def _refuse_unordered_cursor(self, ref: TableRef, described: Described, cursor: str) -> None:
-        """Refuses a cursor of a type without the order that a cursor needs."""
+        """Checks that the values of the cursor have a usable order.
+
+        Raises:
+            TableError: if they have not.
+        """
         for name, row in described.items():
-            why = self._explain_disorder(row)
-            if name.lower() == cursor and why:
+            reason = self._explain_disorder(row)
+            if name.lower() == cursor and reason:
                 cast = ", or read the table through a view that casts it to an integer"
                 raise TableError(
-                    f"{name} is a {why}",
+                    f"{name} is a {reason}",
                     where=f"table {self.name}.{ref.name}, cursor_field",
                     remedy=f"Choose another column{'' if row['DATA_TYPE'] in TIMES else cast}",
                 )
 
     def _explain_disorder(self, row: Mapping[str, str | None]) -> str:
-        """Returns why a column cannot be the cursor; an empty text if its type may be one."""
+        """Returns why a column cannot be the cursor because of its type; empty if it can."""
         type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
         if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
             return f"{type_name}({size}), which has no order"  # compares as a number, sorts as text
         if isinstance(self.dialect, MySQL) and type_name.upper() in ("ENUM", "SET"):
-            return f"{type_name}, which the database compares by its text, not in its own order"
+            return f"{type_name}, which compares by text but sorts by position"
         if row["DATA_TYPE"] in TIMES:
-            return f"{type_name}, a time of day, which starts over every day"
+            return f"{type_name}, a time of day, which repeats every day"
         return ""
 
     def _find_collated_cursor(
         self, ref: TableRef, schema: StructType, cursor: str
     ) -> frozenset[str]:
-        """Returns the cursor's name if it is a text column that is not ordered by bytes."""
+        """Returns the name of the cursor if it is a text column that is not ordered by bytes."""
         native: NativeColumns = ref.native
         place = (native.catalog, native.schema, native.table)
-        found = set()
+        collated = set()
         for column in schema.fields:
             if column.name.lower() != cursor or not isinstance(column.dataType, StringType):
                 continue
             with self.lend_catalog_connection(f"table {self.name}.{ref.name}") as connection:
                 if not self.dialect.is_ordered_by_bytes(connection, place, column.name):
-                    found.add(self.dialect.lake_name(column.name))
-        return frozenset(found)
+                    collated.add(self.dialect.lake_name(column.name))
+        return frozenset(collated)
 
     def _has_writer_cursor(self, ref: TableRef, described: Described) -> bool:
-        """Returns whether a table's cursor is the transaction that wrote each row."""
+        """Returns whether the cursor is the system column xmin: the transaction that wrote a row.
+
+        Raises:
+            TableError: if the spec sets this cursor, but the table does not support it.
+        """
         options = self.read_options(ref)
-        named = [name.lower() for name in options.cursor_field or ()]
+        candidates = [name.lower() for name in options.cursor_field or ()]
         first = (options.cursor_among([*described, XMIN]) or "").lower()
         if first != XMIN or XMIN in described or not self.dialect.shares_snapshots:
             return False
-        if len(named) > 1 and not ref.native.stored:
-            return False  # the list is for many tables
+        if len(candidates) > 1 and not ref.native.stored:
+            return False  # a list of several cursors may apply to other tables
         where = f"table {self.name}.{ref.name}, cursor_field"
         if not ref.native.stored:
             raise TableError(
@@ -320,7 +330,7 @@ class JdbcSource(Database):
             )
         if options.lookback is not None:
             raise TableError(
-                "the cursor xmin knows which transactions were in flight, and takes no lookback",
+                "the cursor xmin finds late rows without a lookback",
                 where=where,
                 remedy="Remove the lookback",
             )
@@ -329,27 +339,27 @@ class JdbcSource(Database):
     def _find_schema(
         self, ref: TableRef, described: Described, chosen: Collection[str]
     ) -> StructType:
-        """Returns the columns and their types; asked again only once they are described again.
+        """Returns the columns and their types, from a cache while the description is the same.
 
         Args:
             chosen: the columns that are read as texts.
         """
-        before = self._schemas.get(ref.name)
-        # A domain is described by its name, and may have been recreated over another type.
-        vague = not described or any(row["DATA_TYPE"] == DISTINCT for row in described.values())
-        if before is None or before[0] != described or vague:
-            before = self._schemas[ref.name] = described, self._read_schema(ref, described, chosen)
-        return before[1]
+        cached = self._schemas.get(ref.name)
+        # The description of a domain is only its name; its base type may have changed.
+        is_vague = not described or any(row["DATA_TYPE"] == DISTINCT for row in described.values())
+        if cached is None or cached[0] != described or is_vague:
+            cached = self._schemas[ref.name] = described, self._read_schema(ref, described, chosen)
+        return cached[1]
 
     def _resolve_domains(
         self, connection: Connection, native: NativeColumns, described: Described
     ) -> Described:
-        """Returns the description with the base types of domains over domains, which it lacks."""
-        deep = [name for name, row in described.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
-        if not deep:
+        """Adds the base types of nested domains to the description of the columns."""
+        nested = [name for name, row in described.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
+        if not nested:
             return described
         names = connection.types(f"select * from {self.relation(native)} where 1 = 0")
-        kinds = {name: JAVA_TYPES.get(names[name].lower(), DISTINCT) for name in deep}
+        kinds = {name: JAVA_TYPES.get(names[name].lower(), DISTINCT) for name in nested}
         return {
             name: {**row, "SOURCE_DATA_TYPE": kinds[name]} if name in kinds else row
             for name, row in described.items()
@@ -372,19 +382,19 @@ class JdbcSource(Database):
         except Py4JJavaError as error:
             raise translate_jdbc_error(error, where) from error
         except PySparkException as error:
-            remedy = "Read it through a view in the database, with other names or fewer columns"
+            remedy = "Read it through a view that renames or omits columns"
             if "ecimal scale" in str(error):
                 odd = ", ".join(name for name, row in described.items() if has_odd_scale(row))
                 remedy = (
-                    f"{odd or 'A number'} has more digits after the point than in all, or a scale "
-                    "below zero: load it as text, column_types: {n: string}, or read the table "
-                    "through a view that casts it, to numeric(7, 0) for instance"
+                    f"{odd or 'A number'} has a scale that is negative or above its precision: "
+                    "load it as text, column_types: {n: string}, or read the table through a view "
+                    "that casts it, for instance to numeric(7, 0)"
                 )
             raise TableError(
                 f"Spark cannot read its columns: {sentence(error)}", where=where, remedy=remedy
             ) from error
-        # Drivers report both instants and wall clocks as TIMESTAMP; only the database's own name
-        # for the type tells them apart.
+        # Drivers report both instants and wall clock times as TIMESTAMP. Only the name of the type
+        # in the database distinguishes them.
         names = {name: row["TYPE_NAME"] or "" for name, row in described.items()}
         if any(row["DATA_TYPE"] == DISTINCT for row in described.values()):
             with self.lend_catalog_connection(where) as connection:
@@ -395,25 +405,25 @@ class JdbcSource(Database):
             if names[name].lower() in self.dialect.instant_types
             or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
         }
-        # Spark 3 takes the elements of an array of wall clocks for instants.
-        walls = {name for name in described if names[name] == "_timestamp"}
+        # Spark 3 reads the wall clock times in an array as instants.
+        wall_clock_arrays = {name for name in described if names[name] == "_timestamp"}
         types: dict[str, DataType] = {
             **dict.fromkeys(instants, TimestampType()),
-            **dict.fromkeys(walls, ArrayType(TimestampNTZType())),
+            **dict.fromkeys(wall_clock_arrays, ArrayType(TimestampNTZType())),
         }
         types = {name: kind for name, kind in types.items() if name not in chosen}
         return StructType([StructField(c.name, types.get(c.name, c.dataType)) for c in schema])
 
     def _choose_read_types(self, described: Described, chosen: Collection[str]) -> dict[str, str]:
-        """Returns the types to read columns as, where Spark or the driver would choose others."""
-        found = {
+        """Returns the Spark types of columns where the loader overrides Spark's choice."""
+        types = {
             n: self.dialect.choose_read_type(row) for n, row in described.items() if n not in chosen
         }
-        found |= {n: "string" for n in chosen if not self.dialect.as_text(described.get(n, {}))}
-        return {name: data_type for name, data_type in found.items() if data_type}
+        types |= {n: "string" for n in chosen if not self.dialect.as_text(described.get(n, {}))}
+        return {name: type_name for name, type_name in types.items() if type_name}
 
     def _list_expressions(self, described: Described, chosen: Collection[str]) -> Iterator[str]:
-        """Yields SQL for each column as it is read; nothing if `select *` has all of them so."""
+        """Yields SQL for each column; nothing if `select *` reads the same values."""
         shown = {
             name: self._choose_expression(name, row, chosen) for name, row in described.items()
         }
@@ -427,14 +437,14 @@ class JdbcSource(Database):
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
         logged = [table for table in tables if self.read_options(table.ref).sync_mode == "cdc"]
         if not logged:
-            with self._open_queries(tables) as found:
-                yield found
+            with self._open_queries(tables) as snapshot:
+                yield snapshot
             return
         names = {table.ref.name for table in logged}
         queried = [table for table in tables if table.ref.name not in names]
         capture = load_capture(self.options.url, f"source {self.name}, sync_mode: cdc")
-        with capture.open_snapshot(self, logged, queried, self._open_queries) as found:
-            yield found
+        with capture.open_snapshot(self, logged, queried, self._open_queries) as combined:
+            yield combined
 
     @contextmanager
     def _open_queries(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
@@ -442,7 +452,7 @@ class JdbcSource(Database):
             yield JdbcSnapshot(self)
             return
         with (
-            open_exported_snapshot(self, tables) as moment,
-            closing(JdbcSnapshot(self, moment)) as found,
+            open_exported_snapshot(self, tables) as exported,
+            closing(JdbcSnapshot(self, exported)) as snapshot,
         ):
-            yield found
+            yield snapshot

@@ -1,1 +1,1 @@
-"""Specific to MariaDB and MySQL: open transactions, late rows of theirs and of replaced tables."""
+"""Specific to MariaDB and MySQL: open transactions, replaced tables and late rows."""

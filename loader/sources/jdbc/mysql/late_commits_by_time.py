@@ -1,9 +1,10 @@
-"""MariaDB and MySQL: late rows, from work that was open at the last sync or of a replaced table.
+"""Finds late rows in MariaDB and MySQL: rows of open transactions and of replaced tables.
 
-A table that was emptied by TRUNCATE restarts its numbers, one that was renamed into another's place
-brings rows from before the last sync, and a server that was restored or failed over gives out
-numbers again. None of these rows need lie above the stored cursor. So each sync stores the identity
-of the table and its server; if it changes, all rows of the table are read once.
+Rows of transactions that were open at the last sync may have times below the stored cursor: see
+:mod:`loader.sources.jdbc.mysql.open_transactions`. So may rows of a replaced table: TRUNCATE
+restarts auto-increment numbers, RENAME may bring a table with older rows, and a server that was
+restored or failed over may reuse numbers. So each sync stores the identity of the table and its
+server. If it has changed, all rows of the table are read once.
 """
 
 from __future__ import annotations
@@ -24,35 +25,37 @@ from loader.sources.jdbc.mysql.open_transactions import (
 )
 from loader.spark.error_translation import ConnectionRefusedByServer
 
-_STANDS_FOR = "stands_for"
+_IDENTITY = "stands_for"
+"""The name in the mark for the identity of the table."""
 
 
 class MysqlLateCommits:
     """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits` by time.
 
     Args:
-        snapshot: the snapshot to find late rows in.
+        snapshot: the snapshot to search for late rows.
+        watcher: reads the open transactions of the server.
     """
 
     def __init__(self, snapshot: Moment, watcher: TransactionWatcher) -> None:
         self.snapshot = snapshot
         self.watcher = watcher
         self.activities: dict[str, OpenTransactions] = {}
-        self.remembered: dict[str, OpenWork] = {}
+        self.open_work: dict[str, OpenWork] = {}
         self.identities: dict[str, str] = {}
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Reads the open work, before the clock and the rows."""
+        """Reads the open transactions; call it before the clock and the rows are read."""
         native = table.ref.native
         text, schema = self.snapshot.dialect.text, native.catalog or ""
         self.identities[table.ref.name] = read_identity(connection, text, schema, native.table)
         if native.stored and window.cursor is not None and window.cursor.type.is_time:
-            seen = self.watcher.read_activity(connection, native.catalog or "", native.table)
-            self.activities[table.ref.name] = seen
+            activity = self.watcher.read_activity(connection, native.catalog or "", native.table)
+            self.activities[table.ref.name] = activity
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a cursor that no late row can lie below."""
-        before = self._before(table, window)
+        """Returns a lower bound for the cursors of late rows; None if there is none."""
+        before = self._read_last_mark(table, window)
         if before is None or window.low is None:
             return None
         return before.reach(window.low, self.snapshot.wall_offset)
@@ -60,7 +63,7 @@ class MysqlLateCommits:
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns SQL for the range below the window in which late rows can lie."""
+        """Returns SQL that is true for late rows; None if there can be none."""
         reach = lowest or self.reach(table, window)
         if window.cursor is None or window.low is None:
             return None
@@ -75,41 +78,43 @@ class MysqlLateCommits:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the mark for the next sync; None if open work is not visible."""
-        seen, now = self.activities.get(table.ref.name), self.identities.get(table.ref.name)
-        known = {_STANDS_FOR: now} if now else None
-        if seen is None or seen.blind:
-            return known
+        """Returns the mark for the next sync; None if there is nothing to store."""
+        activity = self.activities.get(table.ref.name)
+        identity = self.identities.get(table.ref.name)
+        mark = {_IDENTITY: identity} if identity else None
+        if activity is None or activity.blind:
+            return mark
         until = self.snapshot.read_clock(connection)
-        self.remembered[table.ref.name] = seen.to_open_work(self._before(table, window), until)
-        return {**self.remembered[table.ref.name].to_mark(), **(known or {})}
+        open_work = activity.to_open_work(self._read_last_mark(table, window), until)
+        self.open_work[table.ref.name] = open_work
+        return {**open_work.to_mark(), **(mark or {})}
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the rows that the last sync expected have arrived."""
-        now = self.identities.get(table.ref.name)
-        if now and window.low is not None and (window.mark or {}).get(_STANDS_FOR) != now:
+        """Returns whether to store the mark even if there are no new rows."""
+        identity = self.identities.get(table.ref.name)
+        if identity and window.low is not None and (window.mark or {}).get(_IDENTITY) != identity:
             return True
         if self._is_clock_behind(table, window):
             return True
-        before, after = self._before(table, window), self.remembered.get(table.ref.name)
+        before, after = self._read_last_mark(table, window), self.open_work.get(table.ref.name)
         return before is not None and after is not None and before.is_settled(after)
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the table's numbers may have restarted."""
+        """Returns whether the database may reuse numbers."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         return not is_time and self._is_replaced(table, window)
 
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns why late rows may be missed, if they may."""
-        replaced = self._is_replaced(table, window)
+        """Returns warnings about late rows that do not stop the sync."""
+        is_replaced = self._is_replaced(table, window)
         what = (
             "the table was replaced since the last sync (TRUNCATE, RENAME, an ALTER that rebuilt "
             "it, another server)"
             if table.ref.native.stored
-            else "the view is another one than at the last sync, or of another server"
+            else "the view or its server was replaced since the last sync"
         )
-        lacks = "all its rows are read; rows that it lacks stay in raw until a full refresh"
-        notes = (f"{what}: {lacks}",) * replaced
+        effect = "all its rows are read; rows that it lacks stay in raw until a full refresh"
+        notes = (f"{what}: {effect}",) * is_replaced
         if self._is_clock_behind(table, window):
             notes += ("the database's clock was set back: all its rows are read",)
         if window.cursor is None or not window.cursor.type.is_time:
@@ -120,72 +125,72 @@ class MysqlLateCommits:
         return (*notes, f"{blind}: {WITHIN}") if blind else notes
 
     def _is_replaced(self, table: SourceTable, window: Window) -> bool:
-        before = (window.mark or {}).get(_STANDS_FOR)
+        before = (window.mark or {}).get(_IDENTITY)
         now = self.identities.get(table.ref.name)
         return bool(before and now and window.low is not None) and before != now
 
     def _is_clock_behind(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the clock is behind that of the last sync: rows may have any time."""
-        before = self._before(table, window)
+        """Returns whether the clock was set back since the last sync."""
+        before = self._read_last_mark(table, window)
         if before is None or self.activities[table.ref.name].blind:
             return False
         return self.activities[table.ref.name].clock < before.clock
 
-    def _before(self, table: SourceTable, window: Window) -> OpenWork | None:
+    def _read_last_mark(self, table: SourceTable, window: Window) -> OpenWork | None:
         if table.ref.name not in self.activities or window.low is None:
             return None
         return OpenWork.from_mark(window.mark)
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
-"""Names that InnoDB's own list of tables has as they are."""
+"""Names that InnoDB lists without encoding."""
 
 
 def read_identity(
     connection: Connection, text: Callable[[str], str], schema: str, table: str
 ) -> str:
-    """Returns the identity behind a name: the server, and InnoDB's id of the table.
+    """Returns the identity of a table: the identity of its server, and the table id of InnoDB.
 
-    An id changes whenever a table is recreated, also by an ALTER that rewrites it. Reading it takes
-    the privilege PROCESS; without it, and for other engines, the creation time is used. Of a
-    partitioned table only the server is known: it gets new partitions every day. A view is
-    identified by its name and its SQL.
+    The table id changes if the table is recreated or rewritten by an ALTER. Without the privilege
+    PROCESS, and for other engines, the creation time is used instead. A partitioned table is
+    identified only by its server, because its partitions change. A view is identified by its name
+    and its SQL.
 
     Args:
-        text: writes a string literal.
+        text: returns a string literal.
     """
     servers = connection.rows(
         "show global variables where variable_name in ('server_uid', 'server_uuid')"
     )
-    found = [" ".join(value or "" for _, value in servers)]
+    parts = [" ".join(value or "" for _, value in servers)]
     where = f"table_schema = {text(schema)} and table_name = {text(table)}"
     tables = connection.rows(
         f"select engine, create_time, create_options from information_schema.tables where {where}"
     )
     for engine, created, options in tables:
         if engine is None:
-            found.append(_hash_view(connection, where))
+            parts.append(_hash_view(connection, where))
             continue
         if "partitioned" in (options or ""):
             continue
         number = None
         if engine.lower() == "innodb" and _PLAIN.fullmatch(f"{schema}{table}"):
             number = _read_innodb_id(connection, text(f"{schema}/{table}"))
-        found.append(number or created or "")
-    return " ".join(found).strip()
+        parts.append(number or created or "")
+    return " ".join(parts).strip()
 
 
 def _hash_view(connection: Connection, where: str) -> str:
-    """Returns a hash of a view's name and SQL; empty if it is no view."""
+    """Returns a hash of the name and SQL of a view; empty if the table is not a view."""
     rows = connection.rows(
         "select concat(table_schema, '.', table_name, view_definition) "
         f"from information_schema.views where {where}"
     )
-    # Not by the database's own md5, which some do not allow (FIPS).
+    # Not computed by the database, because some do not allow md5 (FIPS mode).
     hashes = [
         hashlib.md5(sql.encode(), usedforsecurity=False) for (sql,) in rows if sql is not None
     ]
-    return "".join(one.hexdigest() for one in hashes)
+    return "".join(digest.hexdigest() for digest in hashes)
 
 
 def _read_innodb_id(connection: Connection, name: str) -> str | None:

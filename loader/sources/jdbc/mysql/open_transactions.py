@@ -1,29 +1,27 @@
-"""The open work of MariaDB and MySQL: running statements, and transactions that have written.
+"""The open transactions of MariaDB and MySQL, and their running statements.
 
-`now()` is the start of a statement, or of its transaction; in a trigger or stored function, of the
-statement that called it. Work that was open during one sync and commits after it brings rows with
-cursors from before that sync, and a plain `cursor >= stored` never sees them. So each sync stores a
-time that no such row can lie below (`since`), and the next window reaches back that far. Rows that
-were read before are redelivered, and dropped. (PostgreSQL knows which transaction wrote a row, so
-there only late rows are read: :mod:`loader.sources.jdbc.postgresql.continuity`.)
+`now()` is the start of the statement; in a trigger or stored function, of the calling statement. If
+a transaction is open during a sync and commits later, its rows have cursors below the stored
+cursor, so `cursor >= stored` misses them. Each sync therefore stores a lower bound for the times of
+such rows (`since`), and the next window begins there. Rows that were loaded before are read again
+and dropped. (PostgreSQL stores in each row which transaction wrote it, so only late rows are read
+there: :mod:`loader.sources.jdbc.postgresql.continuity`.)
 
-A database shows when a transaction began, but its first statement may have begun earlier, and
-waited for a lock. Two facts limit how much earlier. A statement that was running at the last sync
-was in its list of statements; a statement that was not running then began after that sync.
+A database shows the start of a transaction, but its first statement may have started earlier and
+waited for a lock. Two facts limit how much earlier: a statement that was running at the last sync
+was in the process list, and a statement that was not running started after the last sync.
 
-The order of reading matters: first the clock, then the process list, then InnoDB's transactions,
-twice, then the rows.
+The order of reads matters: the clock, the process list, InnoDB's transactions several times, and
+then the rows.
 
-- A statement that ran when the process list was read is in it, with its start.
-- A statement that began later has a `now()` above the clock.
-- A statement that had ended by then, but had not committed, has changed rows in a transaction that
-  InnoDB shows both times. The many transactions that it shows only once were committed before the
-  rows are read.
+- A statement that runs while the process list is read is in the list, with its start.
+- A statement that starts later has a `now()` after the clock.
+- A statement that has ended without a commit belongs to a transaction that InnoDB lists each time.
+  Transactions that are not in every list are committed before the rows are read.
 
-`information_schema.innodb_trx` is a copy that InnoDB renews only if it was not read for a tenth of
-a second. To tell whether a copy is new, the loader begins a transaction of its own, the first on
-its connection, after all earlier reads: a new copy shows it. Once it has ended, the next new copy
-no longer does.
+`information_schema.innodb_trx` is a copy that InnoDB refreshes only if it was not read for a tenth
+of a second. To detect a new copy, the loader starts a transaction on its connection, which only a
+new copy contains, or ends it, after which only an old copy contains it.
 """
 
 from __future__ import annotations
@@ -54,11 +52,12 @@ _EVER = dt.datetime(1970, 1, 2)
 
 @dataclass(frozen=True)
 class Writer:
-    """A transaction that has changed rows and stays open.
+    """An open transaction that has changed rows.
 
     Attributes:
-        started: when it began, in UTC, in whole seconds.
-        adopted: it belongs to no session (it is prepared), and `started` may be a restart.
+        started: the start of the transaction, in UTC, in whole seconds.
+        adopted: whether the transaction is prepared, and without a session. Then `started` may be
+            the start of the server.
     """
 
     started: dt.datetime
@@ -67,13 +66,13 @@ class Writer:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """The open work of a database, read before a table's rows; times in UTC.
+    """The open transactions of a database, read before the rows of a table; times in UTC.
 
     Attributes:
-        clock: the database's clock before anything else was read.
-        base: no statement that can still bring rows began before it; the clock if none is running.
-        writers: transactions that changed rows before `clock`, and may commit after the read.
-        blind: why the database does not show its open work, for messages; empty if it does.
+        clock: the clock of the database before the other facts were read.
+        base: the start of the oldest running statement; the clock if no statement is running.
+        writers: the transactions that changed rows before `clock` and may commit later.
+        blind: why the database does not show open transactions, for messages; empty if it does.
     """
 
     clock: dt.datetime
@@ -85,38 +84,38 @@ class OpenTransactions:
         """Returns the mark for the next sync.
 
         Args:
-            before: the mark of the last sync.
-            until: the database's clock after the table's bounds were read.
+            before: the mark of the last sync; None if there is none.
+            until: the clock of the database after the bounds of the table were read.
         """
         opened: dict[str, dt.datetime] = {}
         for writer in self.writers:
             key = writer.started.isoformat(sep=" ")
-            found = _find_first_statement(writer, key, before)
-            opened[key] = min(found, opened.get(key, found))
+            earliest = _find_first_statement(writer, key, before)
+            opened[key] = min(earliest, opened.get(key, earliest))
         return OpenWork(self.clock, self.base, until, opened)
 
 
 def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> dt.datetime:
-    """Returns a time before which a transaction's first statement cannot have begun."""
+    """Returns the earliest possible start of the first statement of a transaction."""
     if writer.adopted:
         return before.since if before else _EVER
-    known = before.open.get(key) if before else None
-    if before and known:
-        return min(known, before.base)  # several transactions may begin in one second
+    earliest = before.open.get(key) if before else None
+    if before and earliest:
+        return min(earliest, before.base)  # several transactions may start in the same second
     if before and writer.started >= before.clock.replace(microsecond=0):
-        return before.base  # its first statement ran at the last sync, or began after it
+        return before.base  # the statement ran at the last sync, or started later
     return writer.started - _LONGEST_WAIT
 
 
 @dataclass(frozen=True)
 class OpenWork:
-    """The mark that one sync stores for the next; times in UTC.
+    """The open transactions at a sync, stored in the mark for the next sync; times in UTC.
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.
-        until: the clock after the bounds were read: no row that was seen is younger.
-        open: the transactions that stayed open: by the start of each, the earliest time at which
-            its first statement can have begun.
+        until: the clock after the bounds were read; all rows in the bounds are older.
+        open: the earliest possible start of the first statement of each open transaction, by the
+            start of the transaction.
     """
 
     clock: dt.datetime
@@ -126,28 +125,28 @@ class OpenWork:
 
     @property
     def since(self) -> dt.datetime:
-        """A time that no unseen row with a cursor from `now()` can lie below."""
+        """A lower bound for the times that later commits set by `now()`."""
         return min([self.base, *self.open.values()])
 
     @property
     def expects(self) -> bool:
-        """Whether the next sync reads more than the last second again because of it."""
+        """Whether the next sync must search for late rows older than a second."""
         return self.since < self.clock - _ROUNDING
 
     def is_settled(self, now: OpenWork) -> bool:
-        """Returns whether the rows that it expects have arrived; if so, `now` replaces it."""
+        """Returns whether all transactions of this mark have ended, so that `now` replaces it."""
         return self.expects and now.since > self.clock
 
     def reach(self, low: Cursor, wall_offset: int) -> Cursor:
-        """Returns a cursor that no late row can lie below, in the cursor's type.
+        """Returns a lower bound for the cursors of late rows, in the type of the cursor.
 
-        The writers of a wall clock may use another zone than the database, so there are two
-        bounds, and the lower one counts. The first is the newest row that was seen, minus how much
-        older a late row can be. The second is the database's own wall clock, which is lower if the
-        clock was set back an hour since.
+        Times without a zone may be in another zone than the wall clock of the database. So for them
+        the bound is the lower one of two: the newest row of the last sync minus the largest age of
+        a late row, and a bound by the wall clock of the database. The latter is lower if the wall
+        clock was set back by an hour.
 
         Args:
-            low: where the window begins.
+            low: the lower bound of the window.
             wall_offset: how many seconds the database's wall clock is ahead of UTC now.
         """
         late = self.since - _ROUNDING
@@ -158,7 +157,7 @@ class OpenWork:
         return Cursor.parse(late.isoformat(sep=" ", timespec="microseconds"), low.type)
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the form that the state stores."""
+        """Returns the mark as the state stores it."""
         return {
             "base": str(self.base),
             "clock": str(self.clock),
@@ -168,7 +167,7 @@ class OpenWork:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> OpenWork | None:
-        """Reads the form that the state stores; None if the mark does not have it."""
+        """Parses a stored mark; None if it has no open transactions."""
         if mark is None or not {"base", "clock", "open", "until"} <= set(mark):
             return None
         clock, base, until = (
@@ -179,12 +178,12 @@ class OpenWork:
 
 
 class TransactionWatcher:
-    """Reads the open work of a server, at most once every few seconds.
+    """Reads the open transactions of a server, at most once in a few seconds.
 
-    One object serves all tables of a run, in several threads.
+    All tables of a run share one object, in several threads.
 
     Args:
-        text: writes a string literal.
+        text: returns a string literal.
     """
 
     def __init__(self, text: Callable[[str], str]) -> None:
@@ -195,18 +194,19 @@ class TransactionWatcher:
         self._blind: str | None = None
 
     def read_activity(self, connection: Connection, catalog: str, table: str) -> OpenTransactions:
-        """Reads the activity that a table's rows may come from; call it before reading the rows.
+        """Reads the transactions that may write to a table; call it before the rows are read.
 
         Args:
-            connection: a new one, on which no transaction has been seen yet.
+            connection: a connection that has not started a transaction.
+            catalog, table: the table.
         """
         with self._reading:
             if self._seen is None or time.monotonic() - self._read_at > _KEPT_SECONDS:
                 self._read_at = time.monotonic()
                 self._seen = self._read(connection)
-            seen = self._seen
-        if seen.blind:
-            return OpenTransactions(_PAST, _PAST, blind=seen.blind)
+            activity = self._seen
+        if activity.blind:
+            return OpenTransactions(_PAST, _PAST, blind=activity.blind)
         rows = connection.rows(
             "select engine from information_schema.tables "
             f"where table_schema = {self._text(catalog)} and table_name = {self._text(table)}"
@@ -215,8 +215,8 @@ class TransactionWatcher:
         if engine.lower() not in _SHOWN:
             why = f"the storage engine {engine or '?'} does not show open transactions"
             return OpenTransactions(_PAST, _PAST, blind=why)
-        base = seen.writing if engine.lower() == "innodb" else seen.running
-        return OpenTransactions(seen.clock, base, seen.writers)
+        base = activity.writing if engine.lower() == "innodb" else activity.running
+        return OpenTransactions(activity.clock, base, activity.writers)
 
     def _read(self, connection: Connection) -> _OpenTransactions:
         try:
@@ -237,11 +237,14 @@ class TransactionWatcher:
 
 @dataclass(frozen=True)
 class _OpenTransactions:
-    """The work that was open on the server.
+    """The open transactions of a server; times in UTC.
 
     Attributes:
-        running: when the oldest running statement began; the clock if none is running.
-        writing: the same, for statements that may write to InnoDB.
+        clock: the clock of the server before the other facts were read.
+        running: the start of the oldest running statement; the clock if no statement is running.
+        writing: the start of the oldest statement that may write to InnoDB; else the clock.
+        writers: the transactions that have changed rows.
+        blind: why the server does not show open transactions; empty if it does.
     """
 
     clock: dt.datetime = _PAST
@@ -252,7 +255,7 @@ class _OpenTransactions:
 
 
 def _explain_blindness(connection: Connection) -> str:
-    """Returns why this server never shows the open work behind its rows; empty if it does."""
+    """Returns why this server cannot show all open transactions; empty if it can."""
     settings = {
         (name or "").lower(): (value or "").upper()
         for name, value in connection.rows(
@@ -267,11 +270,11 @@ def _explain_blindness(connection: Connection) -> str:
 
 
 def _is_replica(connection: Connection) -> bool:
-    """Returns whether the server is set up as a replica, as far as this account can see."""
+    """Returns whether the server is a replica; False if the account may not read that."""
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))
-        except ConnectionRefusedByServer:  # not this server's syntax, or no privilege
+        except ConnectionRefusedByServer:  # the server has another syntax, or no privilege
             continue
     return False
 
@@ -279,7 +282,7 @@ def _is_replica(connection: Connection) -> bool:
 def _read_open_transactions(connection: Connection) -> _OpenTransactions:
     [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
     clock = _parse_moment(clock_text)
-    # MySQL reports a statement's age in whole seconds, from a start in whole seconds.
+    # MySQL reports the age of a statement in whole seconds, so two seconds are added.
     age = "time_ms * 1000" if "mariadb" in (version or "").lower() else "(time + 2) * 1000000"
     statements = connection.rows(
         f"""
@@ -305,7 +308,7 @@ def _read_open_transactions(connection: Connection) -> _OpenTransactions:
             writers = {trx: writer for trx, writer in writers.items() if trx in again}
     if copies.stale:
         return _OpenTransactions(
-            blind="information_schema.innodb_trx does not show what is open now"
+            blind="information_schema.innodb_trx does not show the current transactions"
         )
     began = [(session, _parse_moment(at)) for session, _, at in statements if at is not None]
     return _OpenTransactions(
@@ -317,10 +320,11 @@ def _read_open_transactions(connection: Connection) -> _OpenTransactions:
 
 
 class _Copies:
-    """Copies of InnoDB's transactions, each taken after the one before.
+    """Reads new copies of InnoDB's list of transactions.
 
     Attributes:
-        stale: no try gave a new copy: other readers keep InnoDB from renewing it.
+        stale: whether no attempt returned a new copy, because other sessions read the list too
+            often for InnoDB to refresh it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -329,7 +333,7 @@ class _Copies:
         self._open = False
 
     def read_next(self) -> tuple[set[str], dict[str, Writer]]:
-        """Returns the sessions that only read, and the transactions that have written, by id."""
+        """Returns the read-only sessions, and the transactions that have changed rows, by id."""
         if self.stale:
             return set(), {}
         self._connection.execute(
@@ -361,13 +365,13 @@ class _Copies:
                         if wrote == "1"
                     },
                 )
-            # A random time: two that read in step would keep each other from seeing a new copy.
+            # A random pause: two readers with the same rhythm would prevent each other's refresh.
             time.sleep(_RENEWED_SECONDS * random.uniform(1, 2))
         self.stale = True
         return set(), {}
 
     def close(self) -> None:
-        """Ends our own transaction: otherwise later reads would see the database as of now."""
+        """Ends the loader's transaction; later reads on the connection need a newer snapshot."""
         if self._open:
             self._connection.execute("rollback")
 

@@ -1,1 +1,1 @@
-"""Specific to PostgreSQL: the exported snapshot, its transactions, which of them wrote each row."""
+"""Specific to PostgreSQL: exported snapshots, open transactions, failovers and late rows."""

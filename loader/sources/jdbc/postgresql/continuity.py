@@ -1,24 +1,22 @@
-"""Finds PostgreSQL's late rows: those of transactions that were in flight at the last sync.
+"""The open transactions of PostgreSQL at a sync, and whether the database is still the same.
 
-`now()` is a transaction's start. A transaction that was open during a sync and commits after it
-brings rows with cursors below the one that was stored; a plain `cursor >= stored` never sees
-them. So each sync stores two things: the start of the oldest transaction that was open just
-before its snapshot (`since`), and the snapshot's xmin, the oldest transaction that had not ended.
-The next window also reads rows with `cursor >= since` that a transaction at or after that xmin
-wrote.
+In PostgreSQL, `now()` is the start of the transaction. If a transaction is open during a sync and
+commits later, its rows have cursors below the stored cursor, so `cursor >= stored` misses them.
+Each sync therefore stores the start of the oldest open transaction (`since`), read just before the
+snapshot, and the xmin of the snapshot: the oldest transaction that had not ended. The next window
+also reads rows with `cursor >= since` that were written by a transaction at or after this xmin.
 
-`not pg_visible_in_snapshot(xmin, ...)` will not do: it loses rows written inside a SAVEPOINT, whose
-subtransaction ids a snapshot need not list.
+The condition `not pg_visible_in_snapshot(xmin, ...)` is not used, because it misses rows written in
+a SAVEPOINT: a snapshot does not list all ids of subtransactions.
 
-If the cursor is a number or a text, no time limits how low a late one can be: sequences with a
-cache, and applications that draw blocks of numbers, bring low ones long after, even if no
-transaction was open at the sync. So every row is checked for the transaction that wrote it, which
-needs a scan and nothing else. The same is true of times if the open transactions cannot be seen,
-and of tables that logical replication writes, with times of another server's transactions.
+If the cursor is a number or a text, late rows may have any cursor. Cached sequences and
+applications that reserve blocks of numbers insert low numbers late, even if no transaction was open
+at the sync. So the whole table is scanned for rows by the transaction that wrote them. The same
+applies to times if open transactions are hidden, and to tables that logical replication writes,
+because their times are from another server.
 
 A table without a cursor column can use the transaction that wrote each row (`cursor_field: xmin`).
-Then the next window is exact, and needs no clock: the rows written by transactions at or after the
-xmin that was remembered.
+The next window then contains exactly the rows written by transactions at or after the stored xmin.
 """
 
 from __future__ import annotations
@@ -39,23 +37,24 @@ _OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
 
 XMIN = "xmin"
-"""The system column with the transaction that wrote a row; no user column can have its name."""
+"""The system column with the transaction that wrote a row; no user column can have this name."""
 
 
 @dataclass(frozen=True)
 class TransactionMark:
-    """The mark that one sync stores for the next.
+    """The transactions of a snapshot, stored in the mark for the next sync.
 
     Attributes:
-        since: a UTC time that no `now()` still to come can lie below, as long as the clock is not
-            set back; None if this role or server cannot tell.
+        since: a UTC time below which no later commit has a `now()`, unless the clock is set back;
+            None if the role or server does not show it.
         xmin: the oldest transaction that had not ended in the snapshot (64 bits).
-        open: whether any transaction was open, so that rows may really come late.
-        system: the cluster's identity and timeline, ``7312…/1``: a restored database has another
-            identity or an older xmin, a failed-over one another timeline. Empty if hidden.
-        xmax: the first transaction of which the snapshot sees nothing; not stored.
-        clock: the database's clock before the snapshot, in UTC; not stored. Empty if unknown.
-        replica: whether it is a read replica, which may lag; not stored.
+        open: whether any transaction was open, so that late rows are possible.
+        system: the identity and timeline of the cluster, ``7312…/1``. A restored database has
+            another identity or an older xmin; after a failover, the timeline differs. Empty if
+            hidden.
+        xmax: the first transaction that the snapshot does not see at all; not stored.
+        clock: the clock of the database before the snapshot, in UTC; not stored. Empty if unknown.
+        replica: whether the server is a read replica, which may lag; not stored.
     """
 
     since: str | None
@@ -67,7 +66,7 @@ class TransactionMark:
     replica: bool = False
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the form that the state stores."""
+        """Returns the mark as the state stores it."""
         return {
             "open": self.open,
             "since": self.since,
@@ -77,7 +76,7 @@ class TransactionMark:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> TransactionMark | None:
-        """Reads the form that the state stores; None if the mark does not have it."""
+        """Parses a stored mark; None if it has no transactions."""
         if mark is None or not {"open", "since", "system", "xmin"} <= set(mark):
             return None
         since = mark["since"]
@@ -89,18 +88,19 @@ class TransactionMark:
         )
 
     def reach(self, type_: CursorType, now: TransactionMark) -> Cursor | None:
-        """Returns a cursor that no late row can lie below, in the cursor's type; None if unknown.
+        """Returns a lower bound for the cursors of late rows; None if it is unknown.
 
-        Unknown for cursors that are not times, and if the clock is behind what it was. Subtracts a
-        minute: a column with fewer digits rounds, and a clock may have been set back and have
-        caught up since; an hour if another server's clock is the one that counts now; for a wall
-        clock, also the largest offset of any zone. The margin costs little: below the window, only
-        rows written since are read.
+        It is unknown for cursors that are not times, and if the clock was set back.
+
+        The bound has a margin of a minute, because times may be rounded and clocks corrected; of an
+        hour after a failover to a server with another clock; and for wall clock times, additionally
+        of the largest offset of a time zone. The margin costs little, because only recently written
+        rows below the window are read.
         """
         if not type_.is_time or self.since is None or self.is_clock_behind(now):
             return None
-        same = self.compare_database(now) is DatabaseContinuity.SAME
-        moment = dt.datetime.fromisoformat(self.since) - (_STEP if same else _OTHER_CLOCK)
+        is_same = self.compare_database(now) is DatabaseContinuity.SAME
+        moment = dt.datetime.fromisoformat(self.since) - (_STEP if is_same else _OTHER_CLOCK)
         if type_ is not CursorType.TIMESTAMPTZ:
             moment -= _ANY_ZONE
         return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
@@ -108,14 +108,14 @@ class TransactionMark:
     def select_written_since(self, now: TransactionMark, *, scan: bool = False) -> str:
         """Returns SQL that is true for rows written by a transaction at or after :attr:`xmin`.
 
-        A row's xmin has 32 bits and wraps around, so it is compared by distance. If the distance
-        could have wrapped, or the database is no longer the same, all rows pass: more is read
-        again, nothing is missed. PostgreSQL's own distance, from the next id back, takes half the
-        CPU, but is not computed by parallel workers; it counts as long as it is far from wrapping.
-        Ids below 3 are not transactions (rows frozen by a load).
+        The xmin of a row has 32 bits and wraps around, so it is compared by distance. If the
+        distance may have wrapped, or the database is not the same, all rows match. The function
+        `age` needs half the CPU time, but parallel workers cannot run it. It is used if no scan is
+        expected and the distance is far from wrapping. Ids below 3 are not transactions: they mark
+        rows that were frozen when they were loaded.
 
         Args:
-            scan: the table is scanned for them.
+            scan: whether the query scans the table.
         """
         if (
             self.compare_database(now) is not DatabaseContinuity.SAME
@@ -129,30 +129,34 @@ class TransactionMark:
         return f"({distance} < {_HALF} or xmin::text::bigint < 3)"
 
     def is_outlived(self, now: TransactionMark) -> bool:
-        """Returns whether there were so many transactions since that ids will soon be ambiguous."""
+        """Returns whether the ids since the mark are so many that they will soon wrap around."""
         return now.xmin > self.xmin + _HALF // 2
 
     def is_clock_behind(self, now: TransactionMark) -> bool:
-        """Returns whether the clock was set back since, as far as it shows."""
+        """Returns whether the clock is behind :attr:`since`, so that it was set back."""
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def compare_database(self, now: TransactionMark) -> DatabaseContinuity:
-        """Detects a restore or failover between two syncs, as far as it shows."""
+        """Detects a restore or failover since the mark was stored.
+
+        Args:
+            now: the current transactions.
+        """
         before, after = self.system.partition("/")[0], now.system.partition("/")[0]
-        hidden = not before or not after
-        if before == after and not hidden and self.system != now.system:
-            return DatabaseContinuity.FAILED_OVER  # its transaction counter may have gone back, too
+        is_hidden = not before or not after
+        if before == after and not is_hidden and self.system != now.system:
+            return DatabaseContinuity.FAILED_OVER  # the transaction counter may be lower, too
         if before == after and now.replica and now.xmin < self.xmin:
             return DatabaseContinuity.BEHIND
-        if (before != after and not hidden) or now.xmin < self.xmin:
+        if (before != after and not is_hidden) or now.xmin < self.xmin:
             return DatabaseContinuity.RESTORED
         return DatabaseContinuity.SAME
 
     def select_writer(self) -> str:
-        """Returns SQL for the transaction that wrote a row, in 64 bits.
+        """Returns SQL for the 64-bit id of the transaction that wrote a row.
 
-        It is the newest transaction that matches the row's 32 bits: a row older than 2^32
-        transactions seems younger than it is, and may be read again.
+        This is the newest id with the 32 bits of the row's xmin. If more than 2^32 transactions
+        followed, the id is too high, and the row may be read again.
         """
         text = "xmin::text::bigint"
         age = f"(({self.xmax} - {text}) & {2**32 - 1})"
@@ -160,7 +164,7 @@ class TransactionMark:
 
 
 class DatabaseContinuity(enum.Enum):
-    """The continuity of a database between two syncs: the same, behind, failed over or restored."""
+    """The relation between the databases of two syncs."""
 
     SAME = "same"
     BEHIND = "behind"
@@ -170,13 +174,15 @@ class DatabaseContinuity(enum.Enum):
 
 @dataclass(frozen=True)
 class ServerActivity:
-    """The open transactions of a database, read before a snapshot: see :class:`TransactionMark`.
+    """The open transactions of a database, read before a snapshot.
 
     Attributes:
-        since: None if this role or server cannot tell.
-        blind: why it cannot, for messages; empty if it can.
-        clock: the database's clock, in UTC; empty if unknown.
-        replica: whether it is a read replica.
+        since: see :class:`TransactionMark`; None if the role or server does not show it.
+        open: whether any transaction is open.
+        system: the identity and timeline of the cluster; empty if hidden.
+        blind: why `since` is unknown, for messages; empty if it is known.
+        clock: the clock of the database, in UTC; empty if unknown.
+        replica: whether the server is a read replica.
     """
 
     since: str | None
@@ -188,13 +194,13 @@ class ServerActivity:
 
 
 def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
-    """Reads how old the oldest open transaction is.
+    """Reads the start of the oldest open transaction.
 
-    Call it before taking the snapshot, which does not cover it: otherwise a transaction that
-    commits in between would slip through.
+    Call it before the snapshot is taken. Otherwise a transaction that commits in between would be
+    missed.
 
     Args:
-        holder: the process id of our own session that will take the snapshot.
+        holder: the process id of the loader's session that exports the snapshot.
     """
     try:
         [(replica, visible)] = connection.rows(
@@ -210,9 +216,9 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
         if visible not in _TRUE:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return ServerActivity(None, True, _read_system(connection), why)
-        # PostgreSQL records when a transaction was prepared, but not when it started. Not only
-        # clients write: workers of subscriptions and extensions do, too. A procedure that commits
-        # begins transactions that are younger than its statement, whose time it may still write.
+        # The query includes background workers, because subscriptions and extensions also write. A
+        # procedure may commit and then still write the time of its statement, so the start of the
+        # statement counts if it is earlier. The start of a prepared transaction is unknown.
         [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
@@ -234,7 +240,7 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
                 and backend_type is distinct from 'autovacuum worker'
             """
         )
-    except ConnectionRefusedByServer:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+    except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
         return ServerActivity(None, True, "", "this server does not show open transactions")
     now = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
     if int(hidden or 0):
@@ -250,11 +256,14 @@ _TRUE = ("t", "true")
 
 
 def read_transaction_mark(connection: Connection, seen: ServerActivity) -> TransactionMark:
-    """Returns the transactions of the snapshot that a connection reads, and the activity before it.
+    """Reads the transactions of the snapshot that a connection uses.
+
+    Args:
+        seen: the activity before the snapshot.
 
     Raises:
-        ConnectionRefusedByServer: if the server refuses the query. Its transaction, and with it the
-            snapshot, is lost.
+        ConnectionRefusedByServer: if the server refuses the query, which also ends the transaction
+            and its snapshot.
     """
     # Before version 13, the same functions had other names.
     kind = "pg" if connection.major_version >= 13 else "txid"
@@ -278,10 +287,10 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
 
 
 def _read_system(connection: Connection) -> str:
-    """Returns the cluster's identity and timeline; empty if a managed service hides them.
+    """Reads the identity and timeline of the cluster; empty if a managed service hides them.
 
-    A primary's timeline is that of the log it writes: its last checkpoint may have another one for
-    minutes after a failover.
+    On a primary, the timeline is read from the name of the current log file. After a failover, the
+    last checkpoint has the old timeline for some minutes.
     """
     try:
         [(identity,)] = connection.rows(

@@ -1,8 +1,8 @@
-"""PostgreSQL: one snapshot of a database, exported to all readers, and the locks that it needs.
+"""Exports one PostgreSQL snapshot to all readers, and locks the tables until the run ends.
 
-TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe: afterwards, an older snapshot sees
-an empty table. So the session locks the tables before it takes its snapshot, in the mode of a
-reader, as pg_dump does. Such statements then wait until the run ends.
+TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe: an older snapshot then sees an
+empty table. So the session takes read locks on the tables before the snapshot, as pg_dump does.
+Such statements wait until the run ends.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from loader.spark.error_translation import ConnectionRefusedByServer, DatabaseEr
 
 @dataclass(frozen=True)
 class ExportedSnapshot:
-    """A snapshot that a session holds until the run ends.
+    """A snapshot that a session keeps open until the run ends.
 
     Attributes:
-        name: the name by which other sessions use it.
-        transactions: which ones it sees.
+        name: the name with which other sessions import the snapshot.
+        transactions: the transactions of the snapshot.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
-        held: the tables that are locked: they cannot be altered until the run ends.
-        refused: tables that another session has locked, by name, with the error of each.
+        held: the names of the tables that are locked, so that they cannot be altered.
+        refused: errors by the name of the table, for tables that could not be locked.
     """
 
     name: str
@@ -48,15 +48,15 @@ class ExportedSnapshot:
 def open_exported_snapshot(
     database: Database, tables: Sequence[SourceTable]
 ) -> Iterator[ExportedSnapshot]:
-    """Locks the tables, then takes a snapshot of the database; holds both until the run ends.
+    """Locks the tables, then exports a snapshot; the block ends both.
 
     Raises:
-        DatabaseError: if the server has no snapshots to export: it speaks PostgreSQL's protocol,
-            but is another database.
+        DatabaseError: if the server cannot export snapshots, because it uses PostgreSQL's protocol
+            but is another product.
     """
     with database.connect() as holder:
-        long = disable_timeouts(holder)
-        for statement in (*long, "set statement_timeout = 0"):
+        no_timeouts = disable_timeouts(holder)
+        for statement in (*no_timeouts, "set statement_timeout = 0"):
             holder.execute(statement)
         [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
         holder.begin()
@@ -64,24 +64,24 @@ def open_exported_snapshot(
         relations = {table.ref.name: database.relation(table.ref.native) for table in tables}
         held, refused = lock_tables(holder, relations, database.lock_timeout)
         with database.lend_connection() as connection:
-            seen = read_activity(connection, int(pid or 0))
-        found = read_transaction_mark(holder, seen)
+            activity = read_activity(connection, int(pid or 0))
+        transactions = read_transaction_mark(holder, activity)
         [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
-        yield ExportedSnapshot(name or "", found, seen.blind, long, held, refused)
+        yield ExportedSnapshot(name or "", transactions, activity.blind, no_timeouts, held, refused)
 
 
-_LEFT = ("42809", "42501", "42P01", "0A000")
-"""SQLSTATEs of relations left unlocked: of another kind, not permitted, gone, not supported."""
-_MILLISECONDS = 200
-"""Waits so long for a table: less than the second after which PostgreSQL looks for a deadlock."""
+_IGNORED_STATES = ("42809", "42501", "42P01", "0A000")
+"""SQLSTATEs of relations that stay unlocked: wrong kind, not permitted, missing, not supported."""
+_LOCK_MILLISECONDS = 200
+"""The wait for one table: less than the second after which PostgreSQL looks for deadlocks."""
 _PAUSE = 0.1
-"""Seconds between two attempts, in which others can take what they wait for."""
+"""Seconds between two attempts, in which waiting sessions can get their locks."""
 
 
 def disable_timeouts(connection: Connection) -> tuple[str, ...]:
-    """Returns statements for a session whose transaction lasts as long as the run.
+    """Returns statements that remove the time limits of long or idle transactions.
 
-    Roles and databases often limit how long a transaction may be idle, or may last.
+    Roles and databases often have such limits, and the transaction lasts as long as the run.
     """
     settings = ["idle_in_transaction_session_timeout"]
     if connection.major_version >= 17:
@@ -92,15 +92,14 @@ def disable_timeouts(connection: Connection) -> tuple[str, ...]:
 def lock_tables(
     connection: Connection, relations: Mapping[str, str], seconds: int
 ) -> tuple[frozenset[str], dict[str, DatabaseError]]:
-    """Locks relations until the connection's transaction ends; takes no snapshot yet.
+    """Locks relations until the transaction of the connection ends, without taking a snapshot.
 
-    Partitions and children are locked with their parents, and a view's tables with the view.
-    Relations that cannot be locked at all (foreign tables, materialized views) stay unlocked; if
-    anything else is wrong with them, reading them reports it.
+    PostgreSQL locks partitions and children with their parent, and the tables of a view with the
+    view. Relations that cannot be locked (foreign tables, materialized views, relations that do
+    not exist) stay unlocked. Reading them reports an error, if there is one.
 
-    No lock is waited for long while others are held: a session that alters the tables in another
-    order would be ended as part of a deadlock. If one is not free, all are released, and tried
-    again.
+    If another session has locked one of the relations, all locks are released before the next
+    attempt. Otherwise a session that alters the tables in another order could cause a deadlock.
 
     Args:
         connection: a connection in a transaction that has not read anything.
@@ -108,15 +107,15 @@ def lock_tables(
         seconds: how long to try.
 
     Returns:
-        The names of those that are locked now; and the errors, by name, of relations that another
-        session has locked, or for which the server has no locks left.
+        The names of the locked relations; and the errors, by name, of relations that another
+        session has locked, or for which the server has no memory for locks.
     """
     deadline = time.monotonic() + seconds
     connection.execute("savepoint free")
     while True:
         held, refused = _try_locks(connection, relations)
-        waited_for = any(error.is_locked_out for error in refused.values())
-        if not waited_for or time.monotonic() >= deadline:
+        is_locked_out = any(error.is_locked_out for error in refused.values())
+        if not is_locked_out or time.monotonic() >= deadline:
             connection.execute("release savepoint free")
             return held, refused
         connection.execute("rollback to savepoint free")
@@ -131,12 +130,12 @@ def _try_locks(
     for name, relation in relations.items():
         try:
             connection.execute(
-                f"set local lock_timeout = {_MILLISECONDS}; savepoint held; "
+                f"set local lock_timeout = {_LOCK_MILLISECONDS}; savepoint held; "
                 f"lock table {relation} in access share mode; release savepoint held"
             )
             held.add(name)
         except ConnectionRefusedByServer as error:
             connection.execute("rollback to savepoint held; release savepoint held")
-            if error.state not in _LEFT:
+            if error.state not in _IGNORED_STATES:
                 refused[name] = error
     return frozenset(held), refused

@@ -1,7 +1,7 @@
-"""Finds PostgreSQL's late rows: rows below a window that the last sync may not have seen.
+"""Finds late rows in PostgreSQL: rows below the window that were committed after the last sync.
 
-Where they come from: :mod:`loader.sources.jdbc.postgresql.continuity` and
-:mod:`loader.sources.jdbc.postgresql.lineage`.
+:mod:`loader.sources.jdbc.postgresql.continuity` and
+:mod:`loader.sources.jdbc.postgresql.lineage` describe how late rows occur.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class PostgresLateCommits:
     """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits` by xmin.
 
     Args:
-        snapshot: the snapshot to find late rows in.
-        transactions: the snapshot's; None if its database has none.
+        snapshot: the snapshot to search for late rows.
+        transactions: the transactions of the snapshot; None if the database does not show them.
         blind: why the age of open transactions is unknown; empty if it is known.
     """
 
@@ -35,10 +35,10 @@ class PostgresLateCommits:
         self.added: dict[str, str] = {}
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Reads what the other methods need to know about a table; call it first.
+        """Reads facts about a table for the other methods; call it first.
 
         Raises:
-            DatabaseError: if the table's cursors no longer mean the same.
+            DatabaseError: if the stored cursor does not match the database any more.
         """
         if self.transactions is None:
             return
@@ -55,19 +55,22 @@ class PostgresLateCommits:
         """Returns the mark for the next sync."""
         if self.transactions is None:
             return None
-        own = self.lineages[table.ref.name].to_mark()
-        if not table.ref.native.stored:  # a view may be recreated at any time, and is the same
-            own = {name: own[name] for name in ("database", "view") if name in own}
-        return {**self.transactions.to_mark(), **own}
+        lineage = self.lineages[table.ref.name].to_mark()
+        if not table.ref.native.stored:  # recreating a view changes its object id, but not its rows
+            lineage = {name: lineage[name] for name in ("database", "view") if name in lineage}
+        return {**self.transactions.to_mark(), **lineage}
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns SQL that is true for late rows; None if there are none to look for.
+        """Returns SQL that is true for late rows; None if there can be none.
 
-        Looks for times from the start of the oldest open transaction on. If nothing tells how low
-        cursors can be, checks who wrote each row, unless a lookback limits it. Once the lowest
-        cursor is known (`lowest`), the cursor's index finds the rows again.
+        If the cursors of late rows have a lower bound, only rows above it are checked. Otherwise
+        the writer of every row is checked, unless a lookback limits the search.
+
+        Args:
+            lowest: the lowest cursor of a late row, if it has been read. With it, the index of the
+                cursor finds the rows.
         """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if self._has_moved(table, window):
@@ -78,22 +81,24 @@ class PostgresLateCommits:
         literal = self.snapshot.dialect.literal
         reach = self.reach(table, window)
         written = before.select_written_since(now, scan=reach is None)
-        quiet = now.xmax <= before.xmin  # no transaction has written anything since
-        same = before.compare_database(now) is DatabaseContinuity.SAME
+        is_idle = now.xmax <= before.xmin  # no transaction has written since the last sync
+        is_same = before.compare_database(now) is DatabaseContinuity.SAME
         parts = [self.added[table.ref.name]]
         if reach is not None:
             above = f"{column} >= {literal(reach)}"
             parts.append(above if table.ref.native.writers else f"{above} and {written}")
-        elif not same or not (quiet or (window.has_lookback and not before.is_clock_behind(now))):
+        elif not is_same or not (
+            is_idle or (window.has_lookback and not before.is_clock_behind(now))
+        ):
             parts.append(written)
-        found = " or ".join(f"({part})" for part in parts if part)
-        if found and lowest is not None:
+        late = " or ".join(f"({part})" for part in parts if part)
+        if late and lowest is not None:
             above = f"{column} >= {literal(lowest)}"
-            return above if window.is_exhaustive else f"{above} and ({found})"
-        return found or None
+            return above if window.is_exhaustive else f"{above} and ({late})"
+        return late or None
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a cursor that no row of a transaction in flight can lie below, if known."""
+        """Returns a lower bound for the cursors of late rows; None if there is none."""
         before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
@@ -107,8 +112,8 @@ class PostgresLateCommits:
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether to store the mark even if there are no new rows.
 
-        Without it the next sync would read again what this one has read, or would not know what
-        is in flight now: after `loader state set` there is no mark.
+        Otherwise the next sync would read the same rows again, or, if there is no mark because of
+        `loader state set`, would not know the open transactions.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -130,7 +135,7 @@ class PostgresLateCommits:
         return before.open and not self.transactions.open
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the database may reuse numbers; if so, its highest one is stored."""
+        """Returns whether the database may reuse numbers."""
         before, now = self._read_last_mark(window), self.transactions
         if before is None or now is None or window.cursor is None:
             return False
@@ -141,16 +146,16 @@ class PostgresLateCommits:
         return may_reuse and not window.cursor.type.is_time
 
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows; the sync goes on."""
+        """Returns warnings about late rows that do not stop the sync."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         if not self.snapshot.dialect.shares_snapshots:
             return ()
         if not table.ref.native.stored:
             redefined = self.lineages[table.ref.name].is_redefined(window.mark)
-            what = "the view is another one than at" if redefined else "this is not the database of"
+            what = "the view has" if redefined else "the database has"
             moved = (
-                f"{what} the last sync: all its rows are read; rows that it lacks stay in raw "
-                "until a full refresh"
+                f"{what} been replaced since the last sync: all its rows are read; rows that it "
+                "lacks stay in raw until a full refresh"
             )
             late = f"in a view or a table of another server, {WITHIN}"
             return (moved, late) if self._has_moved(table, window) else (late,)
@@ -163,49 +168,51 @@ class PostgresLateCommits:
         )
         if continuity is DatabaseContinuity.BEHIND:
             notes.append(
-                "this replica is behind the database that was read last: what it lacks comes with "
-                "a later run"
+                "this replica is behind the database that the last sync read: later runs load the "
+                "rows that it lacks"
             )
         elif continuity is not DatabaseContinuity.SAME:
             notes.append(
-                f"the database was {continuity.value} since the last sync: rows written from the "
-                "last sync on are read again; rows that it lost stay in raw until a full refresh"
+                f"the database was {continuity.value} since the last sync: rows written since then "
+                "are read again; rows that it lost stay in raw until a full refresh"
             )
         elif before and self.lineages[table.ref.name].is_replaced(window.mark):
             notes.append(
-                "columns have changed places since the last sync: all its rows are read"
+                "columns were renamed or recreated since the last sync: all its rows are read"
                 if self.lineages[table.ref.name].has_renamed_column(window.mark)
-                else "another table has taken its name since the last sync: all its rows are read; "
+                else "the table was replaced since the last sync: all its rows are read; "
                 "rows that it lacks stay in raw until a full refresh"
             )
         if before and self.transactions and before.is_clock_behind(self.transactions) and is_time:
-            notes.append("the database's clock was set back: all rows written since are looked for")
-        exact = self.transactions is not None and not window.has_lookback
+            notes.append(
+                "the database's clock was set back: all rows written since the last sync are read"
+            )
+        scans_all = self.transactions is not None and not window.has_lookback
         if self.blind and is_time:
             scans = "each sync scans the table for rows that commit late"
-            notes.append(f"{self.blind}: {scans if exact else WITHIN}")
+            notes.append(f"{self.blind}: {scans if scans_all else WITHIN}")
         elif window.has_lookback and before and is_time and self._is_replicated(table, window):
             notes.append(f"logical replication writes this table: {WITHIN}")
         return tuple(notes)
 
     def _read_comparable_mark(self, table: SourceTable, window: Window) -> TransactionMark | None:
-        """Returns the mark of the last sync, if it says which rows of a table come late."""
+        """Returns the mark of the last sync, if it can identify late rows of the table."""
         return self._read_last_mark(window) if table.ref.native.stored else None
 
     def _read_last_mark(self, window: Window) -> TransactionMark | None:
-        """Returns the mark of the last sync, if it can be compared with this one's."""
+        """Returns the mark of the last sync; None if the search for late rows must ignore it."""
         if window.low is None or self.transactions is None:
             return None
         before = TransactionMark.from_mark(window.mark)
         if before is None or before.compare_database(self.transactions) is DatabaseContinuity.SAME:
             return before
-        # In another database, only a cursor that was set by hand counts.
+        # The mark is of another database, so a cursor that the user has set overrides it.
         return None if _is_set_by_hand(window) else before
 
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether a view is another one than at the last sync, or of another database.
+        """Returns whether a view or its database was replaced since the last sync.
 
-        It is unknown which of its rows are older than that.
+        Then any of its rows may be new.
         """
         before = self._read_last_mark(window)
         if (
@@ -217,22 +224,22 @@ class PostgresLateCommits:
             return False
         continuity = before.compare_database(self.transactions)
         lineage = self.lineages[table.ref.name]
-        another = lineage.elsewhere(window.mark) or lineage.is_redefined(window.mark)
-        return another or continuity in (
+        is_replaced = lineage.elsewhere(window.mark) or lineage.is_redefined(window.mark)
+        return is_replaced or continuity in (
             DatabaseContinuity.RESTORED,
             DatabaseContinuity.FAILED_OVER,
         )
 
     def _is_replicated(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether rows come from another server, or did at the last sync."""
-        now = self.lineages[table.ref.name].replicated
-        return now or bool((window.mark or {}).get("replicated"))
+        """Returns whether logical replication writes the table, or did at the last sync."""
+        is_replicated = self.lineages[table.ref.name].replicated
+        return is_replicated or bool((window.mark or {}).get("replicated"))
 
     def _select_added(self, connection: Connection, table: SourceTable, window: Window) -> str:
-        """Returns SQL for the rows of partitions and tables added since the last sync.
+        """Returns SQL for the rows of partitions and children added since the last sync.
 
-        The rows of a new partition mostly lie in the window, and cost nothing. If they do not, a
-        condition on their lowest cursor lets the database still use the index for the others.
+        Empty if the window contains all of these rows, which is usual for a new partition.
+        Otherwise the condition includes their lowest cursor, so that the index can be used.
         """
         tables = self.lineages[table.ref.name].list_added(window.mark)
         if not tables or window.cursor is None or self._read_comparable_mark(table, window) is None:
@@ -263,11 +270,11 @@ class PostgresLateCommits:
         continuity = before.compare_database(self.transactions)
         elsewhere = self.lineages[table.ref.name].elsewhere(window.mark)
         if elsewhere and self._has_moved(table, window) and continuity is DatabaseContinuity.SAME:
-            continuity = DatabaseContinuity.RESTORED  # another one on the same server
+            continuity = DatabaseContinuity.RESTORED  # another database of the same server
         if continuity is DatabaseContinuity.BEHIND and not window.cursor.type.is_time:
             raise DatabaseError(
-                "this read replica is behind the database that was read last, so the cursor "
-                f"{window.cursor.name} would skip what it still lacks",
+                "this read replica is behind the database that the last sync read, so the cursor "
+                f"{window.cursor.name} would skip rows that it still lacks",
                 where=f"table {self.snapshot.source.name}.{table.ref.lake_name}",
                 remedy="Run again once it has caught up",
             )
@@ -290,5 +297,5 @@ class PostgresLateCommits:
 
 
 def _is_set_by_hand(window: Window) -> bool:
-    """Returns whether the cursor was set by hand since the mark was stored."""
+    """Returns whether `loader state set` has set the cursor since the mark was stored."""
     return bool((window.mark or {}).get(BY_HAND))

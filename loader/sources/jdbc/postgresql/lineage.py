@@ -1,8 +1,8 @@
-"""PostgreSQL: the stored tables behind a name, and whether another server writes them.
+"""The tables of PostgreSQL that store the rows of a table: itself, its partitions and children.
 
-The transactions that were open do not explain two kinds of rows. A table that was attached as a
-partition, or took another's place, brings rows that were written before the last sync. Logical
-replication brings the publisher's times, which no clock of this server bounds.
+Late rows do not only come from open transactions. A table that is attached as a partition, or
+renamed to replace another table, may contain rows that were written before the last sync. Rows from
+logical replication have times of the publisher, which may be earlier than any local transaction.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _LONGEST = 20_000
 
 @dataclass(frozen=True)
 class Lineage:
-    """The tables that hold a table's rows.
+    """The tables that store the rows of a table.
 
     Attributes:
-        root: the table's own object id.
-        tables: the ids of the table, its partitions and its children, at all depths.
-        database: the object id of the database. A copy of it (``create database … template``) has
-            the same table ids.
-        columns: number and type of each column. A column that was dropped and added again, or that
-            took the name of another, has another number.
-        replicated: whether rows may come from another server, with times of its clock.
-        view: a hash of a view's name and definition; empty for tables.
-        view_in_path: the same of its definition as the session's search_path shows it, which marks
-            of earlier versions have.
+        root: the object id of the table.
+        tables: the object ids of the table, its partitions and its children, at all depths.
+        replicated: whether logical replication may write rows, with times of another server.
+        database: the object id of the database, because a copy (``create database … template``)
+            has the same table ids.
+        columns: number and type of each column. A column gets another number if it is dropped and
+            added again, or if another column is renamed to its name.
+        view: a hash of the name and definition of a view; empty for tables.
+        view_in_path: the same hash for the definition that depends on the search_path; older marks
+            contain it.
     """
 
     root: int
@@ -47,18 +47,18 @@ class Lineage:
     view_in_path: str = ""
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the form that the state stores, beside the transactions."""
+        """Returns the lineage as the mark stores it."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
             text = "md5:" + hash_text(text)
-        own: dict[str, Any] = {"tables": text, "database": self.database}
+        mark: dict[str, Any] = {"tables": text, "database": self.database}
         if self.columns:
-            own["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
-        own |= {"view": self.view} if self.view else {}
-        return own | ({"replicated": True} if self.replicated else {})
+            mark["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
+        mark |= {"view": self.view} if self.view else {}
+        return mark | ({"replicated": True} if self.replicated else {})
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
-        """Returns the tables added since a mark; all of them if it holds only another hash."""
+        """Returns the tables added since a mark; all tables if the mark has only a hash of them."""
         if self.elsewhere(mark) or self.has_renamed_column(mark):
             return self.tables
         before = str((mark or {}).get("tables") or "")
@@ -68,7 +68,7 @@ class Lineage:
         return self.tables - set(map(int, known))
 
     def is_replaced(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether another table had the name at the time of a mark."""
+        """Returns whether another table has replaced the table of a mark."""
         before = str((mark or {}).get("tables") or "")
         if self.elsewhere(mark) or self.has_renamed_column(mark):
             return True
@@ -76,17 +76,17 @@ class Lineage:
         return bool(known) and self.root not in set(map(int, before.split()))
 
     def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a column has its name from another one since a mark.
+        """Returns whether a name belongs to another column than in a mark.
 
-        Or whether it was rewritten as another kind of text: other changes of a type show in what
-        Spark reads, and raw follows them.
+        Also returns True if a column was changed to another text type, which rewrites its values.
+        Other changes of a type are detected by the type that Spark reads.
         """
         stored = str((mark or {}).get("columns") or "").split()
-        before = dict(one.split(":") for one in stored)
+        before = dict(column.split(":") for column in stored)
         for name, kind in self._named.items():
             number, _, type_ = kind.partition(".")
-            then, _, old = before.get(name, kind).partition(".")
-            if number != then or (type_ != old and {type_, old} <= _TEXTS):
+            old_number, _, old_type = before.get(name, kind).partition(".")
+            if number != old_number or (type_ != old_type and {type_, old_type} <= _TEXTS):
                 return True
         return False
 
@@ -96,19 +96,19 @@ class Lineage:
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a mark is of another database; older marks do not say."""
+        """Returns whether a mark is from another database; False for marks without a database."""
         before = (mark or {}).get("database")
         return before is not None and before != self.database
 
     def is_redefined(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a mark is of a view with another name or SQL; older marks do not say."""
+        """Returns whether the name or definition of a view differs from a mark."""
         before = (mark or {}).get("view")
         return before not in (None, self.view, self.view_in_path)
 
     def is_changed(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark differs from this lineage."""
-        own = self.to_mark()
-        return own != {name: value for name, value in (mark or {}).items() if name in _NAMES}
+        before = {name: value for name, value in (mark or {}).items() if name in _NAMES}
+        return self.to_mark() != before
 
 
 _TEXTS = {"25", "1042", "1043"}
@@ -118,21 +118,22 @@ _NAMES = ("tables", "replicated", "database", "columns", "view")
 
 
 def hash_text(text: str) -> str:
-    """Returns a short hash; not the database's md5, which some do not allow (FIPS)."""
+    """Returns a short hash; a database in FIPS mode may not allow md5 itself."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def read_lineage(connection: Connection, relation: str) -> Lineage:
-    """Reads a table's lineage, as a connection's transaction sees it.
+    """Reads the lineage of a table in the transaction of a connection.
 
-    How a view's definition names tables depends on the search_path, so it is asked for with one
-    that is always the same; it is then as it was, as each step takes the result of the one before.
+    The definition of a view depends on the search_path, so the query sets a fixed search_path and
+    restores it afterwards. Each subquery uses the result of the one before it, which fixes their
+    order.
 
-    Replication origins other than PostgreSQL's own subscriptions do not say which tables they
-    write, so they count for all tables.
+    PostgreSQL does not record the tables of replication origins other than its own subscriptions,
+    so with such an origin every table is considered replicated.
 
     Args:
-        relation: the table's quoted name, as a text literal.
+        relation: the quoted name of the table, as a text literal.
     """
     [(root, database, columns, tables, views, replicated)] = connection.texts(
         f"""
@@ -208,12 +209,12 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
 
 
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
-    """Returns the minimum of each table that has rows; None if one cannot be read in full.
+    """Returns the minimum of each table that has rows; None if a table cannot be read in full.
 
-    A role may be able to read a parent, but not its partition.
+    A role may have the privilege to read a parent, but not its partitions.
     """
     ids = ", ".join(map(str, sorted(tables)))
-    found = connection.rows(
+    privileges = connection.rows(
         f"""
         select
             id::regclass::text,
@@ -224,7 +225,7 @@ def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> 
         from unnest(array[{ids}]::oid[]) as id
         """
     )
-    if any(readable != "true" for _, readable in found):
+    if any(is_readable != "true" for _, is_readable in privileges):
         return None
-    values = [connection.rows(f"select {minimum} from {name}")[0][0] for name, _ in found]
+    values = [connection.rows(f"select {minimum} from {name}")[0][0] for name, _ in privileges]
     return [value for value in values if value is not None]
