@@ -229,7 +229,9 @@ def test_mariadb_tells_a_view_of_another_database(
         project.jdbc(other, ["v"], table_options=options)
         ran = project.run()
         assert ran.table("shop.v")["appended"] == 3
-        assert any("the view or its server was replaced since the last sync" in w for w in ran.warnings)
+        assert any(
+            "the view or its server was replaced since the last sync" in w for w in ran.warnings
+        )
         assert project.run().table("shop.v")["status"] == "nothing new"
 
 
