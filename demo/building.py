@@ -1,4 +1,4 @@
-"""`dbt build` inside this process, on the Spark session that the loader uses."""
+"""Runs `dbt build` in this process, with the loader's Spark session."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Built:
     Attributes:
         models: models built.
         passed: tests passed.
-        warned: the kinds of tests that warned, with the number of rows that they found.
-        wrong: what failed or was skipped, with dbt's message.
+        warned: the number of failing rows of each generic test that warned.
+        wrong: failed and skipped nodes, with dbt's message.
     """
 
     models: int
@@ -25,11 +25,11 @@ class Built:
 
 
 def build(project: Path, folder: Path) -> Built:
-    """Builds and tests all models; dbt's own output goes to `folder`/logs/dbt.log."""
+    """Builds and tests all models; dbt logs to `folder`/logs/dbt.log."""
     from dbt.cli.main import dbtRunner  # takes three seconds
 
-    places = ["--project-dir", str(project), "--profiles-dir", str(project / "profiles")]
-    places += ["--target-path", str(folder / "target"), "--log-path", str(folder / "logs")]
+    paths = ["--project-dir", str(project), "--profiles-dir", str(project / "profiles")]
+    paths += ["--target-path", str(folder / "target"), "--log-path", str(folder / "logs")]
     command = [
         "build",
         "--target",
@@ -37,7 +37,7 @@ def build(project: Path, folder: Path) -> Built:
         "--quiet",
         "--no-use-colors",
         "--no-use-colors-file",
-        *places,
+        *paths,
     ]
     ended = dbtRunner().invoke(command)
     if ended.exception is not None:
@@ -48,7 +48,7 @@ def build(project: Path, folder: Path) -> Built:
         if str(result.status) == "warn":
             warned[result.node.test_metadata.name] += result.failures or 0
     kinds = Counter((str(r.node.resource_type), str(r.status)) for r in results)
-    good = {"success", "pass", "warn", "no-op"}  # no-op: an exposure, which is not built
+    successful = {"success", "pass", "warn", "no-op"}  # no-op: an exposure, which is not built
     return Built(
         models=kinds["model", "success"],
         passed=kinds["test", "pass"],
@@ -56,6 +56,6 @@ def build(project: Path, folder: Path) -> Built:
         wrong=[
             f"{r.node.name}: {r.status}. {' '.join((r.message or '').split())}"[:400]
             for r in results
-            if str(r.status) not in good
+            if str(r.status) not in successful
         ],
     )

@@ -1,4 +1,4 @@
-"""Compares a snapshot with its source: counts, checksums of each column and of whole rows."""
+"""Computes counts and checksums, to compare a snapshot with its source."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pyspark.sql import functions as f
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of a table.
+    """Count and checksums of a table.
 
     Attributes:
-        rows: how many rows.
-        whole: the sum of the rows' checksums; equal only if every row is.
-        columns: for each column, the sum of its values' checksums.
+        rows: the number of rows.
+        total: the sum of the checksums of all rows.
+        columns: for each column, the sum of the checksums of its values.
     """
 
     rows: int
-    whole: int
+    total: int
     columns: dict[str, int]
 
 
 def sums(frame: DataFrame, columns: list[str]) -> Sums:
-    """Adds up a table, in Spark; the order of its rows does not matter."""
+    """Computes the sums of a table in Spark, which do not depend on the order of rows."""
     texts = {name: _text(f.col(name)) for name in columns}
-    [found] = frame.agg(
+    [row] = frame.agg(
         f.count(f.lit(1)).alias("rows"),
-        f.sum(f.crc32(f.concat_ws("\x1f", *texts.values()))).alias("whole"),
+        f.sum(f.crc32(f.concat_ws("\x1f", *texts.values()))).alias("total"),
         *(f.sum(f.crc32(text)).alias(f"column {name}") for name, text in texts.items()),
     ).collect()
-    by_column = {name: found[f"column {name}"] or 0 for name in columns}
-    return Sums(found["rows"], found["whole"] or 0, by_column)
+    by_column = {name: row[f"column {name}"] or 0 for name in columns}
+    return Sums(row["rows"], row["total"] or 0, by_column)
 
 
 def _text(column: Column) -> Column:
-    # A NULL counts as a text that no value is.
+    # NULL becomes a text that no value has.
     return f.coalesce(column.cast("string"), f.lit("\x01"))

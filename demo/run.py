@@ -1,10 +1,10 @@
-"""`make demo`: a shop's database, synced into a lakehouse three times, built and checked.
+"""`make demo`: syncs a shop's database into a lakehouse three times, builds and checks it.
 
-    python demo/run.py                            runs it
-    python demo/run.py --picture docs/demo.svg    also draws its picture (`make picture`)
+    python demo/run.py                            runs the demo
+    python demo/run.py --picture docs/demo.svg    also draws a picture (`make picture`)
 
-Everything happens in one process, in one folder (`.strandline/demo`, or STRANDLINE_DEMO) that it
-empties each time. It checks every claim before it prints it, and exits with 1 if one is wrong.
+The demo runs in one process. It writes only to one folder (`.strandline/demo`, or STRANDLINE_DEMO),
+which it empties first. It checks every claim before it prints it, and exits with 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ def main() -> int:
     os.chdir(ROOT)
     screen = Screen()
     try:
-        folder = _fresh(Path(os.environ.get("STRANDLINE_DEMO") or ".strandline/demo").absolute())
+        path = Path(os.environ.get("STRANDLINE_DEMO") or ".strandline/demo")
+        folder = _create_folder(path.absolute())
         os.environ["STRANDLINE_DEMO"] = str(folder)
         os.environ["STRANDLINE_WAREHOUSE"] = str(folder / "warehouse")
         os.environ["DBT_SEND_ANONYMOUS_USAGE_STATS"] = "false"
         _introduce(screen)
-        from story import Story  # Spark takes a while, and the introduction need not wait
+        from story import Story  # imports Spark, which is slow, after the introduction
 
         story = Story(screen, ROOT, folder)
         try:
-            story.tell()
+            story.run()
         finally:
             story.close()
     except (NotAsClaimed, LoaderError) as error:
@@ -48,19 +49,19 @@ def main() -> int:
         return 130
     if sys.argv[1:2] == ["--picture"]:
         screen.picture(Path(sys.argv[2]))
-    _look_around(screen, folder, time.monotonic() - began)
+    _show_next_steps(screen, folder, time.monotonic() - began)
     return 0
 
 
-def _fresh(folder: Path) -> Path:
-    """Replaces the last demo's folder by an empty one.
+def _create_folder(folder: Path) -> Path:
+    """Creates an empty folder; deletes the folder of an earlier demo.
 
     Raises:
-        NotAsClaimed: if the folder holds something that no demo made.
+        NotAsClaimed: if the folder contains files of anything but a demo.
     """
     if folder.exists():
         if any(folder.iterdir()) and not (folder / MARK).exists():
-            raise NotAsClaimed(f"{folder} is not the demo's: set STRANDLINE_DEMO to a new folder")
+            raise NotAsClaimed(f"{folder} is not a demo's folder: set STRANDLINE_DEMO to another")
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / MARK).touch()
@@ -70,27 +71,27 @@ def _fresh(folder: Path) -> Path:
 def _introduce(screen: Screen) -> None:
     screen.title("Strandline: incremental append, from a database to a proven snapshot")
     screen.say(
-        """A shop keeps customers, orders and order lines in a database. The loader reads only what
-        changed since its last run, which it sees by a cursor (the column updated_at). It appends
-        these rows to raw tables, and never changes what is there. dbt builds snapshots from them,
+        """A shop stores customers, orders and order lines in a database. The loader reads only rows
+        that changed since its last run, by a cursor (the column updated_at). It appends these rows
+        to raw tables, and never changes existing rows. dbt builds snapshots from the raw tables,
         with one row for each key, and tests them."""
     )
 
 
-def _look_around(screen: Screen, folder: Path, seconds: float) -> None:
+def _show_next_steps(screen: Screen, folder: Path, seconds: float) -> None:
     shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
     screen.step(f"Done, in {seconds:.0f} seconds")
     screen.say(
         f"""Database, tables and logs are in {shown}, the spec is loader.yml, the models are in
-        models/demo. To go on by yourself:"""
+        models/demo. To continue:"""
     )
     screen.command("source .venv/bin/activate")
     screen.command(f'export STRANDLINE_WAREHOUSE="{folder / "warehouse"}"')
     screen.command("loader status")
     screen.command("loader run && dbt build --profiles-dir profiles")
     screen.say(
-        """What no cursor shows: deleted rows, and rows below the cursor that change without a newer
-        updated_at."""
+        """A cursor does not show deleted rows, nor changes of older rows without a new updated_at:
+        `loader reconcile` finds them."""
     )
 
 

@@ -1,4 +1,4 @@
-"""The demo's output: at most 100 columns, the same words in a terminal and in a pipe."""
+"""The demo's output: at most 100 columns wide, with the same text in a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.text import Text
 
 _WIDTH = 100
 _PICTURED = (4, 5)
-"""The steps that the README's picture shows: an evening's changes, and the sync that finds them."""
+"""The steps in the README's picture: changes in the source, and the sync that finds them."""
 
 
 class NotAsClaimed(Exception):
-    """Something is not as the demo claims."""
+    """A claim of the demo is wrong."""
 
 
 class Screen:
@@ -27,7 +27,7 @@ class Screen:
 
     def __init__(self) -> None:
         for stream in (sys.stdout, sys.stderr):
-            # A terminal that has no ✓ shows a question mark rather than a stack trace.
+            # Print a question mark if the terminal cannot encode ✓.
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
         terminal = Console(highlight=False)
         width = min(terminal.width, _WIDTH) if terminal.is_terminal else _WIDTH
@@ -37,18 +37,18 @@ class Screen:
         )
         self._step = 0
 
-    def _print(self, shown: RenderableType) -> None:
+    def _print(self, renderable: RenderableType) -> None:
         if self._step in _PICTURED:
-            self._drawn.print(shown)
-        # rich pads lines with spaces to the width of their block.
+            self._drawn.print(renderable)
+        # rich pads lines with spaces.
         with self._console.capture() as captured:
-            self._console.print(shown)
+            self._console.print(renderable)
         for line in captured.get().splitlines():
             print(line.rstrip(), flush=True)
 
     def picture(self, path: Path) -> None:
         """Writes the pictured steps as an SVG."""
-        # a fixed id: otherwise each run would write a different file
+        # a fixed id, because a random id would change the file in each run
         self._drawn.save_svg(str(path), title="make demo", unique_id="demo", clear=False)
 
     def title(self, text: str) -> None:
@@ -72,38 +72,38 @@ class Screen:
         self._print(Padding(line, (0, 0, 0, 3), expand=False))
 
     def command(self, text: str) -> None:
-        """Prints the command that a user would type."""
+        """Prints a command line."""
         self._print(Padding(Text(f"$ {text}", style="bold"), (0, 0, 0, 3), expand=False))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Prints a table; numbers are aligned right."""
-        shown = [[_shown(value) for value in row] for row in rows]
+        """Prints a table with right-aligned numbers."""
+        texts = [[_format_value(value) for value in row] for row in rows]
         raw = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for index, column in enumerate(columns):
-            numeric = all(row[index].replace(",", "").replace("-", "").isdigit() for row in shown)
+            numeric = all(row[index].replace(",", "").replace("-", "").isdigit() for row in texts)
             raw.add_column(column, justify="right" if numeric else "left", overflow="fold")
-        for row in shown:
+        for row in texts:
             raw.add_row(*map(Text, row))
         self._print("")
         self._print(Padding(raw, (0, 0, 0, 3), expand=False))
         self._print("")
 
     def claim(self, true: bool, text: str) -> None:
-        """Prints a claim that holds.
+        """Prints a claim.
 
         Raises:
-            NotAsClaimed: if it does not hold.
+            NotAsClaimed: if the claim is not true.
         """
         if not true:
             raise NotAsClaimed(" ".join(text.split()))
         self.item("✓", text, "bold green")
 
     def failed(self, text: str) -> None:
-        """Prints why the demo ends here."""
+        """Prints an error."""
         self.item("✗", text, "bold red")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""The demo's source: a shop in an embedded Derby database, the same at every run.
+"""The demo's source: a shop in an embedded Derby database, with the same data in each run.
 
 Derby runs inside Spark's JVM, and comes with it. Nothing here knows about cursors or batches: the
 loader reads this database like any other.
@@ -54,8 +54,8 @@ TABLES = {
 CUSTOMERS = 500
 ORDERS = 2000
 OPENED = dt.datetime(2025, 1, 2)
-# A payment run stamps the last orders with the same second. The first sync's cursor will be that
-# second, and a careless loader loses what happens in it after the sync.
+# A payment run sets updated_at of the last orders to the same second, which becomes the cursor of
+# the first sync. A loader that reads only above the cursor loses later changes in this second.
 PAYMENTS = dt.datetime(2025, 1, 29, 18)
 PAID = range(ORDERS - 4, ORDERS + 1)
 CORRECTED, RESAVED = PAID[2], PAID[3]
@@ -72,9 +72,9 @@ class Change:
     """A change at the shop between two syncs.
 
     Attributes:
-        what: the change, in a sentence.
+        what: a description of the change.
         table: the table that changed.
-        rows: how many of its rows a loader must append; 0 if the change left them as they were.
+        rows: the number of rows that a loader must append; 0 if no value changed.
     """
 
     what: str
@@ -83,10 +83,10 @@ class Change:
 
 
 class Shop:
-    """The database, through its own JDBC connection.
+    """The shop's database, accessed through JDBC.
 
     Args:
-        url: its JDBC URL, as in the loader's spec.
+        url: the JDBC URL in the loader's spec.
         folder: for temporary files while tables are filled.
     """
 
@@ -97,7 +97,7 @@ class Shop:
         self._random = random.Random(20250102)
 
     def create(self) -> None:
-        """Creates the database, with a month of orders in it."""
+        """Creates the database, with orders of a month."""
         with self._connect(";create=true") as connection:
             for table, columns in TABLES.items():
                 connection.execute(f"create table {table} ({columns})")
@@ -112,8 +112,8 @@ class Shop:
                 items += lines
             self._fill(connection, "orders", orders)
             self._fill(connection, "order_items", items)
-            # Each night one statement ships all orders of the day, so they share their time: ties
-            # on the cursor are the rule, not the exception.
+            # Each night one statement ships all orders of the day, so most rows share their cursor
+            # with other rows.
             for day in range(27):
                 night = OPENED + dt.timedelta(days=day + 1, hours=2)
                 connection.execute(
@@ -127,7 +127,7 @@ class Shop:
             )
 
     def change(self) -> list[Change]:
-        """Makes the changes of an evening, after the first sync."""
+        """Changes the data, after the first sync."""
         evening = PAYMENTS + dt.timedelta(hours=1)
         late, last = ORDERS + 1, ORDERS + 41
         orders, items = [], []
@@ -136,7 +136,7 @@ class Shop:
             order, lines = self._order(number, placed)
             orders.append(order)
             items += lines
-        # The first is from the payment run's second, by a transaction that committed later.
+        # The first order has the second of the payment run, but its transaction committed later.
         orders[0] = (*orders[0][:-1], PAYMENTS)
         # A guest's order: no customer, no note, no discount.
         guest = orders[-1]
@@ -165,8 +165,8 @@ class Shop:
             Change("customer 2 moves; updated_at is NULL and stays so", "customers", 1),
         ]
 
-    def described(self, table: str) -> tuple[int, int, int]:
-        """Counts rows, rows that share their `updated_at` with others, and rows that have none."""
+    def count_ties(self, table: str) -> tuple[int, int, int]:
+        """Counts rows, rows whose `updated_at` is not unique, and rows without `updated_at`."""
         ties = self.value(
             f"select coalesce(sum(n), 0) from (select count(*) as n from {table} "
             "where updated_at is not null group by updated_at having count(*) > 1) as ties"
@@ -174,8 +174,8 @@ class Shop:
         without = self.value(f"select count(*) - count(updated_at) from {table}")
         return int(self.value(f"select count(*) from {table}")), int(ties), int(without)
 
-    def due(self, table: str, cursor: str | None) -> int:
-        """Counts the rows that a sync must read: at or above a cursor, or without one."""
+    def count_due(self, table: str, cursor: str | None) -> int:
+        """Counts the rows that a sync must read: at or above a cursor, or without a cursor."""
         low = f"where updated_at >= timestamp('{cursor}') or updated_at is null" if cursor else ""
         return int(self.value(f"select count(*) from {table} {low}"))
 
@@ -186,7 +186,7 @@ class Shop:
         return str(value)
 
     def frame(self, table: str) -> DataFrame:
-        """Reads the whole table, not through the loader; names in lower case as in the lake."""
+        """Reads a table without the loader; column names are in lower case, as in the lake."""
         options = {"url": self.url, "driver": "org.apache.derby.jdbc.EmbeddedDriver"}
         reader = self.spark.read.format("jdbc").options(**options, preferTimestampNTZ="true")
         rows = reader.option("dbtable", table).load()
@@ -210,7 +210,7 @@ class Shop:
     def _customers(self, first: int, last: int, since: dt.datetime = OPENED) -> Iterator[Row]:
         for number in range(first, last + 1):
             name = f"{self._random.choice(_FIRST)} {self._random.choice(_LAST)}"
-            # The first three came from an older system, which did not know when they changed.
+            # The first three come from an older system, without times of update.
             at = since + dt.timedelta(minutes=4 * (number - first)) if number > 3 else None
             yield number, name, self._random.choice(_CITIES), at
 
@@ -230,7 +230,7 @@ class Shop:
         return (number, customer, "open", placed.date(), total, note, placed), items
 
     def _fill(self, connection: Connection, table: str, rows: Any) -> None:
-        # One call per table: an insert per row would go through Python thousands of times.
+        # One call for each table, because inserting rows one by one is slow.
         path = self.folder / f"{table}.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(rows)

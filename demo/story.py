@@ -1,4 +1,4 @@
-"""The demo's story: three syncs of a shop, and what each one shows."""
+"""The steps of the demo: three syncs of a shop, with checks after each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loader.sync.runner import run_tables
 
 
 class Story:
-    """The three syncs of the shop, and what each one shows."""
+    """Three syncs of the shop, with checks after each."""
 
     def __init__(self, screen: Screen, project: Path, folder: Path) -> None:
         self.screen = screen
@@ -30,7 +30,7 @@ class Story:
         spec = load_spec(project / "loader.yml")
         lake = spec.destination("lake").lake
         profile = load_profile(lake.profile, lake.target, project, profiles_dir="profiles")
-        self.spark = session(replace(profile, conf=_short_lived(profile.conf)))
+        self.spark = session(replace(profile, conf=_tune_jvm(profile.conf)))
         self.spark.sparkContext.setLogLevel("OFF")
         self.pipeline = Pipeline(spec, self.spark)
         self.raw, self.analytics = lake.schema_, profile.schema
@@ -42,7 +42,7 @@ class Story:
         self.shop.close()
         self.spark.stop()
 
-    def tell(self) -> None:
+    def run(self) -> None:
         """Runs all steps, in order."""
         self.open_shop()
         self.first_sync()
@@ -54,16 +54,17 @@ class Story:
         self.third_sync()
 
     def open_shop(self) -> None:
-        """Shows the source, before anything is read."""
+        """Creates the source, and shows its tables."""
         self.screen.step("A shop: an embedded Derby database, read through JDBC")
         self.shop.create()
         self.screen.table(
             ("table", "rows", "share updated_at", "without it", "newest updated_at"),
-            [(t, *self.shop.described(t), self._newest(t)) for t in TABLES],
+            [(t, *self.shop.count_ties(t), self._newest(t)) for t in TABLES],
         )
         self.screen.say(
-            f"""Orders shipped in one go share their updated_at, and so do the {len(PAID)} that were
-            paid at {PAYMENTS:%H:%M:%S}. Such ties are where incremental loads go wrong."""
+            f"""Orders of one shipment have the same updated_at, as have the {len(PAID)} that were
+            paid at {PAYMENTS:%H:%M:%S}. Incremental loads often lose rows with such equal
+            cursors."""
         )
 
     def first_sync(self) -> None:
@@ -77,7 +78,7 @@ class Story:
         )
         self.screen.claim(
             all(r.cursor_high == self._newest(t) for t, r in records.items()),
-            "each cursor is the highest updated_at that was read, to the microsecond",
+            "each cursor is the highest updated_at that was read, with microseconds",
         )
 
     def evening(self) -> list[Change]:
@@ -100,36 +101,36 @@ class Story:
             self.screen.claim(
                 (record.rows_appended, record.batch) == (wanted, 2)
                 and record.rows_read == wanted + dropped,
-                f"{table}: the {wanted:,} that changed were appended, as batch 2; {dropped:,} came "
-                "again unchanged and were dropped as redelivered",
+                f"{table}: {wanted:,} changed rows were appended, as batch 2; {dropped:,} "
+                "unchanged rows were read again and dropped as redelivered",
             )
         self.screen.say(
-            f"""Why read at the cursor again, and not just above it? Because {before} was not over
-            when the first sync read it:"""
+            f"""Why read rows at the cursor again, and not only above it? Because more rows with
+            {before} were written after the first sync:"""
         )
         batches = self._batches("orders", f"order_id in ({CORRECTED}, {ORDERS + 1}, {RESAVED})")
         self.screen.claim(
             batches[CORRECTED] == [1, 2] and batches[ORDERS + 1] == [2],
-            f"order {CORRECTED}, corrected in that second, and order {ORDERS + 1}, which turned up "
-            "late in it, were found; above the cursor alone, both would be lost",
+            f"order {CORRECTED}, corrected in that second, and order {ORDERS + 1}, inserted late "
+            "in that second, were found; reading only above the cursor would lose both",
         )
         self.screen.claim(
             batches[RESAVED] == [1],
-            f"order {RESAVED}, re-sent as it was, was read again and dropped as redelivered",
+            f"order {RESAVED}, saved again without a change, was read and dropped as redelivered",
         )
         self.screen.claim(
             self._batches("customers", "customer_id = 2")[2] == [1, 2],
-            "customer 2, who has no updated_at at all, was found as well: rows without a cursor "
+            "customer 2, who has no updated_at, was found as well: rows without a cursor "
             "are read each time (null_cursor: include)",
         )
 
     def build(self, warnings: dict[str, int]) -> None:
-        """Runs dbt, and checks its snapshots against the source.
+        """Runs dbt, and compares its snapshots with the source.
 
         Args:
-            warnings: the tests that must warn, and for how many rows.
+            warnings: for each test that must warn, the number of rows.
         """
-        self.screen.step("Build: from all versions to the newest one of each key")
+        self.screen.step("Build: the newest version of each key")
         self.screen.command("dbt build --profiles-dir profiles")
         built = build(self.project, self.folder)
         for wrong in built.wrong:
@@ -145,10 +146,10 @@ class Story:
         self._compare()
 
     def show_versions(self) -> None:
-        """Shows that raw keeps what the snapshot no longer has."""
+        """Shows that raw keeps versions that the snapshot no longer has."""
         self.screen.say(
             f"""Raw keeps every version, the snapshot only the newest: the one with the highest
-            cursor or, if cursors are equal, the one from the later batch. Order {CORRECTED}:"""
+            cursor or, if cursors are equal, the version of the later batch. Order {CORRECTED}:"""
         )
         columns = ["status", "total", "updated_at", "_cq_batch"]
         rows: list[tuple[str, ...]] = []
@@ -159,25 +160,25 @@ class Story:
         self.screen.table(("", *columns), rows)
         self.screen.claim(len(rows) == 3, "two versions in raw, one row in the snapshot")
         self.screen.say(
-            """The test cursor_conflict finds such versions, because updated_at alone does not say
-            which is newer. It fails by default; this demo makes such versions on purpose, so it
-            sets the test to warn (models/demo)."""
+            """The test cursor_conflict finds such versions, because updated_at alone does not show
+            which version is newer. It fails by default; this demo creates such versions on
+            purpose, so it sets the test to warn (models/demo)."""
         )
 
     def third_sync(self) -> None:
-        """Finds nothing new, so writes nothing."""
+        """Syncs without changes in the source, which writes nothing."""
         self.screen.step("Third sync: nothing has changed")
         before = self._commits()
         records = self._sync()
         self._claim_read(records)
         self.screen.claim(
             all(r.rows_appended == 0 and r.batch is None for r in records.values()),
-            "the rows at the cursor, and those without one, came again and were all dropped: no "
-            "batch",
+            "the rows at the cursor and those without a cursor were read again and all dropped: "
+            "there is no new batch",
         )
         self.screen.claim(
-            self._said(records) == ["nothing new"] * len(records),
-            f"the ledger {self.raw}._cq_syncs says so: nothing new",
+            self._read_ledger(records) == ["nothing new"] * len(records),
+            f"the ledger {self.raw}._cq_syncs records: nothing new",
         )
         self.screen.claim(
             self._commits() == before,
@@ -185,7 +186,7 @@ class Story:
         )
 
     def _sync(self) -> dict[str, SyncRecord]:
-        """Syncs like `loader run`, and shows it; returns the records in the spec's order."""
+        """Syncs like `loader run`, and prints the result; returns the ledger records."""
 
         self.screen.command("loader run")
         done: dict[str, SyncRecord] = {}
@@ -212,12 +213,15 @@ class Story:
         return records
 
     def _claim_read(self, records: dict[str, SyncRecord]) -> None:
-        due = {table: self.shop.due(table, record.cursor_low) for table, record in records.items()}
+        due = {
+            table: self.shop.count_due(table, record.cursor_low)
+            for table, record in records.items()
+        }
         later = any(record.cursor_low for record in records.values())
         self.screen.claim(
             due == {table: record.rows_read for table, record in records.items()},
-            "for each table, the number of rows read is what the database itself counts"
-            + (" at or above the cursor, or without one" if later else ""),
+            "for each table, the number of rows read equals a count in the database"
+            + (" of rows at or above the cursor, or without a cursor" if later else ""),
         )
 
     def _compare(self) -> None:
@@ -247,8 +251,8 @@ class Story:
                     raw,
                     snapshot.rows,
                     source.rows,
-                    f"{snapshot.whole:x}",
-                    f"{source.whole:x}",
+                    f"{snapshot.total:x}",
+                    f"{source.total:x}",
                     same,
                 )
                 for table, raw, source, snapshot, same in rows
@@ -256,17 +260,15 @@ class Story:
         )
         self.screen.claim(
             all(source == snapshot for _, _, source, snapshot, _ in rows),
-            "each snapshot holds what its source holds: counts, the checksum of all rows, and the "
-            "checksum of every column are equal",
+            "each snapshot equals its source: counts, the checksum of all rows, and the checksum "
+            "of every column are the same",
         )
         total = self.shop.value("select sum(total) from orders")
         [(ours,)] = self.spark.sql(f"select sum(total) from {self.analytics}.orders").collect()
-        self.screen.claim(
-            str(ours) == total, f"sum(total) of orders is {ours} in both, each queried on its own"
-        )
+        self.screen.claim(str(ours) == total, f"sum(total) of orders is {ours} in a query of each")
 
     def _batches(self, table: str, where: str) -> dict[int, list[int]]:
-        """Returns the batches that hold versions of each row that `where` selects."""
+        """Returns the batches with versions of each row that `where` selects, by key."""
         key = f"{table.removesuffix('s')}_id"
         frame = self.spark.table(f"{self.raw}.{table}").where(where)
         found: dict[int, list[int]] = {}
@@ -282,7 +284,7 @@ class Story:
             for table in TABLES
         }
 
-    def _said(self, records: dict[str, SyncRecord]) -> list[str]:
+    def _read_ledger(self, records: dict[str, SyncRecord]) -> list[str]:
         """Returns the ledger's status of each table in a run."""
         [run] = {record.run_id for record in records.values()}
         ledger = self.spark.table(f"{self.raw}._cq_syncs").where(f"run_id = '{run}'")
@@ -294,10 +296,10 @@ class Story:
         return Cursor.parse(text, CursorType.TIMESTAMP).text
 
 
-def _short_lived(conf: dict[str, str]) -> dict[str, str]:
-    """Tunes the target for a JVM that lives a minute: tuning for long work costs it a quarter.
+def _tune_jvm(conf: dict[str, str]) -> dict[str, str]:
+    """Adds JVM options for a process of one minute, which save a quarter of its time.
 
-    The first compiler alone gets 48 MB for its code by default; Spark ends once they are full.
+    C1 alone has a code cache of 48 MB by default, and Spark fails when it is full.
     """
     options = conf.get("spark.driver.extraJavaOptions", "")
     short = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"

@@ -6,15 +6,14 @@ import signal
 def start() -> None:
     """Runs the command line.
 
-    Until it can answer a Ctrl-C itself, one ends the process at once: while its modules are
-    imported, Python would print a stack trace of them.
+    Ctrl-C during the imports ends the process without the stack trace that Python would print.
     """
-    answered = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if answered:
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from loader.cli import main
 
-    if answered:
+    if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     main(prog_name="loader")
 

@@ -1,4 +1,4 @@
-"""Recognises damaged Iceberg tables: one error that names the table and how to recover it."""
+"""Recognises damaged Iceberg tables, and reports the table with a remedy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _METADATA = re.compile(
     r"[^/\s:\"']*\.metadata\.json\b|version-hint\.text|snap-[^/\s:\"']*\.avro"
     r"|(?<=/metadata/)[^/\s:\"']*-m[^/\s:\"']*\.avro"
 )
-# A source may have Parquet files too: only Iceberg's own names count.
+# Only names of Iceberg's data files, because Parquet files of a source may be damaged too.
 _DATA = re.compile(r"\d{5}-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d{5}[\w-]*\.parquet")
 _MISSING = re.compile(r"Metadata file for version (\d+) is missing")
-_SIGNS = re.compile(
+_ERRORS = re.compile(
     r"JsonParseException|JsonMappingException|Unexpected end-of-input|Failed to (?:read|parse|open)"
     r"|Cannot parse|NotFoundException|FileNotFoundException|No such file|Input file|EOFException"
     r"|InvalidAvroMagicException|Not an Avro data file|Malformed|does not exist"
@@ -24,43 +24,44 @@ _BROKEN = re.compile(
     r"|InvalidAvroMagicException|Not an Avro data file|Expected magic number"
     r"|CRC checksum verification failed|Checksum error"
 )
-# Who was reading when the error names no file; a job's trace also shows who was to write.
-_OF_MANIFEST = re.compile(
+# Classes in the stack trace that show which file was read, if the message has no file name. Only
+# readers, because the trace of a job also has the classes that write.
+_MANIFEST_READER = re.compile(
     r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro(?:Iterable|IO))\b"
 )
-_OF_DATA = re.compile(r"org\.apache\.iceberg\.parquet\.(?:ReadConf|\w*Reader)\b")
-BACK = f"{page('recovery', 'A damaged table')}, says how to recover it"
+_DATA_READER = re.compile(r"org\.apache\.iceberg\.parquet\.(?:ReadConf|\w*Reader)\b")
+RECOVERY = f"{page('recovery', 'A damaged table')}, describes the recovery"
 
 
 def detect_damage(text: str, where: str) -> DamagedError | None:
-    """Returns the error for a table with a file that is cut off, corrupt or missing, else None.
+    """Returns an error if an exception shows that a file of a table is damaged or missing.
 
     Args:
-        text: the exception's text, with its causes.
+        text: the text of the exception and its causes.
         where: the table.
     """
-    found = _find_damage(text)
-    if found is None:
+    damage = _find_damage(text)
+    if damage is None:
         return None
-    part, name = found
+    part, name = damage
     return DamagedError(
         f"its {part} cannot be read: {name} is damaged or missing",
         where=where,
-        remedy=f"Other tables are not affected. {BACK}",
+        remedy=f"Other tables are not affected. {RECOVERY}",
     )
 
 
 def _find_damage(text: str) -> tuple[str, str] | None:
-    """Returns which part of a table is damaged, and the file; None if none is."""
+    """Returns the damaged part of a table, and the file; None if no damage is recognised."""
     missing = _MISSING.search(text)
     if missing is not None:
         return "metadata", f"v{missing[1]}.metadata.json"
-    for part, name in (("metadata", _METADATA), ("data", _DATA)):
-        found = name.search(text)
-        if found is not None and (_SIGNS.search(text) or _BROKEN.search(text)):
-            return part, found[0]
+    for part, pattern in (("metadata", _METADATA), ("data", _DATA)):
+        match = pattern.search(text)
+        if match is not None and (_ERRORS.search(text) or _BROKEN.search(text)):
+            return part, match[0]
     if not _BROKEN.search(text):
         return None
-    if _OF_DATA.search(text):
+    if _DATA_READER.search(text):
         return "data", "a Parquet file"
-    return ("metadata", "a manifest") if _OF_MANIFEST.search(text) else None
+    return ("metadata", "a manifest") if _MANIFEST_READER.search(text) else None

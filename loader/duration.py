@@ -1,4 +1,4 @@
-"""Parses how far back a window reaches: a time for time cursors, a number of steps for numbers."""
+"""Durations, and lookbacks: a duration for time cursors, a number of steps for numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _UNITS = {
 }
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
 _CENTURY = 36525 * 86400
-_FORMS = "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
+_EXAMPLES = (
+    "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
+)
 
 
 @dataclass(frozen=True)
@@ -42,21 +44,20 @@ class Lookback:
 
     @classmethod
     def parse(cls, text: str) -> Lookback:
-        """Reads '10 minutes', '1h 30m', '2 days' or a bare whole number.
+        """Parses '10 minutes', '1h 30m', '2 days' or a whole number.
 
         Raises:
-            ValueError: if it is negative, not whole seconds, longer than a century or neither
-                form; the text says what to write. Months and years are refused because they have
-                no fixed length.
+            ValueError: with a remedy, if the text is negative, not whole seconds, longer than a
+                century or not a duration. Months and years have no fixed length, and are refused.
         """
         text = text.strip()
         if text.startswith("-"):
-            raise ValueError(f"a lookback already reaches back, so it cannot be negative: {text!r}")
+            raise ValueError(f"a lookback cannot be negative: {text!r}")
         if re.fullmatch(r"\d+", text, re.ASCII):
             return cls(None, int(text), text)
-        seconds = seconds_of(text, "a lookback", _FORMS)
+        seconds = seconds_of(text, "a lookback", _EXAMPLES)
         if seconds.denominator != 1:
-            raise ValueError(f"a lookback is a whole number of seconds, {text!r} is not")
+            raise ValueError(f"a lookback must be a whole number of seconds, unlike {text!r}")
         if seconds > _CENTURY:
             raise ValueError(f"{text!r} is more than a century: use sync_mode full_refresh")
         return cls(int(seconds), None, text)
@@ -65,28 +66,28 @@ class Lookback:
         return self.text
 
 
-def seconds_of(text: str, what: str, forms: str) -> Fraction:
-    """Reads '10 minutes' or '1h 30m'.
+def seconds_of(text: str, what: str, examples: str) -> Fraction:
+    """Parses '10 minutes' or '1h 30m'.
 
     Args:
-        what: a description of valid text, for the error.
-        forms: how to write it.
+        what: what the text should be, for errors.
+        examples: how to write it, for errors.
 
     Raises:
-        ValueError: explains the mistake, and the valid form.
+        ValueError: with the problem and `examples`.
     """
     total, position = Fraction(0), 0
     while position < len(text):
         part = _PART.match(text, position)
         if part is None:
-            raise ValueError(f"{text!r} is not {what}: {forms}")
+            raise ValueError(f"{text!r} is not {what}: {examples}")
         unit = part[2].lower()
         if unit not in _UNITS and unit.endswith("s") and len(unit) > 2:  # "ms" is no plural
             unit = unit[:-1]
         if unit not in _UNITS:
-            raise ValueError(f"{part[2]!r} is not a unit of time: {forms}")
+            raise ValueError(f"{part[2]!r} is not a unit of time: {examples}")
         total += Fraction(part[1]) * _UNITS[unit]
         position = part.end()
     if position == 0:
-        raise ValueError(f"{what} cannot be empty: {forms}")
+        raise ValueError(f"{what} cannot be empty: {examples}")
     return total

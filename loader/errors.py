@@ -1,4 +1,4 @@
-"""Errors, one class for each reaction of a caller; each has a problem, a place and a remedy."""
+"""Errors with problem, location and remedy; a class for each way to handle them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 def sentence(error: BaseException) -> str:
     """Returns the first line of Spark's message, without its error class and the full stop.
 
-    Of an error that came straight from Java, it is the line after Py4J's own, without the class.
+    If Py4J reports a Java exception, the message is in the second line, after its class.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     called = lines[0].startswith("An error occurred while calling ") and len(lines) > 1
@@ -18,12 +18,12 @@ def sentence(error: BaseException) -> str:
 
 
 class LoaderError(Exception):
-    """An error that a user can act on; shown with a stack trace only with ``--debug``.
+    """An error with a remedy; printed without a stack trace, except with ``--debug``.
 
     Args:
-        what: the problem, one sentence without a final full stop.
-        where: the file, document, key, table or connection it is about.
-        remedy: the remedy, an imperative sentence.
+        what: the problem, as one sentence without a full stop.
+        where: the file, document, key, table or connection.
+        remedy: the remedy, as an imperative sentence.
     """
 
     exit_code = 1
@@ -40,30 +40,30 @@ class LoaderError(Exception):
 
 
 class SpecError(LoaderError):
-    """Wrong usage, spec, profile or installation: nothing was started; exit code 2."""
+    """Invalid usage, spec, profile or installation: no table was synced; exit code 2."""
 
     exit_code = 2
 
 
 class TableError(LoaderError):
-    """One table cannot be synced: it fails, the others go on; exit code 1."""
+    """One table cannot be synced, and the run continues with other tables; exit code 1."""
 
 
 class JavaEndedError(TableError):
-    """Spark's Java process has ended: every table that is not synced yet fails; exit code 1."""
+    """Spark's Java process has ended, so all remaining tables fail; exit code 1."""
 
 
 class LockedError(TableError):
-    """Another run holds this table's lock: the table is skipped; exit code 1."""
+    """Another run has locked the table, which is skipped; exit code 1."""
 
 
 class DamagedError(TableError):
-    """A table in the lake has a file that is cut off, corrupt or missing; exit code 1."""
+    """A table in the lake has a truncated, corrupt or missing file; exit code 1."""
 
 
 class StateError(TableError):
-    """A stored cursor cannot be trusted or written: refused, never restarted from nothing."""
+    """A stored cursor is invalid or cannot be written; the table is not read from the beginning."""
 
 
 class NewerStateError(StateError):
-    """A newer loader has written the stored cursor: this one neither reads nor replaces it."""
+    """A newer loader wrote the stored cursor, which this loader neither uses nor replaces."""

@@ -1,9 +1,9 @@
-"""Names that become folders and files: one rule for tables, namespaces and state keys.
+"""Valid names of tables, namespaces and state keys, which become folders and files.
 
-In a file-system warehouse a raw table is a folder named after it, and its lock is a file, so a
-name must not be a path; and dbt puts it between backticks as it is, so it must not have any. Dots,
-slashes and backticks in a source's table name become `_`; every other name that comes from outside
-(the spec, the command line, a file of cursors) is checked by :func:`explain_refusal`.
+In a file-system warehouse, a raw table is a folder and its lock is a file, so a name must not be a
+path. dbt does not escape backticks in names, so they must not contain any. Dots, slashes and
+backticks in the name of a source's table become `_`; names from the spec, the command line or a
+file of cursors are checked by :func:`explain_refusal`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-# Also what ends a line for Python, and so for the macros that read Spark's plans.
-_NO_NAME = re.compile(r"[/`\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_AS_IT_IS = re.compile(r"[^/%\x00-\x1f\x7f]")
-_LONGEST = 180  # bytes; file systems take 255, and suffixes come on top
+# Includes Python's line separators, because the macros split Spark's plans into lines.
+_INVALID = re.compile(r"[/`\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_FILE_CHARACTER = re.compile(r"[^/%\x00-\x1f\x7f]")
+_MAX_BYTES = 180  # file systems allow 255, including suffixes
 
 
 def in_the_lake(name: str) -> str:
-    """Returns a source table's name as raw's: there, dots would be namespaces, slashes folders."""
-    return _NO_NAME.sub("_", name.replace(".", "_"))
+    """Returns the raw table's name for a table of a source; replaces dots, slashes and so on."""
+    return _INVALID.sub("_", name.replace(".", "_"))
 
 
 def is_wildcard(pattern: str) -> bool:
@@ -30,36 +30,36 @@ def is_wildcard(pattern: str) -> bool:
 
 
 def match_selection(name: str, select: Sequence[str]) -> set[str]:
-    """Returns the patterns of `--select` that match a table, by the source's name of it or raw's.
+    """Returns the patterns of `--select` that match the name of a table or of its raw table.
 
     Args:
-        name: with its source: `shop.sales.orders`, or `shop.sales_orders` as messages have it.
+        name: the name with the source: `shop.sales.orders` or, as in messages, `shop.sales_orders`.
     """
     names = {name.lower(), _in_raw(name.lower())}
     return {
         pattern
         for pattern in select
         if any(
-            fnmatchcase(one, form)
-            for one in names
-            for form in (pattern.lower(), _in_raw(pattern.lower()))
+            fnmatchcase(each, variant)
+            for each in names
+            for variant in (pattern.lower(), _in_raw(pattern.lower()))
         )
     }
 
 
 def qualify(select: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Returns `--select` with the source before each bare name that only one table has.
+    """Returns `--select` with the source added to names that only one table has.
 
     Args:
-        names: all tables', with their sources'.
+        names: the names of all tables, with their sources.
     """
-    found: dict[str, set[str]] = {}
+    by_table: dict[str, set[str]] = {}
     for name in names:
-        found.setdefault(name.partition(".")[2].lower(), set()).add(name)
+        by_table.setdefault(name.partition(".")[2].lower(), set()).add(name)
     return [
-        min(found[name.lower()])
-        # neither a pattern nor a name with its source: a table of another one may be called so
-        if not re.search(r"[.*?[]", name) and len(found.get(name.lower(), ())) == 1
+        min(by_table[name.lower()])
+        # Not for patterns, nor for names with a dot, which may already contain the source.
+        if not re.search(r"[.*?[]", name) and len(by_table.get(name.lower(), ())) == 1
         else name
         for name in select
     ]
@@ -71,29 +71,29 @@ def _in_raw(name: str) -> str:
 
 
 def explain_refusal(name: str) -> str | None:
-    """Returns why a name cannot be a table's or a schema's, or None if it can."""
+    """Returns why a name is invalid for a table or schema; None if it is valid."""
     if not name or name in (".", ".."):
         return f"{name!r} is not a valid name"
-    found = _NO_NAME.search(name)
-    if found is not None:
-        return f"{name!r} contains {found[0]!r}, which a table or schema name must not"
-    if len(name.encode("utf-8", "surrogatepass")) > _LONGEST:
-        return f"{name[:40]!r}… is longer than {_LONGEST} bytes"
+    match = _INVALID.search(name)
+    if match is not None:
+        return f"{name!r} contains {match[0]!r}, which a table or schema name must not"
+    if len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
+        return f"{name[:40]!r}… is longer than {_MAX_BYTES} bytes"
     return None
 
 
 def file_name(name: str) -> str:
-    """Returns a file name that no other name gets; a name that is too long ends in its hash."""
-    kept = "".join(c if _AS_IT_IS.match(c) else f"%{ord(c):02X}" for c in name)
-    if kept in ("", ".", ".."):
-        return "%" + kept
-    raw = kept.encode("utf-8", "surrogatepass")
-    if len(raw) <= _LONGEST:
-        return kept
+    """Returns a unique file name for a name; a long name is cut, and ends with a hash."""
+    escaped = "".join(c if _FILE_CHARACTER.match(c) else f"%{ord(c):02X}" for c in name)
+    if escaped in ("", ".", ".."):
+        return "%" + escaped
+    raw = escaped.encode("utf-8", "surrogatepass")
+    if len(raw) <= _MAX_BYTES:
+        return escaped
     digest = hashlib.sha256(raw).hexdigest()[:16]
-    return raw[: _LONGEST - 17].decode("utf-8", "ignore") + "-" + digest
+    return raw[: _MAX_BYTES - 17].decode("utf-8", "ignore") + "-" + digest
 
 
 def literal_path(path: str) -> str:
-    """Returns a path that Hadoop, and so Spark, does not read as a pattern."""
-    return "".join(f"\\{letter}" if letter in "\\*?[]{}," else letter for letter in path)
+    """Escapes a path so that Hadoop and Spark do not read it as a pattern."""
+    return "".join(f"\\{c}" if c in "\\*?[]{}," else c for c in path)

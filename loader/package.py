@@ -1,4 +1,4 @@
-"""Locates the dbt package on this machine; the documentation's pages lie beside its macros."""
+"""Locates the dbt package, which contains the macros and the documentation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def package_folder() -> Path:
-    """The dbt package's folder: inside an installed loader, or the repository's root."""
-    here = Path(__file__).resolve().parent
-    shipped = here / "dbt_package"
-    return shipped if shipped.is_dir() else here.parent
+    """Returns the dbt package's folder: inside an installed loader, or the repository's root."""
+    loader = Path(__file__).resolve().parent
+    installed = loader / "dbt_package"
+    return installed if installed.is_dir() else loader.parent
 
 
 def page(name: str, section: str) -> str:
-    """Names a section of the documentation by the file that holds it: `name` is such as `spec`."""
+    """Returns the file and section of a page of the documentation, such as `spec`, for messages."""
     return f"{package_folder()}/docs/{name}.md, '{section}'"

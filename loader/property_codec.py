@@ -1,9 +1,9 @@
 """Encodes texts in table properties, so that Spark does not mask them.
 
-`SHOW TBLPROPERTIES` masks any property whose name or value contains `url`, `token`, `secret` or
-`password` (`spark.redaction.regex`, `spark.sql.redaction.options.regex`), and names of tables,
-columns and sources may well contain one. So what dbt reads back is written in hexadecimal; the
-package's macros `veiled` and `unveiled` do the same.
+`SHOW TBLPROPERTIES` masks each property whose name or value contains `url`, `token`, `secret` or
+`password` (`spark.redaction.regex`, `spark.sql.redaction.options.regex`), which names of tables,
+columns and sources may contain. Properties that dbt reads are therefore hexadecimal; the package's
+macros `veiled` and `unveiled` use the same encoding.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def encode_property(text: str) -> str:
 
 
 def decode_property(value: str) -> str:
-    """Reverses :func:`encode_property`; a value that is not encoded is returned as it is.
+    """Reverses :func:`encode_property`; returns a value without its prefix unchanged.
 
     Raises:
-        ValueError: if it is marked as hexadecimal but is not.
+        ValueError: if the value after the prefix is not hexadecimal.
     """
     if not value.startswith(_MARK):
         return value

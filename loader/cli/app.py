@@ -17,7 +17,7 @@ from loader import __version__
 from loader.cli.check import check
 from loader.cli.codegen import codegen
 from loader.cli.compact import compact
-from loader.cli.console import Output, Overheard, discard
+from loader.cli.console import ConnectorLogHandler, Output, discard
 from loader.cli.discover import discover
 from loader.cli.init import init
 from loader.cli.reconcile import reconcile
@@ -186,7 +186,7 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
     ctx.obj = Settings(config, form, quiet, debug, output)
     ctx.with_resource(output.slow_steps.watch())
     if debug:
-        ctx.with_resource(Overheard(output).listening())
+        ctx.with_resource(ConnectorLogHandler(output).attached())
 
 
 for command in (

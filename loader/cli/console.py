@@ -171,7 +171,7 @@ class Output:
         return self.redact(value if isinstance(value, str) else str(value))
 
 
-class Overheard(logging.Handler):
+class ConnectorLogHandler(logging.Handler):
     """Prints the logs of connectors (the logger `loader.program`), redacted; for `--debug`."""
 
     def __init__(self, output: Output) -> None:
@@ -184,7 +184,7 @@ class Overheard(logging.Handler):
         self._output.event("said", text, text=text)
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def attached(self) -> Iterator[None]:
         """Attaches the handler while a command runs."""
         program = logging.getLogger("loader.program")
         program.addHandler(self)

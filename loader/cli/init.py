@@ -44,7 +44,7 @@ _UNQUOTED = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 )
 @click.pass_obj
 def init(settings: Settings, url: str | None) -> None:
-    """Writes a starter project: loader.yml, profiles, a dbt project wired to the package."""
+    """Writes a starter project: loader.yml, profiles, and a dbt project that uses the package."""
     from loader.spark import setup
 
     if url is None:

@@ -165,7 +165,7 @@ def list_backends(pipeline: Pipeline) -> list[SharedBackend]:
     """Returns the state backends of all sources, each once."""
     by_backend: dict[tuple[str, ...], list[SourceSpec]] = {}
     for source, _ in pipeline.sources:
-        by_backend.setdefault(source.state_place, []).append(source)
+        by_backend.setdefault(source.state_location, []).append(source)
     return [
         SharedBackend(
             pipeline.open_stores(sources[0]),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from loader.corruption import BACK
+from loader.corruption import RECOVERY
 from loader.errors import DamagedError, TableError
 from loader.lake.lock_store import LockRecord, silent_for
 from loader.spark.error_translation import translate_error
@@ -204,7 +204,7 @@ class CatalogLockStore:
                 found.what,
                 where=where,
                 remedy="It holds nothing but locks: drop it while no loader runs, and run again. "
-                f"{BACK}",
+                f"{RECOVERY}",
             ) from problem
 
     def _create(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from filelock import Timeout
 
-from loader.corruption import BACK
+from loader.corruption import RECOVERY
 from loader.errors import DamagedError, TableError
 from loader.lake.snapshot_cache import append_and_note
 
@@ -50,9 +50,9 @@ def describe_remedy(stopped: str, table: str) -> str:
         stopped: the features that do not work until then.
     """
     if not table.startswith(PREFIX):  # it may be any table: nothing but people may move it
-        return f"{stopped} are stopped until it is removed and created again. {BACK}"
+        return f"{stopped} are stopped until it is removed and created again. {RECOVERY}"
     rebuilt = "until `loader state rebuild` (without --select) has created it again"
-    return f"{stopped} are stopped {rebuilt}. {BACK}"
+    return f"{stopped} are stopped {rebuilt}. {RECOVERY}"
 
 
 @contextmanager

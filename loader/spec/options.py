@@ -1,4 +1,4 @@
-"""A source's options for one table, the types of columns, and the base of all options models."""
+"""Options of a table, types of columns, and the base class of all options models."""
 
 from __future__ import annotations
 
@@ -41,35 +41,34 @@ TYPES = (
     *("string", "tinyint", "smallint", "int", "bigint", "float", "double", "boolean"),
     *("date", "timestamp", "timestamp_ntz", "binary"),
 )
-"""The types that a column can be given, beside `decimal(precision, scale)`."""
+"""The types for `column_types`, in addition to `decimal(precision, scale)`."""
 DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 
 
 def _normalize(text: str) -> str:
-    bare = re.sub(r"\s+", "", text).lower()
-    name, opened, rest = bare.partition("(")
-    found = _SYNONYMS.get(name, name) + opened + rest
-    decimal = DECIMAL.fullmatch(found)
-    if found in TYPES or (decimal and int(decimal[2]) <= int(decimal[1]) in range(1, 39)):
-        return found
+    name, parenthesis, rest = re.sub(r"\s+", "", text).lower().partition("(")
+    normalized = _SYNONYMS.get(name, name) + parenthesis + rest
+    decimal = DECIMAL.fullmatch(normalized)
+    if normalized in TYPES or (decimal and int(decimal[2]) <= int(decimal[1]) in range(1, 39)):
+        return normalized
     if name in ("decimal", "numeric", "dec"):
         raise OptionError(
-            f"{text!r} is not a decimal that a column can be given",
-            'Write its precision, at most 38, and its scale, at most as many: "decimal(38, 9)"',
+            f"{text!r} is not a valid decimal type",
+            'Write a precision of at most 38, and a scale that is not larger: "decimal(38, 9)"',
         )
     known = ", ".join((*TYPES, '"decimal(38, 9)"'))
     raise OptionError(
-        f"{text!r} is not a type that a column can be given",
+        f"{text!r} is not a valid type of a column",
         f"{did_you_mean(text, TYPES)} Write one of: {known}".strip(),
     )
 
 
 ColumnType = Annotated[str, AfterValidator(_normalize)]
-"""The name of a type, as Spark writes it."""
+"""A type in Spark's notation."""
 
 
 class Strict(BaseModel):
-    """Frozen; refuses unknown keys; reads a number as a name, for a column called 2024."""
+    """A frozen model without unknown keys; accepts numbers as names, such as a column 2024."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True
@@ -92,17 +91,17 @@ class TableOptions(Strict):
     """A source's ``table_options`` for one table; connectors extend it.
 
     Attributes:
-        sync_mode: read what is at or above the cursor, or everything again; connectors of sources
-            that have a log add `cdc`.
-        cursor_field: the column that shows what changed, or several: the first that the table has;
-            a connector may define it itself.
-        primary_key: the key's columns; discovered from the source if absent.
-        initial_cursor: where the first sync begins, inclusive, as exact text.
-        lookback: how far below the cursor each window begins.
+        sync_mode: `incremental` reads rows at or above the cursor, `full_refresh` reads all rows;
+            connectors may add `cdc`, which reads the database's log.
+        cursor_field: the column whose values show changes; of several columns, the first that the
+            table has. A connector may determine it.
+        primary_key: the columns of the key; default: the key in the source.
+        initial_cursor: the inclusive start of the first sync, as exact text.
+        lookback: the distance from the cursor down to the start of each window.
         null_cursor: whether rows without a cursor are read; `fail` refuses the table.
         redelivered_rows: whether rows identical to the key's newest raw version are appended.
-        schema_changes: whether raw follows the source's columns; `freeze` refuses the table.
-        column_types: the types to load columns as, instead of those that the source's would have.
+        schema_changes: `evolve` changes the raw table with the source; `freeze` refuses the table.
+        column_types: types of columns that replace the types derived from the source.
         deleted_field: the column that marks deleted rows
             (:func:`loader.rows.bookkeeping.is_tombstone`).
         shared: whether other sources that also set it load the same raw table
@@ -123,11 +122,11 @@ class TableOptions(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _types_have_their_own_key(cls, value: Any) -> Any:
-        given = value.get("columns") if isinstance(value, Mapping) else None
-        if isinstance(given, Mapping) or (isinstance(given, str) and " " in given.strip()):
+    def _refuse_types_in_columns(cls, value: Any) -> Any:
+        columns = value.get("columns") if isinstance(value, Mapping) else None
+        if isinstance(columns, Mapping) or (isinstance(columns, str) and " " in columns.strip()):
             raise OptionError(
-                "`columns` gives columns types, which is what `column_types` is for",
+                "`columns` cannot set the types of columns",
                 "Rename `columns` to `column_types`",
             )
         return value
@@ -142,15 +141,15 @@ class TableOptions(Strict):
     def _no_column_twice(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return None if value is None else unique(value)
 
-    def cursor_among(self, columns: Collection[str]) -> str | None:
-        """Returns the cursor of a table with these columns; None if it has none of several.
+    def choose_cursor(self, columns: Collection[str]) -> str | None:
+        """Returns the cursor field of a table with these columns; None if it has none of them.
 
-        The only one that is named is returned even if there is no such column: that is a mistake.
+        A single cursor field is returned even if the table lacks it, so that the caller reports it.
         """
-        named = self.cursor_field or ()
-        there = {column.lower() for column in columns}
-        first = next((name for name in named if name.lower() in there), None)
-        return named[0] if first is None and len(named) == 1 else first
+        names = self.cursor_field or ()
+        existing = {column.lower() for column in columns}
+        first = next((name for name in names if name.lower() in existing), None)
+        return names[0] if first is None and len(names) == 1 else first
 
     @field_validator("initial_cursor", mode="before")
     @classmethod
@@ -160,9 +159,9 @@ class TableOptions(Strict):
         if isinstance(value, dt.date | Decimal | int) and not isinstance(value, bool):
             return str(value)
         if isinstance(value, float):
-            raise OptionError("a cursor cannot be a float, it would be rounded", "Put it in quotes")
+            raise OptionError("a float as a cursor would be rounded", "Put the value in quotes")
         if value == "":
-            raise OptionError("the initial cursor is empty", "Give the key a value or remove it")
+            raise OptionError("the initial cursor is empty", "Set a value or remove the key")
         return value
 
     @field_validator("lookback", mode="before")
@@ -182,22 +181,21 @@ T = TypeVar("T", bound=TableOptions)
 
 
 def options_for(options: Mapping[str, T], table: str, default: T) -> T:
-    """Returns the options of a table: those under its name, over those of wildcards.
+    """Returns the options of a table: options of its name override options of wildcards.
 
-    Among wildcards, a later one counts before an earlier one, option by option. Names ignore case,
-    as tables' names do.
+    A later wildcard overrides an earlier one, option by option. Names are compared without case.
 
     Args:
         options: the spec's `table_options`.
-        default: options that set nothing.
+        default: an instance without any option set.
     """
     name = table.lower()
-    given: dict[str, Any] = {}
-    own: dict[str, Any] = {}
-    for pattern, one in options.items():
-        stated = {field: getattr(one, field) for field in one.model_fields_set}
-        if is_wildcard(pattern):  # also for a table that is called just so
-            given |= stated if fnmatchcase(name, pattern.lower()) else {}
+    from_wildcards: dict[str, Any] = {}
+    from_name: dict[str, Any] = {}
+    for pattern, entry in options.items():
+        fields = {field: getattr(entry, field) for field in entry.model_fields_set}
+        if is_wildcard(pattern):  # even if a table has exactly this name
+            from_wildcards |= fields if fnmatchcase(name, pattern.lower()) else {}
         elif pattern.lower() == name:
-            own = stated
-    return default.model_copy(update=given | own)
+            from_name = fields
+    return default.model_copy(update=from_wildcards | from_name)

@@ -24,35 +24,35 @@ from loader.spec.validation import Model, OptionError, validate_options
 
 SCHEME = "strandline://"
 STATE_GROUP = "strandline.state"
-_PATHS = ("spark", "sqlite", "postgresql", "redis")
+_BUILT_IN_PATHS = ("spark", "sqlite", "postgresql", "redis")
 
 
 def _check_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", value):
         raise OptionError(
             f"{value!r} cannot be a name",
-            "Use letters, digits, _ and -; a dot would split the keys of the state table",
+            "Use letters, digits, _ and -; a dot separates source and table in the state table",
         )
     return value
 
 
-def _folder_name(value: str) -> str:
-    wrong = explain_refusal(value)
-    if wrong is not None:
-        raise OptionError(wrong, "Use a name that a folder can have, without slashes")
+def _check_folder_name(value: str) -> str:
+    reason = explain_refusal(value)
+    if reason is not None:
+        raise OptionError(reason, "Use a name that is valid for a folder, without slashes")
     return value
 
 
-FolderName = Annotated[Name, AfterValidator(_folder_name)]
+FolderName = Annotated[Name, AfterValidator(_check_folder_name)]
 
 _STATE = "_cq_state"
 
 
-def _state_name(value: str) -> str:
+def _check_state_table(value: str) -> str:
     name = value.lower()
     if name.startswith("_cq_") and not name.startswith(_STATE):
         raise OptionError(
-            f"{value!r} is, or may become, another of the loader's own tables",
+            f"{value!r} is reserved for the loader's other tables",
             f"Use {_STATE}, or a name that does not begin with _cq_",
         )
     return value
@@ -63,21 +63,22 @@ class BackendOptions(Strict):
 
     Attributes:
         table_name: the state table.
-        connection: ``@@plugins.<name>.connection`` of a destination; default: the tables'.
+        connection: ``@@plugins.<name>.connection`` of a destination; default: the destination of
+            the tables.
     """
 
-    table_name: Annotated[FolderName, AfterValidator(_state_name)] = _STATE
+    table_name: Annotated[FolderName, AfterValidator(_check_state_table)] = _STATE
     connection: str | None = None
 
 
 class BackendSpec(Strict):
-    """CloudQuery's older local backend: JSON files in the folder `path`."""
+    """CloudQuery's older option for state: JSON files in the folder `path`."""
 
     path: Name = ".cq/state"
 
 
 class _Plugin(Strict):
-    """The base of sources and destinations, with a repr without secrets."""
+    """Base of sources and destinations; its repr contains no secrets."""
 
     name: Annotated[Name, AfterValidator(_check_name)]
     version: str | None = None
@@ -87,7 +88,7 @@ class _Plugin(Strict):
 
     @property
     def where(self) -> str:
-        """The file, the document and its `spec`, for errors."""
+        """The file and the document, for errors."""
         return self._where
 
     def __repr__(self) -> str:
@@ -101,18 +102,18 @@ class SourceSpec(_Plugin):
     """A document of kind `source`.
 
     Attributes:
-        name: without dots, so that ``<source>.<table>`` is unambiguous in the state table.
-        formerly: names that the source had before; it keeps their raw tables and cursors.
+        name: contains no dots, so that ``<source>.<table>`` is unambiguous in the state table.
+        formerly: earlier names of the source, whose raw tables and cursors it continues.
         path: the connector.
-        version, registry: accepted for CloudQuery's users; unused.
+        version, registry: accepted for compatibility with CloudQuery; unused.
         tables, skip_tables: names or wildcards.
-        destinations: the name of the destination that holds the tables (`path: spark`).
-        schema_: the namespace of its raw tables, ledger and cursors; `schema` in the spec; the
-            destination's by default.
-        backend_options: where cursors live.
-        backend, backend_spec: the older way to set that: `local` JSON files.
-        concurrency: how many tables are synced at once; the command line overrides it.
-        spec: the connector's own options, validated by :meth:`options`.
+        destinations: the name of the lake for the tables (`path: spark`).
+        schema_: `schema` in the spec: the namespace of raw tables, ledger and cursors; default: the
+            destination's.
+        backend_options: the store of cursors.
+        backend, backend_spec: CloudQuery's older options for state in `local` JSON files.
+        concurrency: the number of tables synced at once; the command line overrides it.
+        spec: the connector's options, validated by :meth:`options`.
     """
 
     path: Name
@@ -134,7 +135,7 @@ class SourceSpec(_Plugin):
     def _one_destination(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(value) > 1:
             raise OptionError(
-                f"a source loads into one destination, and this one names {len(value)}",
+                f"a source loads into one destination, but this source has {len(value)}",
                 "Keep one of them; a second source can load the same tables into another",
             )
         return value
@@ -153,7 +154,7 @@ class SourceSpec(_Plugin):
     def _one_backend(self) -> SourceSpec:
         if self.backend == "local" and "backend_options" in self.model_fields_set:
             raise OptionError(
-                "`backend: local` and `backend_options` both say where cursors live",
+                "`backend: local` and `backend_options` both set the store of cursors",
                 "Keep one of them",
             )
         if self.backend_spec is not None and self.backend != "local":
@@ -161,12 +162,12 @@ class SourceSpec(_Plugin):
         return self
 
     def options(self, model: type[Model]) -> Model:
-        """Returns the connector's own options; raises SpecError that names every wrong key."""
+        """Returns the connector's options; raises a SpecError with all invalid keys."""
         return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)
 
     @property
     def state_destination(self) -> str:
-        """The name of the destination where cursors live; see :attr:`local_state` first."""
+        """The name of the destination that stores cursors, unless :attr:`local_state` is set."""
         connection = self.backend_options.connection
         return connection.removeprefix(SCHEME) if connection else self.destinations[0]
 
@@ -181,8 +182,8 @@ class SourceSpec(_Plugin):
         return (self.backend_spec or BackendSpec()).path if self.backend == "local" else None
 
     @property
-    def state_place(self) -> tuple[str, ...]:
-        """The place that stores cursors: sources with equal places share one backend."""
+    def state_location(self) -> tuple[str, ...]:
+        """The location of cursors: sources with equal locations share a backend."""
         table = self.state_destination, self.state_table
         return (self.local_state,) if self.local_state else table
 
@@ -191,9 +192,9 @@ class LakeOptions(Strict):
     """The inner `spec` of a destination with `path: spark`.
 
     Attributes:
-        profile, target: those of dbt's profiles.yml; default: the profile's own target.
+        profile, target: profile and target in dbt's profiles.yml; default: the profile's target.
         schema_: the namespace of the raw tables; `schema` in the spec.
-        profiles_dir: the folder of profiles.yml, relative to the spec's; if absent, searched for.
+        profiles_dir: the folder of profiles.yml, relative to the spec; default: searched as by dbt.
     """
 
     profile: Name = "strandline"
@@ -203,10 +204,10 @@ class LakeOptions(Strict):
 
 
 class StateStoreOptions(Strict):
-    """The inner `spec` of a destination that holds state only.
+    """The inner `spec` of a destination that stores only state.
 
     Attributes:
-        connection_string: a URL; may carry a password, so it is never shown.
+        connection_string: a URL, which may contain a password and is never shown.
     """
 
     connection_string: Name = Field(repr=False)
@@ -216,38 +217,38 @@ def _append_only(value: Any) -> Any:
     if value in ("overwrite", "overwrite-delete-stale"):
         stale = " and `delete_stale: true`" if value == "overwrite-delete-stale" else ""
         raise OptionError(
-            f"{value!r} is not for raw tables: they only ever append",
-            f"Write `append`; a snapshot model with `materialized: deduped_latest`{stale} gives "
-            f"what {value} gives",
+            f"{value!r} is not possible: rows are only appended to raw tables",
+            f"Write `append`; a snapshot model with `materialized: deduped_latest`{stale} has the "
+            f"same result as {value}",
         )
     return value
 
 
 def state_backends() -> dict[str, EntryPoint]:
-    """Returns the state backends that installed packages provide, by their destination's `path`."""
+    """Returns the state backends of installed packages, by the `path` of a destination."""
     return {entry.name: entry for entry in entry_points(group=STATE_GROUP)}
 
 
 def _check_path(value: str) -> str:
-    known = list(dict.fromkeys((*_PATHS, *sorted(state_backends()))))
+    known = list(dict.fromkeys((*_BUILT_IN_PATHS, *sorted(state_backends()))))
     if value not in known:
         *most, last = (repr(name) for name in known)
         raise OptionError(
             f"must be {', '.join(most)} or {last}, not {value!r}",
-            did_you_mean(value, known) or "Write one of these, or install the package that has it",
+            did_you_mean(value, known) or "Write one of these, or install its package",
         )
     return value
 
 
 class DestinationSpec(_Plugin):
-    """A document of kind `destination`: a lake, or a store for state only.
+    """A document of kind `destination`: a lake, or a store of state.
 
     Attributes:
-        name: its name in the `destinations` of sources.
-        path: `spark` for lakes; `sqlite`, `postgresql`, `redis`, or one that another package
-            provides, for state.
+        name: the name that sources have in `destinations`.
+        path: `spark` for a lake; for state `sqlite`, `postgresql`, `redis` or the backend of
+            another package.
         write_mode: `append`.
-        spec: :class:`LakeOptions` or :class:`StateStoreOptions`; another package's as they are.
+        spec: :class:`LakeOptions`, :class:`StateStoreOptions`, or the options of another package.
     """
 
     path: Annotated[Name, AfterValidator(_check_path)]
@@ -261,18 +262,18 @@ class DestinationSpec(_Plugin):
 
     @property
     def lake(self) -> LakeOptions:
-        """The options of a lake; raises SpecError if this holds state only."""
+        """The options of a lake; raises SpecError if this is not a lake."""
         if isinstance(self.spec, LakeOptions):
             return self.spec
         raise SpecError(
-            f"{self.name} ({self.path}) holds state only, no tables",
+            f"{self.name} ({self.path}) can store only state, not tables",
             where=self.where,
-            remedy="Name a destination with `path: spark`",
+            remedy="Use a destination with `path: spark`",
         )
 
 
 class LakeDestination(DestinationSpec):
-    """A destination that holds tables."""
+    """A destination for tables."""
 
     path: Literal["spark"]
     spec: LakeOptions = Field(default_factory=LakeOptions)
@@ -284,14 +285,14 @@ class LakeDestination(DestinationSpec):
 
 
 class StateDestination(DestinationSpec):
-    """A destination that holds state only."""
+    """A destination for state only."""
 
     path: Literal["sqlite", "postgresql", "redis"]
     spec: StateStoreOptions
 
 
 class PluggedDestination(DestinationSpec):
-    """A destination that holds state only, in a backend of another package."""
+    """A destination for state only, in a backend of another package."""
 
     spec: dict[str, Any] = Field(default_factory=dict)
 
@@ -301,5 +302,5 @@ class PluggedDestination(DestinationSpec):
         return {} if value is None else value
 
     def options(self, model: type[Model]) -> Model:
-        """Returns the backend's own options; raises SpecError that names every wrong key."""
+        """Returns the backend's options; raises a SpecError with all invalid keys."""
         return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)

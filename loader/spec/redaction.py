@@ -1,12 +1,11 @@
-"""Keeps secrets out of logs, errors and the ledger.
+"""Removes secrets from logs, errors and the ledger.
 
-Values are secret under a secret key, in the user information of a URL, in ``${file:…}``, or if a
-connector declares them so; nothing else is. Values known to be secret are masked, and so is any
-text where secrets stand (a URL's user information, `password=…`), registered or not.
+Secrets are the values of secret keys, the user information of URLs, the content of ``${file:…}``,
+and values that a connector declares secret. Registered secrets are masked, and so is text at the
+usual positions of secrets (a URL's user information, `password=…`), registered or not.
 
-A password may also be a word of the loader's own, such as `loader` or `setup`. It is masked in the
-text of others (:func:`redact_foreign`, :func:`excerpt`), but not where the loader's own words are
-around it.
+If a password is a word of the loader's messages, such as `loader` or `setup`, it is masked in text
+from other programs (:func:`redact_foreign`, :func:`excerpt`), but not in the loader's messages.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import unquote
 from weakref import WeakSet
 
-from loader.spec.secret_forms import Form, FormIndex, forms_of
+from loader.spec.secret_forms import FormIndex, FormMatch, list_forms
 
 MASK = "***"
-_BEYOND = 1 << 16
-"""So much is looked at behind an excerpt: no secret that begins in it is taken to be longer."""
+_LOOKAHEAD = 1 << 16
+"""Characters searched after an excerpt, because a secret may cross its end."""
 
 _WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -32,51 +31,51 @@ _WORDS = (
 )
 _SECRET_WORDS = rf"(?:{_WORDS}|authorization)"
 _SECRET_KEY = re.compile(rf".*{_SECRET_WORDS}\d*\Z", re.IGNORECASE | re.DOTALL)
-# The same for Spark's event log and UI, in Java's syntax. Unlike Spark's own default, it knows a
-# catalog's `credential`.
+# The same for Spark's event log and UI, in Java's syntax. Unlike Spark's default, it includes
+# `credential`, an option of catalogs.
 SPARK_REGEX = (
     r"(?i:secret|password|passwd|pwd|passphrase|token|credential|private[_.-]?key|api[_.-]?key"
     r"|access[_.-]?key|account[_.-]?key|sas[_.-]?key|(?:encryption|signing|shared|master)[_.-]?key"
     r"|service[_.-]?account[_.-]?(?:json|key)|authorization|(?<![a-z])(?:pass|pat|jwt|bearer)$"
     r"|fs\.azure\.(account\.key|sas)\.)"
 )
-# Azure's account keys carry the account at the end: fs.azure.account.key.<account>.blob.…
+# Keys of Azure accounts end with the account: fs.azure.account.key.<account>.blob.…
 _AZURE_KEY = re.compile(r"(?:^|\.)fs\.azure\.(?:account\.key|sas)\.", re.IGNORECASE)
 
 _VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\],])"
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
 _PORT = r"\d+(?:[/?,;\s]|$)"
 _USER = rf"[^\s\"'<>/@:?#]*:(?!{_PORT})"
-# `token = 3` compares a number, `password = ''` says that there is none.
+# Not secrets: `token = 3` is a comparison, `password = ''` an empty password.
 _NO_SECRET = re.compile(r"\d{1,2}|(?P<quote>[\"'])(?:\d{1,2})?(?P=quote)")
-_NO_MAIL = r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # what is before the @ of an address is no secret
+_NO_MAIL = r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # the part of a mail address before @ is not a secret
 _REST = r"[^\s\"'<>]*"
 _ORACLE = r"jdbc:oracle:\w+:"
-_KEY = rf"{_WORDS}\d*\s*=\s*"  # "authorization" has a pattern of its own
-# Password in braces or quotes: what ends an unquoted one may be in it.
+_KEY = rf"{_WORDS}\d*\s*=\s*"  # "authorization" has a separate pattern
+# Passwords in braces or quotes, which may contain the characters that end an unquoted password.
 _QUOTED_FORMS = (
     re.compile(rf"{_KEY}(?:(?P<secret>\{{[^}}\s]*\}})|\{{[^}}\s]*)", re.IGNORECASE),
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/\"[^\"]*\")@|[^\s/@]+)", re.IGNORECASE),
 )
-# Each pattern's group "secret" is masked. Where a text only begins like one, some take what they
-# have looked at as a match without a secret: to look again from each letter takes minutes.
-_PLACES = (
+# The group "secret" of each pattern is masked. Some patterns also match text that only begins like
+# a secret, without the group, because trying again at each character would take minutes.
+_PATTERNS = (
     *_QUOTED_FORMS,
-    # scheme://userinfo@host; the password may hold anything but white space and quotes
+    # scheme://userinfo@host; the password may contain anything but white space and quotes
     re.compile(rf"{_NO_MAIL}://(?:(?P<secret>{_USER}{_REST})@|{_USER}{_REST})"),
     re.compile(rf"{_NO_MAIL}://(?P<secret>[^\s\"'<>/?#]+)@"),
     # Oracle's thin URL: jdbc:oracle:thin:user/password@host
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/[^\s@]*)@|[^\s/@]+(?:/[^\s@]*)?)", re.IGNORECASE),
-    # Authorization: Bearer …, as a header's text or a map's
+    # Authorization: Bearer …, in a header or a mapping
     re.compile(
         r"authorization[\"']?\s*[:=]\s*[\"']?(?:(?:Bearer|Basic|Digest|Token)\s+)?"
         r"(?P<secret>[^\s\"',;}\])]+)",
         re.IGNORECASE,
     ),
     re.compile(r"\bBearer\s+(?P<secret>(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*)", re.IGNORECASE),
-    # password=…, in a URL's query, a connection string or a map's text; dbt counts tests: PASS=151
+    # password=…, in a URL's query, connection string or mapping; not dbt's count of tests, PASS=151
     re.compile(rf"(?-i:(?!PASS=\d+ WARN=)){_KEY}(?P<secret>{_VALUE})", re.IGNORECASE),
-    # "password": "…", in JSON and in a Python dict's repr; "pass": 39 counts tests
+    # "password": "…", in JSON and in the repr of a dict; not the count of tests, "pass": 39
     re.compile(
         rf"(?P<quote>[\"'])(?!pass(?P=quote)\s*:\s*\d+[,}}\s])[\w.-]{{0,100}}{_SECRET_WORDS}\d*(?P=quote)\s*:\s*(?P<secret>{_QUOTED})",
         re.IGNORECASE,
@@ -85,24 +84,24 @@ _PLACES = (
 
 
 def is_secret_key(key: str) -> bool:
-    """True for the names of settings that hold secrets: `password`, `s3.secret-access-key`."""
+    """Whether a setting's name means a secret: `password`, `s3.secret-access-key`."""
     return bool(_SECRET_KEY.match(key) or _AZURE_KEY.search(key))
 
 
-def java_regex(given: str | None, keys: Iterable[str]) -> str:
-    """Returns the value of `spark.redaction.regex`: the user's own, ours, and these keys."""
+def java_regex(configured: str | None, keys: Iterable[str]) -> str:
+    """Returns the value of `spark.redaction.regex`: the user's value, the loader's, and `keys`."""
     exact = "|".join(re.escape(key) for key in sorted(keys))
-    parts = [f"(?:{given})"] if given and given != SPARK_REGEX else []
+    parts = [f"(?:{configured})"] if configured and configured != SPARK_REGEX else []
     return "|".join([*parts, SPARK_REGEX, *([f"^(?:{exact})$"] if exact else [])])
 
 
 def url_secrets(text: str) -> Iterator[str]:
     """Yields the passwords in a URL or connection string, as written and decoded."""
-    for found in _places(text):
-        secret = found["secret"].strip("\"'{}")
-        if found[0].startswith("://"):
+    for match in _find_matches(text):
+        secret = match["secret"].strip("\"'{}")
+        if match[0].startswith("://"):
             secret = secret.partition(":")[2]
-        elif found[0].lower().startswith("jdbc:oracle"):
+        elif match[0].lower().startswith("jdbc:oracle"):
             secret = secret.partition("/")[2].strip('"')
         if secret:
             yield secret
@@ -110,38 +109,37 @@ def url_secrets(text: str) -> Iterator[str]:
 
 
 def excerpt(text: str, longest: int) -> str:
-    """Returns the beginning of the text of others, without secrets: the only way to cut it.
+    """Returns the beginning of a text from another program, without secrets.
 
-    A secret across the cut would be found no more, and its first half would be shown. So this
-    removes all that a redactor of this process knows, and whatever stands where secrets do, before
-    it cuts.
+    Text must only be cut with this function. It masks the secrets of all redactors in the process,
+    and text at the usual positions of secrets, before it cuts: half a secret would not be found.
 
     Args:
-        longest: so many of the text's characters are shown at most.
+        longest: the maximum number of the text's characters in the result.
     """
     with _known_lock:
         known = list(_known)
-    beyond = max([_BEYOND, *(redactor.longest for redactor in known)])
-    seen = text[: longest + beyond]
+    lookahead = max([_LOOKAHEAD, *(redactor.longest for redactor in known)])
+    head = text[: longest + lookahead]
     spans = {
-        span for redactor in known for span in redactor.find_registered(seen, in_own_text=False)
+        span for redactor in known for span in redactor.find_registered(head, in_own_text=False)
     }
-    return _mask(seen, sorted(spans.union(_open(seen))), longest)
+    return _mask(head, sorted(spans.union(_find_by_position(head))), longest)
 
 
 def redact_foreign(text: str) -> str:
-    """Removes secrets from the text of others: a program's output, a value, a stack trace."""
+    """Removes secrets from text of another program: its output, a value, a stack trace."""
     return excerpt(text, len(text))
 
 
-def _open(text: str) -> Iterator[tuple[int, int]]:
-    """Yields where what stands where secrets do begins and ends, registered or not."""
-    return (found.span("secret") for found in _places(text))
+def _find_by_position(text: str) -> Iterator[tuple[int, int]]:
+    """Yields start and end of text at the usual positions of secrets, registered or not."""
+    return (match.span("secret") for match in _find_matches(text))
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
-    """Returns the beginning of a text with a mask at each of the spans, which are sorted."""
-    # Overlapping secrets become one mask: masking one must not leave the rest of the other.
+    """Returns the beginning of a text, with a mask in place of each of the sorted spans."""
+    # Overlapping spans become one mask, so that no part of a secret is left.
     pieces, end = [], 0
     for start, stop in spans:
         if start >= longest:
@@ -152,22 +150,22 @@ def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
     return "".join([*pieces, text[end:longest]])
 
 
-def _places(text: str) -> Iterator[re.Match[str]]:
-    """Yields what stands where secrets do, in time proportional to the text."""
+def _find_matches(text: str) -> Iterator[re.Match[str]]:
+    """Yields matches at the usual positions of secrets, in time proportional to the text."""
     quoted: set[int] = set()
-    for pattern in _PLACES:
-        for found in pattern.finditer(text):
-            start = found.start("secret")
-            if start < 0 or start in quoted:  # without its quotes, it may end too early
+    for pattern in _PATTERNS:
+        for match in pattern.finditer(text):
+            start = match.start("secret")
+            if start < 0 or start in quoted:  # a match without the quotes may be too short
                 continue
             if pattern in _QUOTED_FORMS:
                 quoted.add(start)
-            if not _NO_SECRET.fullmatch(found["secret"]):
-                yield found
+            if not _NO_SECRET.fullmatch(match["secret"]):
+                yield match
 
 
 class Redactor:
-    """Replaces secrets in text by ``***``. May be shared between threads.
+    """Replaces secrets in text by ``***``; thread-safe.
 
     Example:
         redactor = Redactor()
@@ -177,53 +175,55 @@ class Redactor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._forms: dict[str, Form] = {}
+        self._forms: dict[str, FormMatch] = {}
         self._names: set[str] = set()
         self._index: FormIndex | None = None
         with _known_lock:
             _known.add(self)
 
     def add(self, *values: str, whole_word: bool = False) -> None:
-        """Registers secrets; values of fewer than three characters are not registered.
+        """Registers secrets of at least three characters.
 
         Args:
-            values: the secrets. They are found encoded and escaped, too: :func:`forms_of`.
-            whole_word: only where no letter, digit or underscore is next to it.
+            values: the secrets, which are also found if encoded or escaped: :func:`list_forms`.
+            whole_word: whether to mask them only between characters other than letters, digits and
+                underscores.
         """
         with self._lock:
-            known = self._forms
+            current = self._forms
             added = {}
             for value in dict.fromkeys(values):
-                for form, how in forms_of(value, whole_word).items():
-                    if form != MASK and (form not in known or known[form].is_word > how.is_word):
-                        added[form] = how
+                for form, match in list_forms(value, whole_word).items():
+                    old = current.get(form)
+                    if form != MASK and (old is None or old.is_word > match.is_word):
+                        added[form] = match
             if added:
-                # Replaced, never changed: another thread may be reading it.
-                self._forms, self._index = {**known, **added}, None
+                # A new dictionary, because another thread may be reading the old one.
+                self._forms, self._index = {**current, **added}, None
 
     def keep_readable(self, *names: str) -> None:
-        """Registers names that are shown though a secret has the same value: users, tables."""
+        """Registers names, such as tables, that stay readable even if a secret is equal."""
         self._names.update(names)
 
     def redact(self, text: str) -> str:
-        """Removes secrets from a text that the loader wrote.
+        """Removes secrets from a message of the loader.
 
-        Registered secrets, and whatever stands where secrets do, become ``***``. Names and the
-        loader's own words stay.
+        Registered secrets and text at the usual positions of secrets become ``***``. Names and
+        words of the loader's messages stay.
         """
-        spans = sorted({*self.find_registered(text, in_own_text=True), *_open(text)})
+        spans = sorted({*self.find_registered(text, in_own_text=True), *_find_by_position(text)})
         return _mask(text, spans, len(text)) if spans else text
 
     @property
     def longest(self) -> int:
-        """The most characters that a registered secret has."""
-        return self._search().longest
+        """The length of the longest registered secret, if every character is escaped."""
+        return self._get_index().longest
 
     def find_registered(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields where a registered secret begins and ends."""
-        return self._search().find(text, in_own_text)
+        """Yields start and end of each registered secret."""
+        return self._get_index().find(text, in_own_text)
 
-    def _search(self) -> FormIndex:
+    def _get_index(self) -> FormIndex:
         index = self._index
         if index is None:
             with self._lock:

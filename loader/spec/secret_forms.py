@@ -1,9 +1,9 @@
-"""Finds secrets in text, also where they are escaped, encoded or broken over lines.
+"""Finds secrets in text, including escaped, encoded and line-wrapped secrets.
 
-The text is decoded, with any mixture of escapes, and once more as long as that changes it.
-Secrets are decoded the same way and looked up in each of these texts, all at once: the time depends
-on the text's length, hardly on how many secrets there are. Only base64, base32 and hexadecimal,
-which change with what stands before, are registered in their encoded forms.
+The text is decoded repeatedly, with any mixture of escapes, until it no longer changes. Secrets are
+decoded in the same way, and an index finds all of them in one pass over each decoded text, so the
+time depends little on the number of secrets. Only base64, base32 and hexadecimal, whose characters
+depend on the preceding bytes, are searched in encoded form.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from unicodedata import normalize
 
-SHORTEST = 3  # shorter values would mangle every text, and hide little
+SHORTEST = 3  # shorter values would be masked almost everywhere
 _SHORTEST_BASE64 = 4
-_SHORTEST_BASE32 = 8  # in any case of letters, four may be a word
+_SHORTEST_BASE32 = 8  # matched without case, so four characters could be a word
 _SHORTEST_LINE = 16
 _KEY = 64
-_DEPTH = 6  # JSON in a URL in HTML takes three, bytes of UTF-8 one
-_WIDEST = 12  # characters of an escape: %255Cu00e9
+_DEPTH = 6  # decodings: JSON in a URL in HTML needs three, misread UTF-8 one more
+_WIDEST = 12  # characters of the longest escape: %255Cu00e9
 
 _CP1252 = "".join(
     character
@@ -34,14 +34,14 @@ _CP1252 = "".join(
 _TAIL = rf"[\x80-\xbf{_CP1252}]"
 _ESCAPE = re.compile(
     r"%[0-9A-Fa-f]{2}"
-    # however many backslashes nesting has put there, with or without a code
+    # any number of backslashes, with or without a code
     r"|\\+(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]{1,6}\}|U[0-9A-Fa-f]{8}|[0-3][0-7]{2}"
     r"|[nrt])?"
     r"|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
-    # a quote within quotes: of a shell, SQL and CSV
+    # an escaped quote in a shell, SQL and CSV
     r"|'\"'\"'|'{2,}|\"{2,}"
     r"|\0+"
-    # UTF-8 that was read as Latin-1 or as Windows reads it, half characters, undecodable bytes
+    # UTF-8 that was decoded as Latin-1 or Windows-1252, surrogates, undecodable bytes
     rf"|[\xc2-\xdf]{_TAIL}|[\xe0-\xef]{_TAIL}{{2}}|[\xf0-\xf4]{_TAIL}{{3}}"
     r"|[\ud800-\udbff][\udc00-\udfff]|[\udc80-\udcff]"
 )
@@ -50,13 +50,13 @@ _ACCENTS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 _FOLDED = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ:-", b"abcdefghijklmnopqrstuvwxyz  ")
 
 
-class Form(NamedTuple):
-    """The pattern of one form of a secret.
+class FormMatch(NamedTuple):
+    """How a form of a secret is matched.
 
     Attributes:
-        is_word: only where no letter, digit or underscore is next to it.
-        is_coded: a character next to it may hold some bits of the secret.
-        is_folded: in any case of letters, and with colons or hyphens for its spaces.
+        is_word: only as a whole word.
+        is_coded: a neighbouring character may encode some bits of the secret.
+        is_folded: without case, and with colons or hyphens in place of spaces.
     """
 
     is_word: bool
@@ -65,32 +65,32 @@ class Form(NamedTuple):
 
 
 class FormIndex:
-    """Finds all of a set of forms in a text.
+    """Finds any of a set of forms in a text.
 
     Args:
-        forms: the forms, and how each is matched.
-        names: what stays readable in the loader's own text, like its words.
+        forms: how to match each form.
+        names: forms that are not searched in the loader's messages, like the words of these.
     """
 
-    def __init__(self, forms: Mapping[str, Form], names: Collection[str] = ()) -> None:
+    def __init__(self, forms: Mapping[str, FormMatch], names: Collection[str] = ()) -> None:
         self._forms = forms
         self._names = names
-        self._exact = _Keys(name for name, form in forms.items() if not form.is_folded)
-        self._folded = _Keys(name for name, form in forms.items() if form.is_folded)
+        self._exact = _Keys(name for name, match in forms.items() if not match.is_folded)
+        self._folded = _Keys(name for name, match in forms.items() if match.is_folded)
         lines = [[line for each in name.splitlines() if (line := each.strip())] for name in forms]
         self._blocks = [each for each in lines if len(each) > 1]
         self.longest = _WIDEST * max(map(len, forms), default=0)
 
     def find(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields the longest form that begins at each character.
+        """Yields start and end of the longest form at each character.
 
         Args:
-            in_own_text: whether the loader wrote the text around the secrets. Forms that occur in
-                the loader's own words are not looked for then, and elsewhere only as whole words.
+            in_own_text: whether the text is a message of the loader. Words of such messages are
+                then not searched; in other text they only match as whole words.
         """
         if not self._forms:
             return
-        # Of the same length, so positions stay.
+        # One character for each character, so positions are unchanged.
         folded = text.encode("ascii", "replace").translate(_FOLDED).decode()
         yield from self._matches(self._folded, folded, text, [], in_own_text)
         views: list[_View] = []
@@ -98,7 +98,7 @@ class FormIndex:
         while True:
             yield from self._matches(self._exact, decoded, text, views, in_own_text)
             for start, stop in self._find_blocks(decoded):
-                yield _in_text(start, stop, views)
+                yield _map_to_text(start, stop, views)
             if len(views) == _DEPTH:
                 return
             view = _View(decoded, _ESCAPE, _decode)
@@ -110,24 +110,24 @@ class FormIndex:
     def _matches(
         self, keys: _Keys, decoded: str, text: str, views: list[_View], in_own_text: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yields where secrets are in the whole text, of which this is what its escapes say."""
-        solid = _View(decoded, _SPACE, _remove)
+        """Yields start and end in `text` of the forms in `decoded`, which `views` map to `text`."""
+        solid = _View(decoded, _SPACE, _remove)  # without white space
         last = -1
         for at, spaced in keys.find(solid.text):
             name, form = spaced.name, self._forms[spaced.name]
             if at == last or not _is_spaced(solid, at, spaced, form.is_folded):
                 continue
-            start, stop = _in_text(at, at + spaced.length, [solid, *views])
-            is_own = name in self._names or is_own_word(name)
-            if (is_own and in_own_text) or (
-                (is_own or form.is_word) and not _is_word(text, start, stop)
+            start, stop = _map_to_text(at, at + spaced.length, [solid, *views])
+            is_public = name in self._names or is_own_word(name)
+            if (is_public and in_own_text) or (
+                (is_public or form.is_word) and not _is_word(text, start, stop)
             ):
                 continue
             last = at
             yield _widen(text, start, stop) if form.is_coded else (start, stop)
 
     def _find_blocks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yields the lines of secrets that have several, in any context."""
+        """Yields the lines of multi-line secrets that occur in consecutive lines of the text."""
         blocks = [lines for lines in self._blocks if all(line in text for line in lines)]
         if not blocks:
             return
@@ -144,7 +144,7 @@ class FormIndex:
 
 
 class _Spaced(NamedTuple):
-    """A form: its text, its length without white space, and where that is."""
+    """A form with its length without white space, and the positions of white space."""
 
     name: str
     length: int
@@ -152,7 +152,7 @@ class _Spaced(NamedTuple):
 
 
 class _Keys:
-    """Looks up all forms at each character, with any white space."""
+    """An index that finds all forms in a text, ignoring white space."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._keys: dict[str, list[tuple[str, _Spaced]]] = {}
@@ -166,7 +166,7 @@ class _Keys:
         self._lengths = {gram: sorted(each, reverse=True) for gram, each in lengths.items()}
 
     def find(self, text: str) -> Iterator[tuple[int, _Spaced]]:
-        """Yields where forms begin in a text without white space; the longest first."""
+        """Yields the start of each form in a text without white space, the longest form first."""
         grams = zip(*(text[offset:] for offset in range(SHORTEST)), strict=False)
         for start, gram in enumerate(grams):
             if gram in self._lengths:
@@ -177,7 +177,7 @@ class _Keys:
 
 
 class _View:
-    """A text made from another one by replacing each match of a pattern."""
+    """A text that results from replacing each match of a pattern, with a map of positions."""
 
     def __init__(
         self, parent: str, pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str]
@@ -187,11 +187,11 @@ class _View:
 
     @property
     def begins(self) -> list[int]:
-        """Where each replacement begins, after the text's beginning."""
+        """The start of the text, and of each replacement."""
         return self._replacement_positions[0]
 
     def list_replacements(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
-        """Yields the replacements within a part of this text: where, and what they replace."""
+        """Yields offset and original text of each replacement within a part of this text."""
         begins, spans = self._replacement_positions
         for n in range(bisect_right(begins, start), len(begins)):
             if begins[n] >= stop:
@@ -200,19 +200,19 @@ class _View:
 
     @cached_property
     def _replacement_positions(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """Where each replacement begins, and where it ends, and begins and ends in the parent."""
+        """The start of each replacement; and its end, with its start and end in the parent."""
         begins, spans, shift = [0], [(0, 0, 0)], 0
-        for found in self._pattern.finditer(self._parent):
-            start, stop = found.span()
+        for match in self._pattern.finditer(self._parent):
+            start, stop = match.span()
             begin = start + shift
-            end = begin + len(self._replace(found))
+            end = begin + len(self._replace(match))
             shift = end - stop
             begins.append(begin)
             spans.append((end, start, stop))
         return begins, spans
 
-    def in_parent(self, start: int, stop: int) -> tuple[int, int]:
-        """Returns where in the parent that is from which a part of this text was made."""
+    def map_to_parent(self, start: int, stop: int) -> tuple[int, int]:
+        """Returns the part of the parent that corresponds to a part of this text."""
         begins, spans = self._replacement_positions
         end, first, behind = spans[bisect_right(begins, start) - 1]
         start_in_parent = first if start < end else behind + start - end
@@ -221,15 +221,15 @@ class _View:
         return start_in_parent, behind if last < end else behind + stop - end
 
 
-def _in_text(start: int, stop: int, views: Iterable[_View]) -> tuple[int, int]:
+def _map_to_text(start: int, stop: int, views: Iterable[_View]) -> tuple[int, int]:
     for view in views:
-        start, stop = view.in_parent(start, stop)
+        start, stop = view.map_to_parent(start, stop)
     return start, stop
 
 
-def _decode(found: re.Match[str]) -> str:
-    """Returns the character that an escape stands for."""
-    escape = found[0]
+def _decode(match: re.Match[str]) -> str:
+    """Returns the character that an escape encodes."""
+    escape = match[0]
     match escape[0]:
         case "%":
             return chr(int(escape[1:], 16))
@@ -271,14 +271,14 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _is_spaced(solid: _View, at: int, form: _Spaced, may_lack: bool) -> bool:
-    """Whether a part of a text has a form's white space and no other, line breaks aside."""
-    seen = 0
+    """Whether a part of a text has exactly a form's white space, apart from line breaks."""
+    count = 0
     for offset, space in solid.list_replacements(at, at + form.length):
         if offset in form.spaces:
-            seen += 1
+            count += 1
         elif "\n" not in space and "\r" not in space:
             return False
-    return may_lack or seen == len(form.spaces)
+    return may_lack or count == len(form.spaces)
 
 
 def _is_word(text: str, start: int, stop: int) -> bool:
@@ -287,7 +287,7 @@ def _is_word(text: str, start: int, stop: int) -> bool:
 
 
 def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Takes the characters of base64 on both sides along: they hold bits of the secret."""
+    """Includes neighbouring characters of base64, which contain bits of the secret."""
     if start and (text[start - 1].isalnum() or text[start - 1] in "+/-_"):
         start -= 1
     while stop < len(text) and text[stop] == "=":
@@ -297,32 +297,32 @@ def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
     return start, stop
 
 
-def forms_of(value: str, is_word: bool = False) -> dict[str, Form]:
-    """Returns the forms of a secret by which decoded texts contain it.
+def list_forms(value: str, is_word: bool = False) -> dict[str, FormMatch]:
+    """Returns the forms in which a decoded text may contain a secret.
 
-    They are itself, decoded and not; its long lines, as a private key is printed line by line; and
-    base64, base32 and hexadecimal, of UTF-8 and UTF-16.
+    These are the secret and its decodings; its long lines, because programs print private keys line
+    by line; and base64, base32 and hexadecimal of its UTF-8 and UTF-16 bytes.
     """
     plain = value.strip()
     lines = {line.strip() for line in plain.splitlines()} if "\n" in plain else set()
     lines = {x for x in lines if len(x) >= _SHORTEST_LINE and not x.startswith("-----")}
-    # In the query of a URL, a space is a plus. Some systems write accents as characters.
+    # URLs encode a space as a plus. Some systems decompose accented characters.
     texts = {plain, plain.replace(" ", "+"), *lines}
     texts |= {normalize(form, text) for text in texts for form in _ACCENTS}
-    found = {form: Form(is_word) for text in texts for form in _list_decodings(text)}
-    for raw in (_bytes(plain), plain.encode("utf-16-le", "surrogatepass")):
-        found[raw.hex(" ")] = Form(is_word, is_folded=True)
+    forms = {form: FormMatch(is_word) for text in texts for form in _list_decodings(text)}
+    for raw in (_encode(plain), plain.encode("utf-16-le", "surrogatepass")):
+        forms[raw.hex(" ")] = FormMatch(is_word, is_folded=True)
         for form in _in_base(raw, base64.b64encode, 6, _SHORTEST_BASE64):
             for each in (form, form.replace("+", "-").replace("/", "_")):
-                found.setdefault(each, Form(False, is_coded=True))
+                forms.setdefault(each, FormMatch(False, is_coded=True))
         for form in _in_base(raw, base64.b32encode, 5, _SHORTEST_BASE32):
-            found.setdefault(form.lower(), Form(False, is_coded=True, is_folded=True))
-    return {form: how for form, how in found.items() if len(_SPACE.sub("", form)) >= SHORTEST}
+            forms.setdefault(form.lower(), FormMatch(False, is_coded=True, is_folded=True))
+    return {f: match for f, match in forms.items() if len(_SPACE.sub("", f)) >= SHORTEST}
 
 
-def _bytes(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     try:
-        return text.encode("utf-8", "surrogateescape")  # as os.environ has what is not UTF-8
+        return text.encode("utf-8", "surrogateescape")  # like the undecodable bytes in os.environ
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
 
@@ -339,10 +339,10 @@ def _list_decodings(text: str) -> Iterator[str]:
 def _in_base(
     raw: bytes, encode: Callable[[bytes], bytes], bits: int, shortest: int
 ) -> Iterator[str]:
-    """Yields what an encoding of any text with the secret in it contains."""
+    """Yields the encodings of a secret at each alignment to the preceding bytes."""
     for before in range({6: 3, 5: 5}[bits]):
         text = encode(b"\0" * before + raw).decode()
-        # Only characters that hold no bits of what stands before or behind.
+        # Only characters that encode no bits of the preceding and following bytes.
         text = text[-(-8 * before // bits) : 8 * (before + len(raw)) // bits]
         if len(text) >= shortest:
             yield text
@@ -350,18 +350,18 @@ def _in_base(
 
 @lru_cache(maxsize=10_000)
 def is_own_word(form: str) -> bool:
-    """Whether a message of the loader may contain a form of a secret: `loader`, `setup`, `ost`.
+    """Whether messages of the loader may contain a form by chance: `loader`, `setup`, `ost`.
 
-    That is so if its source text does. A secret that cannot be guessed is in no source text.
+    This is the case if its source code contains the form. A secure password does not occur there.
     """
-    text, words, parts = _own_text()
+    text, words, parts = _read_own_text()
     longest = max(re.findall(r"\w+", form), key=len, default="")
     return (longest in words or longest in parts) and (longest == form or form in text)
 
 
 @lru_cache(maxsize=1)
-def _own_text() -> tuple[str, frozenset[str], str]:
-    """Returns the text of the loader's modules, its words, and those without digits in one."""
+def _read_own_text() -> tuple[str, frozenset[str], str]:
+    """Returns the loader's source code, its words, and a text of the words without digits."""
     package = Path(__file__).resolve().parents[1]
     modules = set(package.rglob("*.py")) - set((package / "testing").rglob("*.py"))
     text = "\n".join(path.read_text("utf-8") for path in sorted(modules))

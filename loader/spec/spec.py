@@ -55,12 +55,12 @@ P = TypeVar("P", SourceSpec, DestinationSpec)
 
 
 class Spec(BaseModel):
-    """A whole spec file.
+    """A spec file.
 
     Attributes:
-        sources, destinations: its documents, in the order of the file.
-        folder: the file's folder, absolute; relative paths are relative to it.
-        redactor: knows every secret of the file.
+        sources, destinations: the documents, in the order of the file.
+        folder: the absolute path of the file's folder, the base of relative paths.
+        redactor: removes the secrets of the file from texts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -71,7 +71,7 @@ class Spec(BaseModel):
     redactor: Redactor
 
     def same_as(self, other: Spec) -> bool:
-        """Whether two readings of a file are the same, apart from their redactors."""
+        """Whether two specs are equal, apart from their redactors."""
         return self.model_dump(exclude={"redactor"}) == other.model_dump(exclude={"redactor"})
 
     def source(self, name: str) -> SourceSpec:
@@ -87,12 +87,12 @@ class Spec(BaseModel):
         return source.schema_ or self.destination(source.destinations[0]).lake.schema_
 
     def state_schema_of(self, source: SourceSpec) -> str | None:
-        """Returns the namespace of the table with a source's cursors; None if it is in no lake."""
-        kept_in = self.destination(source.state_destination)
-        if source.local_state is not None or not isinstance(kept_in, LakeDestination):
+        """Returns the namespace of a source's cursors; None if they are not in a lake."""
+        store = self.destination(source.state_destination)
+        if source.local_state is not None or not isinstance(store, LakeDestination):
             return None
-        named = source.backend_options.connection is not None
-        return kept_in.lake.schema_ if named else self.schema_of(source)
+        is_explicit = source.backend_options.connection is not None
+        return store.lake.schema_ if is_explicit else self.schema_of(source)
 
 
 def _index_by_name(plugins: Iterable[P], name: str, kind: str) -> P:
@@ -100,7 +100,7 @@ def _index_by_name(plugins: Iterable[P], name: str, kind: str) -> P:
     if name not in by_name:
         raise SpecError(
             f"there is no {kind} {name!r}",
-            remedy=instead(name, by_name),
+            remedy=suggest_name(name, by_name),
         )
     return by_name[name]
 
@@ -110,17 +110,17 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bo
 
     Args:
         path: the file.
-        env: the variables for ``${VAR}``; default: the process's own.
-        needs_source: whether a file without a source is a mistake.
+        env: the variables for ``${VAR}``; default: the environment of the process.
+        needs_source: whether a file without a source is an error.
 
     Raises:
-        SpecError: if the file cannot be read, is not YAML, or has mistakes; names all of them,
-            by document and key, and never a secret.
+        SpecError: if the file cannot be read, is not YAML, or has mistakes; reports all of them
+            with document and key, without secrets.
     """
     path = Path(path)
     try:
         return _load(path, os.environ if env is None else env, needs_source)
-    except RecursionError:  # aliases can nest deeper than what they are read from
+    except RecursionError:  # aliases can nest deeper than the text of the file
         raise SpecError(
             "nested too deeply to be read", where=str(path), remedy="Nest it less deeply"
         ) from None
@@ -138,16 +138,16 @@ def _load(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
     folder = Path(os.path.abspath(path)).parent
     expansion = Expansion(env, folder, redactor)
 
-    def named(document: Document) -> Any:
-        # A name may contain variables too; their errors are reported below, once.
+    def expand_name(document: Document) -> Any:
+        # A name may contain variables too; their errors are only reported below.
         return Expansion(expansion.env, folder, Redactor()).expand(_name(document), "")
 
     expansion.plugins = {
         name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
-        # Destinations last: if a source has the same name, references mean the destination.
+        # Destinations last: a reference to a name of both kinds means the destination.
         for kind in _KINDS
         for document in documents
-        if _kind(document) == kind and isinstance(name := named(document), str)
+        if _kind(document) == kind and isinstance(name := expand_name(document), str)
     }
     expanded = [
         Document(each.number, expansion.expand(each.value, _where(path, each)))
@@ -156,7 +156,7 @@ def _load(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
     if expansion.errors:
         raise one_error(expansion.errors, str(path))
     for document in expanded:
-        redactor.add(*_secrets(document.value))
+        redactor.add(*_list_secrets(document.value))
         redactor.keep_readable(*list_names(document.value))
     return _validate(expanded, path, folder, redactor, needs_source)
 
@@ -185,10 +185,14 @@ def _validate(
             plugins.append(result)
     sources = [plugin for plugin in plugins if isinstance(plugin, SourceSpec)]
     destinations = [plugin for plugin in plugins if isinstance(plugin, DestinationSpec)]
-    errors += same_names(sources) + same_names(destinations) + former_names(sources)
-    # Documents with errors are missing here, so references to them may be right.
+    errors += [
+        *check_unique_names(sources),
+        *check_unique_names(destinations),
+        *check_former_names(sources),
+    ]
+    # Documents with errors are missing here, so references to them may be valid.
     if not errors and (sources or needs_source):
-        errors = dangling(sources, destinations, str(path))
+        errors = check_references(sources, destinations, str(path))
     if errors:
         raise one_error(errors, str(path))
     return Spec(
@@ -205,7 +209,7 @@ def _text(path: Path) -> str:
         raise SpecError(
             "this is a folder, not a spec file",
             where=str(path),
-            remedy=f"Name the file, for example {path / 'loader.yml'}",
+            remedy=f"Pass the file, for example {path / 'loader.yml'}",
         ) from None
     except UnicodeDecodeError:
         raise SpecError(
@@ -219,8 +223,8 @@ def _text(path: Path) -> str:
 
 def _kind(document: Document) -> Any:
     value = document.value
-    usable = isinstance(value, dict) and isinstance(value.get("spec"), dict)
-    return value.get("kind") if usable else None
+    is_valid = isinstance(value, dict) and isinstance(value.get("spec"), dict)
+    return value.get("kind") if is_valid else None
 
 
 def _name(document: Document) -> Any:
@@ -281,35 +285,35 @@ def _outer_errors(document: Document, where: str) -> list[SpecError]:
     return errors
 
 
-def _secrets(value: Any, secret: bool = False) -> Iterator[str]:
-    """Yields the secrets that a document has under secret keys and in URLs."""
+def _list_secrets(value: Any, is_secret: bool = False) -> Iterator[str]:
+    """Yields the secrets in a document: values of secret keys, and passwords in URLs."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _secrets(item, secret or is_secret_key(key))
+            yield from _list_secrets(item, is_secret or is_secret_key(key))
     elif isinstance(value, list):
         for item in value:
-            yield from _secrets(item, secret)
-    elif isinstance(value, str) and not secret:
+            yield from _list_secrets(item, is_secret)
+    elif isinstance(value, str) and not is_secret:
         yield from url_secrets(value)
-    elif secret and value is not None and str(value).lower() not in ("true", "false", "null"):
+    elif is_secret and value is not None and str(value).lower() not in ("true", "false", "null"):
         yield str(value)
 
 
-def instead(name: str, known: Iterable[str]) -> str:
-    """Returns the remedy for an unknown name: a similar one, or all that there are."""
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Returns the remedy for an unknown name: a similar name, or a list of all names."""
     known = list(known)
-    return did_you_mean(name, known) or f"There are: {', '.join(known) or 'none'}"
+    return did_you_mean(name, known) or f"Existing names: {', '.join(known) or 'none'}"
 
 
-def same_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
-    """Returns an error for each name that is already taken."""
+def check_unique_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
+    """Returns an error for each name that another document has."""
     seen: dict[str, str] = {}
     errors = []
     for plugin in plugins:
         if plugin.name in seen:
             errors.append(
                 SpecError(
-                    f"the name {plugin.name!r} is taken by {seen[plugin.name]}",
+                    f"the name {plugin.name!r} is already used by {seen[plugin.name]}",
                     where=f"{plugin.where}.name",
                     remedy="Give one of them another name",
                 )
@@ -318,8 +322,8 @@ def same_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecErro
     return errors
 
 
-def former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
-    """Returns an error for each former name that a source of the file still has."""
+def check_former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
+    """Returns an error for each former name that is the name of a source."""
     sources = list(sources)
     names = {source.name for source in sources}
     return [
@@ -334,10 +338,10 @@ def former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
     ]
 
 
-def dangling(
+def check_references(
     sources: Iterable[SourceSpec], destinations: Iterable[DestinationSpec], path: str
 ) -> list[SpecError]:
-    """Returns errors for references to destinations that do not exist or cannot hold the data."""
+    """Returns errors for references to destinations that do not exist or cannot store tables."""
     by_name = {destination.name: destination for destination in destinations}
     sources = list(sources)
     errors = []
@@ -348,12 +352,12 @@ def dangling(
         for i, name in enumerate(source.destinations):
             where = f"{source.where}.destinations[{i}]"
             if name not in by_name:
-                remedy = f"{instead(name, by_name)}; or add a document of kind destination"
+                remedy = f"{suggest_name(name, by_name)}; or add a document of kind destination"
                 what = f"there is no destination {name!r}"
                 errors.append(SpecError(what, where=where, remedy=remedy))
             elif not isinstance(by_name[name].spec, LakeOptions):
-                what = f"{name} ({by_name[name].path}) holds state only, no tables"
-                remedy = "Name a destination with `path: spark`; refer to this in backend_options"
+                what = f"{name} ({by_name[name].path}) can store only state, not tables"
+                remedy = "Use a destination with `path: spark`; use this one in backend_options"
                 errors.append(SpecError(what, where=where, remedy=remedy))
         connection = source.backend_options.connection
         if connection is not None and (

@@ -95,7 +95,7 @@ def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
 
 def list_state_readers(readers: Iterable[StatusReaders]) -> list[StateReader]:
     """Returns the state backends of sources, each backend once."""
-    backends = {each.source.state_place: each.state for each in reversed([*readers])}
+    backends = {each.source.state_location: each.state for each in reversed([*readers])}
     return list(backends.values())[::-1]
 
 

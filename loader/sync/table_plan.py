@@ -177,7 +177,7 @@ def plan_table(
     mode = FULL_REFRESH if full_refresh else options.sync_mode
     follows_log = options.sync_mode == CDC
     # The log orders the changes; here, a cursor in the spec is only used by dbt models.
-    name = None if follows_log else options.cursor_among(table.schema.names) or table.cursor_field
+    name = None if follows_log else options.choose_cursor(table.schema.names) or table.cursor_field
     if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
         raise NoCursorError.of(table, where)
     cursor, initial = None, None

@@ -17,12 +17,12 @@ STORY = (
     "2. First sync",
     "every row was appended, as batch 1",
     "5. Second sync",
-    "orders: the 102 that changed were appended, as batch 2; 4 came again unchanged",
-    "order 1998, corrected in that second, and order 2001, which turned up late in it, were found",
-    "order 1999, re-sent as it was, was read again and dropped as redelivered",
+    "orders: 102 changed rows were appended, as batch 2; 4 unchanged rows were read again",
+    "order 1998, corrected in that second, and order 2001, inserted late in that second, were",
+    "order 1999, saved again without a change, was read and dropped as redelivered",
     "two versions in raw, one row in the snapshot",
     "7. Third sync",
-    "came again and were all dropped: no batch",
+    "were read again and all dropped",
     "nothing was written",
 )
 
@@ -66,7 +66,7 @@ def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
     )
 
     assert ran.returncode == 1
-    assert "is not the demo's" in " ".join(ran.stdout.split())
+    assert "is not a demo's folder" in " ".join(ran.stdout.split())
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 

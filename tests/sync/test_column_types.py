@@ -260,8 +260,8 @@ def test_a_type_that_cannot_be_chosen_is_one_error(
         ({"amount": "string", "AMOUNT": "double"}, "'AMOUNT' is the column 'amount', which is"),
         ({"id": "string"}, "the type of the cursor 'id' cannot be changed"),
         ({"code": "bigint"}, "'code' is a column of the key, and different"),
-        ({"amount": "strin"}, "'strin' is not a type that a column can be given"),
-        ({"amount": "decimal(39, 2)"}, "'decimal(39, 2)' is not a decimal that a column can be"),
+        ({"amount": "strin"}, "'strin' is not a valid type of a column"),
+        ({"amount": "decimal(39, 2)"}, "'decimal(39, 2)' is not a valid decimal type"),
     ):
         options = {"t": {"cursor_field": "id", "column_types": chosen}}
         project.jdbc(postgres_database, ["t"], table_options=options)

@@ -77,7 +77,7 @@ def _one_error(result: Result) -> str:
         ),
         ("updated_at}", "updated_at, lookback: soon}", "orders.lookback: "),
         ("user: tide", "time_zone: Atlantis", "time_zone: there is no time zone 'Atlantis'. Use"),
-        ("[lake]", "[pond]", "there is no destination 'pond'. There are: lake"),
+        ("[lake]", "[pond]", "there is no destination 'pond'. Existing names: lake"),
         ("kind: source", "kind source", "not valid YAML"),
     ],
 )

@@ -69,9 +69,12 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ),
         (
             {"url": "x", "table_options": {"o": {"initial_cursor": ""}}},
-            "the initial cursor is empty. Give the key a value",
+            "the initial cursor is empty. Set a value",
         ),
-        ({"url": "x", "table_options": {"o": {"initial_cursor": 1.5}}}, "cannot be a float"),
+        (
+            {"url": "x", "table_options": {"o": {"initial_cursor": 1.5}}},
+            "a float as a cursor would be rounded",
+        ),
         (
             {"url": "x", "table_options": {"o": {"initial_cursor": True}}},
             "initial_cursor: must be a string, not true",

@@ -159,7 +159,7 @@ def test_the_older_local_backend(tmp_path: Path) -> None:
     assert spec.source("shop").local_state == "here"
     assert load(tmp_path, SHOP + "  backend: none" + LAKE).source("shop").local_state is None
     both = local + "  backend_options: {table_name: x}" + LAKE
-    assert "both say where cursors live. Keep one" in refused(tmp_path, both)
+    assert "both set the store of cursors. Keep one" in refused(tmp_path, both)
     orphan = SHOP + "  backend_spec: {path: x}" + LAKE
     assert "Add `backend: local`" in refused(tmp_path, orphan)
 
@@ -207,7 +207,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
             "destinations: [lake]",
             "destinations: [lake, archive]",
             [
-                "spec.destinations: a source loads into one destination, and this one names 2. "
+                "spec.destinations: a source loads into one destination, but this source has 2. "
                 "Keep one of them"
             ],
         ),
@@ -249,7 +249,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "path: jdbc",
             "path: jdbc\n  backend_options: {table_name: _CQ_locks}",
-            ["spec.backend_options.table_name: '_CQ_locks' is, or may become, another of the"],
+            ["spec.backend_options.table_name: '_CQ_locks' is reserved for the loader's other"],
         ),
         (
             "path: jdbc",
@@ -292,7 +292,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "path: spark",
             "path: sqlite\n  spec: {connection_string: x}",
-            ["spec.destinations[0]: lake (sqlite) holds state only, no tables. Name a "],
+            ["spec.destinations[0]: lake (sqlite) can store only state, not tables. Use a "],
         ),
         (
             "path: spark",
@@ -308,7 +308,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
             "path: spark",
             "path: spark\n  write_mode: overwrite",
             [
-                "spec.write_mode: 'overwrite' is not for raw tables: they only ever append",
+                "spec.write_mode: 'overwrite' is not possible: rows are only appended to raw",
                 "materialized: deduped_latest`",
             ],
         ),
@@ -349,10 +349,11 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_the_same_name_twice(tmp_path: Path) -> None:
     message = refused(tmp_path, SHOP + "---" + SHOP + LAKE)
     assert (
-        message == "loader.yml, document 2 (source shop), spec.name: the name 'shop' is taken by "
+        message
+        == "loader.yml, document 2 (source shop), spec.name: the name 'shop' is already used by "
         "document 1 (source shop). Give one of them another name"
     )
-    assert "'lake' is taken by document 2" in refused(tmp_path, SHOP + LAKE + LAKE)
+    assert "'lake' is already used by document 2" in refused(tmp_path, SHOP + LAKE + LAKE)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +377,7 @@ def test_a_file_that_is_no_spec(tmp_path: Path, text: str, says: str) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"there is no such spec file\. Run `loader init`"):
         load_spec(tmp_path / "nope.yml", {})
-    with pytest.raises(SpecError, match=r"a folder, not a spec file. Name the file.*loader\.yml"):
+    with pytest.raises(SpecError, match=r"a folder, not a spec file. Pass the file.*loader\.yml"):
         load_spec(tmp_path, {})
     (tmp_path / "loader.yml").write_bytes(b"\xff\xfe")
     with pytest.raises(SpecError, match="not UTF-8 text"):
@@ -399,7 +400,7 @@ def test_asking_for_what_is_not_there(tmp_path: Path) -> None:
     spec = load(tmp_path, SHOP + LAKE)
     with pytest.raises(SpecError, match=r"no source 'shp'\. Did you mean `shop`"):
         spec.source("shp")
-    with pytest.raises(SpecError, match=r"no destination 'x'\. There are: lake"):
+    with pytest.raises(SpecError, match=r"no destination 'x'\. Existing names: lake"):
         spec.destination("x")
 
 

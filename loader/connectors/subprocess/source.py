@@ -187,7 +187,7 @@ class ProgramSource(Source):
 
     def find_cursor(self, name: str, fields: Collection[str]) -> str | None:
         """Returns the cursor field that the spec sets for a table with these fields."""
-        return self._options_of(name).cursor_among(fields)
+        return self._options_of(name).choose_cursor(fields)
 
     def describe(self, ref: TableRef) -> SourceTable:
         entry: CatalogEntry = ref.native

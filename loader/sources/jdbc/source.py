@@ -126,7 +126,7 @@ class JdbcSource(Database):
                 connection, native, read_native_columns(connection, native)
             )
         writers = self._has_writer_cursor(ref, described)
-        cursor = (self.read_options(ref).cursor_among(described) or "").lower()
+        cursor = (self.read_options(ref).choose_cursor(described) or "").lower()
         cursor = XMIN if writers else cursor
         declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
         chosen = self._choose_types(
@@ -316,7 +316,7 @@ class JdbcSource(Database):
         """
         options = self.read_options(ref)
         candidates = [name.lower() for name in options.cursor_field or ()]
-        first = (options.cursor_among([*described, XMIN]) or "").lower()
+        first = (options.choose_cursor([*described, XMIN]) or "").lower()
         if first != XMIN or XMIN in described or not self.dialect.shares_snapshots:
             return False
         if len(candidates) > 1 and not ref.native.stored:
