@@ -65,7 +65,7 @@ class _Backoff:
     until: float = 0.0
 
     def add_failure(self, every: float) -> None:
-        """Counts a failure; half an interval of tolerance, because rounds may start early."""
+        """Counts a failure and sets `until`, half an interval early, as rounds may start early."""
         self.times += 1
         self.until = time.monotonic() + backoff_seconds(self.times, every) - every / 2
 

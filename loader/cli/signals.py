@@ -13,7 +13,7 @@ from loader.spark.interruption import resume
 from loader.spark.temporary_files import remove_all
 
 AT_ONCE = 1.0
-"""Signals within so many seconds are one: `timeout` signals its child, then the whole group."""
+"""Signals within so many seconds count as one: `timeout` sends two, to child and group."""
 
 
 @contextmanager

@@ -270,7 +270,9 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 settings.output.error(pipeline.redact_error(error, where))
             failed.add(where)
 
-        for own in list_system_tables(pipeline) if not select else ():  # recreated for all tables
+        for own in (
+            list_system_tables(pipeline) if not select else ()
+        ):  # a moved table must be rebuilt for all sources
             where = f"{own.lake.schema}.{own.name}"
             try:
                 note = quarantine_table(own.lake, own.name)
@@ -322,7 +324,7 @@ def _is_selected(name: str, select: tuple[str, ...]) -> bool:
 
 
 def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
-    """Returns a table's name with its source; the user may omit a source that is unambiguous."""
+    """Adds the source to a table's name, if the user omitted it and only one source matches."""
     from loader.sync.status_readers import list_readers_by_spark
 
     return table if "." in table else find_key(list_readers_by_spark(pipeline), table, where)
@@ -415,7 +417,7 @@ def _refuse_impossible(table: str) -> None:
 
 
 def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
-    """Returns the key of a table's state; the user may omit a source that is unambiguous.
+    """Returns the key of a table's state. The source may be omitted if only one source matches.
 
     Args:
         where: the command, for errors.

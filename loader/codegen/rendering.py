@@ -91,7 +91,7 @@ def sql(one: NamedTable, kind: str) -> str:
 
 
 def raw_tests(table: Table) -> list[str]:
-    """Returns the tests that apply to a raw table; each test sets its own severity."""
+    """Returns the tests that apply to a raw table; the tests themselves set their severity."""
     tests = ["batches_accounted"]
     if table.state_in_lake:
         tests += ["state_not_ahead", "state_not_behind"]

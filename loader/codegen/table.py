@@ -47,7 +47,7 @@ class Table:
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without one.
         incremental: whether syncs read only changes; otherwise they read all rows.
-        keeps_redeliveries: whether the spec says to append redelivered rows.
+        keeps_redeliveries: whether redelivered rows are appended.
         state_in_lake: whether its cursor is in a state table of the same schema, as tests need.
         description: the comment on the table in the source.
     """
@@ -92,8 +92,8 @@ def is_plain(name: str) -> bool:
 def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
     """Assigns each item a unique name.
 
-    Existing names stay. If several new items have the same proposal, the item whose exact name it
-    is gets it, otherwise the first in alphabetical order; the others are numbered.
+    Existing names stay. A name that is proposed for several new items goes to the item with exactly
+    this name, otherwise to the first in alphabetical order. The others get a number.
 
     Args:
         proposals: the proposed name of each item, by its exact name.

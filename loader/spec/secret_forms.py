@@ -110,7 +110,11 @@ class FormIndex:
     def _matches(
         self, keys: _Keys, decoded: str, text: str, views: list[_View], in_own_text: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yields start and end in `text` of the forms in `decoded`, which `views` map to `text`."""
+        """Yields start and end in `text` of the forms found in `decoded`, the decoded text.
+
+        Args:
+            views: the decodings from `text` to `decoded`, the last one first.
+        """
         solid = _View(decoded, _SPACE, _remove)  # without white space
         last = -1
         for at, spaced in keys.find(solid.text):
@@ -352,7 +356,7 @@ def _in_base(
 def is_own_word(form: str) -> bool:
     """Whether messages of the loader may contain a form by chance: `loader`, `setup`, `ost`.
 
-    This is the case if its source code contains the form. A secure password does not occur there.
+    This is the case if the loader's source code contains it, unlike a secure password.
     """
     text, words, parts = _read_own_text()
     longest = max(re.findall(r"\w+", form), key=len, default="")
