@@ -74,7 +74,7 @@ def compact(
     from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.lake.ledger import now
     from loader.maintenance.compaction import Upkeep
-    from loader.maintenance.retention import Keep
+    from loader.maintenance.superseded_versions import Keep
 
     output = settings.output
     keep = None
@@ -135,12 +135,13 @@ def _preview(result: CompactionResult) -> dict[str, object]:
 def _compact_tables(
     pipeline: Pipeline, select: Sequence[str], upkeep: Upkeep
 ) -> Iterator[CompactionResult | LoaderError]:
-    from loader.lake.system_tables import STATES, name_damage
-    from loader.maintenance.compaction import compact_raw, compact_shared, retry_locked_tables
-    from loader.maintenance.dependents import Dependent, Unreadable, dependents
-    from loader.maintenance.snapshot_expiry import AGE
-    from loader.reconcile.verified_buckets import TABLE as RECONCILED
-    from loader.reconcile.verified_buckets import Reconciled
+    from loader.lake.locks import delete_old_records, retry_locked_tables
+    from loader.lake.system_tables import STATES, report_damage
+    from loader.maintenance.compaction import compact_raw, compact_system_table
+    from loader.maintenance.dependents import Dependent, UnreadableTableError, find_dependents
+    from loader.maintenance.snapshot_expiry import ORPHAN_AGE
+    from loader.reconcile.history import TABLE as RECONCILED
+    from loader.reconcile.history import VerificationHistory
     from loader.sync.ingest import prune_states
 
     planned, errors, failed = _plan_raw_tables(pipeline, select) if upkeep.keep else ({}, [], set())
@@ -154,7 +155,7 @@ def _compact_tables(
     } | {f"{own.lake.schema}.{own.name}".lower() for own in list_system_tables(pipeline)}
 
     listed: list[Dependent] | None = None
-    unreadable: dict[str, Unreadable] = {}
+    unreadable: dict[str, UnreadableTableError] = {}
 
     def compact_table(table: tuple[Lake, Raw]) -> CompactionResult:
         lake, raw = table
@@ -164,8 +165,8 @@ def _compact_tables(
             # Models may be built during compaction, so only a dry run reuses the list.
             if listed is None or not upkeep.dry_run:
                 try:
-                    listed = dependents(lake, known_raw)
-                except Unreadable as error:
+                    listed = find_dependents(lake, known_raw)
+                except UnreadableTableError as error:
                     unreadable[error.where] = error
                     raise
             return listed
@@ -183,10 +184,8 @@ def _compact_tables(
     if select:
         return
     if not upkeep.dry_run:
-        from loader.lake.locks import sweep_owners
-
         for lake in {lake.schema: lake for lake, _ in tables}.values():
-            sweep_owners(lake, AGE.total_seconds())
+            delete_old_records(lake, ORPHAN_AGE.total_seconds())
         for shared in list_backends(pipeline):
             try:
                 shared.prune(VERSIONS)
@@ -199,15 +198,15 @@ def _compact_tables(
         try:
             with (
                 step(f"{lake.schema}.{own.name}: compacting"),
-                name_damage(lake, own.name, own.remedy),
+                report_damage(lake, own.name, own.remedy),
             ):
                 if not lake.exists(own.name):
                     continue
                 if own.name == RECONCILED and not upkeep.dry_run:
-                    Reconciled(lake).prune(VERSIONS)
+                    VerificationHistory(lake).prune(VERSIONS)
                 if own.name == STATES and not upkeep.dry_run:
                     prune_states(lake, VERSIONS)
-                done = compact_shared(lake, own.name, upkeep, own.order)
+                done = compact_system_table(lake, own.name, upkeep, own.order)
             yield done
         except Exception as error:
             yield pipeline.redact_error(error, where)

@@ -23,7 +23,7 @@ from loader.spark.named_steps import step
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
-    from loader.lake.lease import Lease
+    from loader.lake.locks import Lease
     from loader.state import TableState
     from loader.sync.pipeline import Pipeline
     from loader.sync.status_readers import StatusReaders
@@ -254,11 +254,11 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     --select, damaged state and ledger tables are first moved to a quarantine folder.
     """
     from loader.cli.settings import open_pipeline_with_pushed_tables
-    from loader.maintenance.rebuild import (
+    from loader.maintenance.rebuild_state import (
+        find_source_tables,
+        list_source_commits,
         quarantine_table,
-        raw_tables,
         rebuild_table,
-        source_commits,
     )
 
     with open_pipeline_with_pushed_tables(settings) as pipeline:
@@ -285,7 +285,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
             try:
                 pipeline.prepare(source)
                 stores = pipeline.open_stores(source)
-                tables, unreadable = raw_tables(stores, names)
+                tables, unreadable = find_source_tables(stores, names)
                 batches = stores.ledger.batches(names)
             except Exception as error:
                 report_error(f"source {source.name}", error)
@@ -302,7 +302,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                     with step(f"{name}: rebuilding"), lock_tables(pipeline, [name]) as run_id:
                         # Read again: a run may have published before the table was locked.
                         known = batches.get(table, set())
-                        commits = source_commits(stores.lake, table, names, known)
+                        commits = list_source_commits(stores.lake, table, names, known)
                         done = rebuild_table(names, table, commits, stores, run_id, warn, known)
                     rows.append((done.table, done.batches, done.states, done.syncs))
                 except Exception as error:
@@ -361,7 +361,7 @@ def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
     Raises:
         SpecError: with the key.
     """
-    from loader.lake.catalog_owners import TABLE as OWNERS
+    from loader.lake.catalog_lock_store import TABLE as OWNERS
 
     system_tables = {OWNERS, *(table.name.lower() for table in list_system_tables(pipeline))}
     for key in keys:
@@ -460,8 +460,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     Raises:
         LockedError: if a run has locked one of the tables; this function does not wait.
     """
-    from loader.lake.lease import Heartbeat
-    from loader.lake.locks import create_lease
+    from loader.lake.locks import Heartbeat, create_lease
 
     run_id = uuid.uuid4().hex[:12]
     leases: list[Lease] = []

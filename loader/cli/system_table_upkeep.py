@@ -91,8 +91,8 @@ def _iterate_tables(pipeline: Pipeline) -> Iterator[SystemTable]:
     from loader.lake.ledger import REMEDY as OF_LEDGER
     from loader.lake.ledger import TABLE as LEDGER
     from loader.lake.system_tables import STATES
-    from loader.reconcile.verified_buckets import REMEDY as OF_RECONCILED
-    from loader.reconcile.verified_buckets import TABLE as RECONCILED
+    from loader.reconcile.history import REMEDY as OF_RECONCILED
+    from loader.reconcile.history import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
     from loader.sync.pushed_tables import PUSHED
     from loader.sync.pushed_tables import REMEDY as OF_STATES
@@ -114,7 +114,7 @@ def _compact(pipeline: Pipeline, own: SystemTable) -> None:
     from loader.lake.ledger import now
     from loader.lake.locks import lock_table
     from loader.maintenance import snapshot_expiry
-    from loader.maintenance.compaction import READ_BY_LOADERS, rewrite
+    from loader.maintenance.compaction import MIN_SNAPSHOT_AGE, rewrite
     from loader.state.lake_table import LakeState
 
     with lock_table(own.lake, own.name, timeout=0):
@@ -125,8 +125,8 @@ def _compact(pipeline: Pipeline, own: SystemTable) -> None:
             shared.prune(VERSIONS)
     with lock_table(own.lake, own.name, timeout=0):
         rewrite(own.lake, own.name, own.order)
-        before = now() - READ_BY_LOADERS
-        snapshot_expiry.expire(own.lake, own.name, int(before.timestamp() * 1000))
+        before = now() - MIN_SNAPSHOT_AGE
+        snapshot_expiry.expire_snapshots(own.lake, own.name, int(before.timestamp() * 1000))
         after = own.lake.records(own.name).files()
         if after >= MANY_FILES:
             own.lake.set_properties(own.name, {_FILES_AFTER: str(after)})

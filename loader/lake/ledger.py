@@ -14,7 +14,7 @@ from loader.lake.system_tables import (
     append_rows,
     describe_remedy,
     ensure_table,
-    naming,
+    reports_damage,
 )
 from loader.rows.literal import text_literal
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TABLE = "_cq_syncs"
 REMEDY = describe_remedy("All syncs into this schema", TABLE)
-_named = naming(TABLE, REMEDY)
+_reports_damage = reports_damage(TABLE, REMEDY)
 SYNCED = "synced"
 NOTHING_NEW = "nothing new"
 FAILED = "failed"
@@ -151,7 +151,7 @@ class Ledger:
         """Reads no row; makes the JVM load the classes that reading any lake table needs."""
         self.lake.records(TABLE).select(["table_name"], {"table_name": ""}, {})
 
-    @_named
+    @_reports_damage
     def prepare(self) -> None:
         """Creates the table if it does not exist, and adds columns that it lacks."""
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -161,7 +161,7 @@ class Ledger:
         """Adds one row, durably."""
         self.append_all([record])
 
-    @_named
+    @_reports_damage
     def append_all(self, records: Sequence[SyncRecord]) -> None:
         """Adds many rows in one commit, durably."""
 
@@ -174,7 +174,7 @@ class Ledger:
         if records:
             append_rows(self.lake, TABLE, [asdict(record) for record in records], noted)
 
-    @_named
+    @_reports_damage
     def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
         """Returns the batch numbers that have a row, by table.
 
@@ -193,7 +193,7 @@ class Ledger:
         ).collect()
         return {row["table_name"]: set(row["batches"]) for row in rows}
 
-    @_named
+    @_reports_damage
     def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
         """Returns a table's highest batch number that has a row; 0 if none has.
 
@@ -220,7 +220,7 @@ class Ledger:
                 known[of] = found
         return max(int(known.get((source, table), 0)) for source in sources)
 
-    @_named
+    @_reports_damage
     def last_batches(self) -> Mapping[tuple[str, str], int]:
         """Returns the highest batch number that has a row, by source and table.
 
@@ -254,7 +254,7 @@ class Ledger:
         ).collect()
         return {(row["source_name"], row["table_name"]): row["batch"] for row in rows}
 
-    @_named
+    @_reports_damage
     def newest(self) -> list[dict[str, Any]]:
         """Returns each table's last successful attempt and its last attempt, for `status`."""
         if not self.lake.exists(TABLE):

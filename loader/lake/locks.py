@@ -1,151 +1,343 @@
-"""Locates the tables' lock files on this machine.
+"""One writer per table: locks that other machines respect and that expire with their run.
 
-If the warehouse is a local folder, they are beside the tables: every user who may write the tables
-may lock them. For a shared catalog, they are in a folder of this user. In a folder that others may
-write to, such as the temporary one, they could hold every lock, or create one first.
+A lease combines two locks. The kernel's file lock is exact, and is released when its process ends,
+but it may be invisible to other machines. The lock record is visible to them and identifies the run
+that holds the table, but it may outlive its process. If the kernel shows that the process has ended
+(same machine, free file lock), the next run takes the table over at once. Otherwise the next run
+waits until the holder's heartbeat has not changed for :data:`EXPIRY` seconds by its own clock:
+times in records come from another machine, and are only informational. A run that lost its table
+while it was suspended detects this before it publishes a batch or writes state or ledger. As a last
+resort, the catalog accepts each batch number only once.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-import tempfile
-from collections.abc import Iterator
-from functools import cached_property
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from filelock import FileLock
+from filelock import BaseFileLock, FileLock, Timeout
 
-from loader.errors import SpecError
-from loader.lake.catalog_owners import CatalogLockStore
-from loader.lake.lease import Lease
-from loader.lake.lock_store import FileLockStore, LockStore, lock_file
-from loader.names import file_name
-from loader.spark.temporary_files import ensure_own_folder, home_folder
+from loader.errors import LockedError, TableError
+from loader.lake.lock_files import get_table_locks
+from loader.lake.lock_store import (
+    LockRecord,
+    LockStore,
+    StalenessClock,
+    identify_folder,
+    now,
+    seconds_since,
+)
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake
 
-FOLDER = "STRANDLINE_LOCKS"
-"""The environment variable that names another folder."""
+EXPIRY = 120.0
+"""Seconds without a new heartbeat after which a run of another machine loses its table."""
+
+HEARTBEAT_INTERVAL = 20.0
+"""Seconds between two heartbeats."""
+
+POLL_INTERVAL = 2.0
+"""Seconds between two checks of another run's heartbeat."""
+
+RETRY_TIMEOUT = 60.0
+"""Seconds to retry locked tables; begins again whenever one of them is processed."""
+
+RETRY_INTERVAL = 0.2
+"""Seconds between two attempts: much shorter than the gap between two runs of a loader."""
+
+_staleness = StalenessClock()
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
-    """Returns a table's file lock; the system releases it when its process dies.
+    """Returns a table's file lock; the system releases it when its process ends.
 
-    If the warehouse is a local folder, the lock file is beside the table, as a Hadoop catalog
-    cannot tell two writers apart there. Otherwise it is in a folder of this user.
+    If the warehouse is a local folder, the lock file is next to the table, because a Hadoop catalog
+    cannot serialize two writers. Otherwise it is in a folder of this user.
+
+    Args:
+        timeout: seconds that `acquire` waits.
     """
-    return _locks_of(lake).lock(table, timeout)
+    return get_table_locks(lake).lock(table, timeout)
 
 
 def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
-    """Returns a table's lease, not yet taken; in a shared catalog, other machines see it too.
+    """Returns a table's lease, not yet acquired; in a shared catalog, other machines see it too.
 
     Args:
         where: the table's name in messages.
     """
-    return Lease(table, where, lock_table(lake, table), _locks_of(lake).owners, run_id)
+    return Lease(table, where, lock_table(lake, table), get_table_locks(lake).store, run_id)
 
 
-def sweep_owners(lake: Lake, age: float) -> int:
-    """Deletes leftovers of runs that died over `age` seconds ago; returns their number."""
-    return _locks_of(lake).owners.sweep(age)
+def delete_old_records(lake: Lake, age: float) -> int:
+    """Deletes records of runs that died over `age` seconds ago; returns how many."""
+    return get_table_locks(lake).store.delete_old(age)
 
 
-class TableLocks:
-    """The file locks of one namespace's tables, and the records of who holds them."""
-
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-        setting = f"spark.sql.catalog.{lake.catalog}"
-        self._kind = lake.spark.conf.get(f"{setting}.type", None)
-        self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
-
-    def lock(self, table: str, timeout: float) -> FileLock:
-        """Returns a table's file lock; see :func:`lock_table`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        place = self.folder / f"{file_name(table)}.lock"
-        return lock_file(place, timeout)
-
-    @cached_property
-    def owners(self) -> LockStore:
-        """The store of owners' records: the catalog itself, if other machines may write there."""
-        if self._beside is not None:
-            return FileLockStore(self._beside)
-        return CatalogLockStore(self.lake.for_thread())
-
-    @cached_property
-    def folder(self) -> Path:
-        """The namespace's own folder, or one of this user."""
-        if self._beside is not None:
-            return self._beside
-        return of_this_user(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
-
-    @cached_property
-    def _beside(self) -> Path | None:
-        warehouse = beside_the_tables(self._kind, self._warehouse)
-        return warehouse / self.lake.schema if warehouse else None
-
-
-_of_lakes: WeakKeyDictionary[Lake, TableLocks] = WeakKeyDictionary()
-
-
-def _locks_of(lake: Lake) -> TableLocks:
-    found = _of_lakes.get(lake)
-    if found is None:
-        found = _of_lakes[lake] = TableLocks(lake)
-    return found
-
-
-def beside_the_tables(kind: str | None, warehouse: str) -> Path | None:
-    """Returns the warehouse's folder if it is a plain folder of this machine, else None.
-
-    Everything after the scheme is the path, including `#`, `?` and `%`, as Hadoop reads it.
+class Lease:
+    """The right to write one table, from :meth:`acquire` to :meth:`release`.
 
     Args:
-        kind: the catalog's type.
-        warehouse: a path, or a URL with the scheme `file`.
+        table: the raw table.
+        where: the table's name in messages.
+        lock: the table's file lock.
+        store: stores the lock record.
+        run_id: the run that acquires the lease.
+        expiry: seconds without a new heartbeat after which another machine's record is ignored.
+        staleness: measures how long other runs' heartbeats have not changed.
+        sleep: waits between two checks of another run.
     """
-    found = re.fullmatch(r"file:(?://[^/]*)?(/.*)", warehouse, re.DOTALL)
-    if kind != "hadoop" or not warehouse:
-        return None
-    if found is not None:
-        return Path(found[1])
-    return None if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", warehouse) else Path(warehouse)
 
+    def __init__(
+        self,
+        table: str,
+        where: str,
+        lock: BaseFileLock,
+        store: LockStore,
+        run_id: str,
+        expiry: float = EXPIRY,
+        staleness: StalenessClock = _staleness,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.table = table
+        self.where = where
+        self.run_id = run_id
+        self.expiry = expiry
+        self.store = store
+        self._lock = lock
+        self._staleness = staleness
+        self._sleep = sleep
+        self._record: str | None = None
+        self._changing = threading.Lock()
 
-def of_this_user(catalog: str, warehouse: str) -> Path:
-    """Returns the folder for a shared catalog's locks, the same for all processes of this user.
+    def acquire(self, report: Callable[[str], None] | None = None) -> str | None:
+        """Acquires the lease; returns a warning if it was taken over from a dead run.
 
-    Raises:
-        SpecError: no folder can be created, or the existing one belongs to another user.
-    """
-    digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
-    problem: OSError | None = None
-    for place in _places():
+        Waits for a run that may be dead until its heartbeat changes, or for `expiry` seconds.
+
+        Args:
+            report: is called with the reason before a longer wait.
+
+        Raises:
+            LockedError: another run holds the table.
+        """
+        [result] = acquire_all([self], report)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _acquire_file_lock(self) -> None:
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            ensure_own_folder(place, "locks", f"name a folder of your own in {FOLDER}")
-            return place / digest
-        except OSError as error:
-            problem = error
-    raise SpecError(
-        f"cannot create a folder for locks: {problem}",
-        where="locks",
-        remedy=f"Set {FOLDER} to a folder that this user may write to",
-    )
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise self._locked_error(LockRecord.from_json(self.store.read(self.table))) from None
+
+    @property
+    def _folder_id(self) -> str:
+        return identify_folder(Path(self._lock.lock_file).parent)
+
+    def _write_record(
+        self, previous: str | None, record: str, report: Callable[[str], None] | None
+    ) -> str | None:
+        """Replaces the previous record once its run is certainly dead; returns a warning if any."""
+        owner = LockRecord.from_json(previous)
+        # With the same folder, the free file lock proves that the owner's process has ended.
+        is_same_folder = owner is not None and owner.place == self._folder_id
+        if owner is not None and not is_same_folder:
+            self._wait_until_stale(owner, previous, report)
+        heartbeat = self.store.read_heartbeat(owner.run_id) if owner else None
+        if not self.store.swap(self.table, previous, record):
+            raise self._locked_error(LockRecord.from_json(self.store.read(self.table)))
+        self._record = record
+        if owner is None:
+            return None
+        with suppress(Exception):  # a leftover heartbeat is harmless
+            self.store.remove_heartbeat(owner.run_id)
+        why = "whose process is gone" if is_same_folder else f"silent for {self.expiry:.0f} s"
+        return f"taken over from another run, {why} ({owner.describe(heartbeat)})"
+
+    def _wait_until_stale(
+        self, owner: LockRecord, previous: str | None, report: Callable[[str], None] | None
+    ) -> None:
+        """Returns once the owner's heartbeat has not changed for `expiry` seconds of this clock.
+
+        Raises:
+            LockedError: the owner is alive, or its last heartbeat is so recent that it probably is.
+        """
+        is_waiting = False
+        while True:
+            heartbeat = self.store.read_heartbeat(owner.run_id)
+            if self.store.read(self.table) != previous:
+                raise self._locked_error(LockRecord.from_json(self.store.read(self.table)))
+            unchanged = self._staleness.unchanged_for((owner.run_id, owner.place), heartbeat)
+            if unchanged >= self.expiry:
+                return
+            if unchanged == 0 and is_waiting:
+                raise self._locked_error(owner)  # the heartbeat has just changed
+            age = seconds_since(heartbeat or owner.taken_at)
+            if not is_waiting and age is not None and 0 <= age < self.expiry:
+                raise self._locked_error(owner)
+            if not is_waiting and report is not None:
+                report(
+                    f"{owner.describe(heartbeat)} holds it and may be dead: watched for up to "
+                    f"{self.expiry - unchanged:.0f} s"
+                )
+            is_waiting = True
+            self._sleep(min(POLL_INTERVAL, self.expiry - unchanged))
+
+    def confirm(self) -> None:
+        """Checks that this run still holds the table; called before each write.
+
+        Raises:
+            TableError: another run took it over, because this run was suspended for too long.
+        """
+        with self._changing:
+            current = self.store.read(self.table)
+            if current is None or current != self._record:
+                owner = LockRecord.from_json(current)
+                by = (
+                    owner.describe(self.store.read_heartbeat(owner.run_id))
+                    if owner
+                    else "it has ended since"
+                )
+                raise TableError(
+                    f"another run took the table over while this run was suspended ({by})",
+                    where=self.where,
+                    remedy="This run has written nothing since; run again",
+                )
+
+    def release(self) -> None:
+        """Releases the lease; a second call does nothing."""
+        with self._changing:
+            record, self._record = self._record, None
+            try:
+                if record is not None:
+                    self.store.swap(self.table, record, None)
+            finally:
+                self._lock.release()
+
+    def _locked_error(self, owner: LockRecord | None) -> LockedError:
+        by = f" ({owner.describe(self.store.read_heartbeat(owner.run_id))})" if owner else ""
+        return LockedError(
+            f"another run holds this table{by}",
+            where=self.where,
+            remedy="It was skipped; run again when the other is done",
+        )
 
 
-def _places() -> Iterator[Path]:
-    given = os.environ.get(FOLDER)
-    if given:
-        yield Path(given)
-        return
-    home = home_folder()
-    if home is not None:
-        yield home / ".cache" / "strandline" / "locks"
-    yield Path(tempfile.gettempdir()) / f"strandline-{os.getuid()}"
+def acquire_all(
+    leases: Sequence[Lease], report: Callable[[str], None] | None = None
+) -> list[str | Exception | None]:
+    """Acquires the leases of one run, in one commit.
+
+    Returns for each lease what :meth:`Lease.acquire` would return, or the error that it would
+    raise. Waits only for runs that may be dead.
+    """
+    results: dict[Lease, str | Exception | None] = {}
+    records: dict[Lease, str] = {}
+    by_folder: dict[str, str] = {}
+    for lease in leases:
+        try:
+            lease._acquire_file_lock()
+            folder = lease._folder_id
+            record = by_folder.setdefault(folder, LockRecord.of(lease.run_id, folder).to_json())
+            records[lease] = record
+        except Exception as problem:
+            results[lease] = problem
+    for store in {id(lease.store): lease.store for lease in records}.values():
+        by_table = {lease.table: lease for lease in records if lease.store is store}
+        with suppress(Exception):  # each lease is retried below, and reports its own error
+            swapped = store.swap_all({name: (None, records[by_table[name]]) for name in by_table})
+            for name in swapped:
+                by_table[name]._record = records[by_table[name]]
+                results[by_table[name]] = None
+    try:
+        for lease, record in records.items():
+            if lease in results:
+                continue
+            try:
+                previous = lease.store.read(lease.table)
+                results[lease] = lease._write_record(previous, record, report)
+            except Exception as problem:
+                lease._lock.release()
+                results[lease] = problem
+    except BaseException:  # interrupted while waiting for another run
+        for lease in records:
+            lease.release()
+        raise
+    return [results[lease] for lease in leases]
+
+
+class Heartbeat:
+    """Writes a run's heartbeat in the background: one record for all of the run's tables.
+
+    Args:
+        leases: the run's leases; the caller may add more later.
+        interval: seconds between two heartbeats.
+    """
+
+    def __init__(self, leases: Iterable[Lease], interval: float = HEARTBEAT_INTERVAL) -> None:
+        self._leases = leases  # not copied: it may grow
+        self._interval = interval
+        self._stopped = threading.Event()
+        self._stores: dict[tuple[int, str], LockStore] = {}
+        self._thread = threading.Thread(target=self._write, name="heartbeat", daemon=True)
+
+    def _write(self) -> None:
+        while not self._stopped.wait(self._interval):
+            for lease in tuple(self._leases):
+                self._stores.setdefault((id(lease.store), lease.run_id), lease.store)
+            for (_, run_id), store in self._stores.items():
+                # If the store is down for a moment, the next heartbeat tries again. If it is down
+                # for longer, `confirm` detects that the run has lost its tables.
+                with suppress(Exception):
+                    store.write_heartbeat(run_id, now())
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stopped.set()
+        self._thread.join()
+        for (_, run_id), store in self._stores.items():
+            with suppress(Exception):  # a leftover is harmless: no lock record refers to the run
+                store.write_heartbeat(run_id, None)
+
+
+def retry_locked_tables(
+    tables: Iterable[T], work: Callable[[T], R]
+) -> Iterator[tuple[T, R | Exception]]:
+    """Yields each table with the result of `work`, or with the exception that `work` raised.
+
+    After a :class:`LockedError`, a table is retried for up to :data:`RETRY_TIMEOUT` seconds.
+    """
+    waiting = list(tables)
+    deadline: float | None = None
+    while waiting:
+        locked: list[T] = []
+        is_last_attempt = deadline is not None and time.monotonic() >= deadline
+        for table in waiting:
+            try:
+                result: R | Exception = work(table)
+            except LockedError as problem:
+                if not is_last_attempt:
+                    locked.append(table)
+                    continue
+                result = problem
+            except Exception as problem:
+                result = problem
+            yield table, result
+        if locked:
+            if deadline is None or len(locked) < len(waiting):
+                deadline = time.monotonic() + RETRY_TIMEOUT
+            time.sleep(RETRY_INTERVAL)
+        waiting = locked

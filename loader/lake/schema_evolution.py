@@ -150,7 +150,7 @@ class Drift:
     Attributes:
         notes: for the ledger, one for each change.
         alterations: the changes to raw, in this order.
-        routes: where each of the source's columns goes.
+        mappings: where each of the source's columns goes.
         before: the source schema to remember before raw is altered.
         after: the source schema to remember with the batch.
         added: columns that the source did not have at the last batch, also renamed ones.
@@ -159,7 +159,7 @@ class Drift:
 
     notes: tuple[str, ...]
     alterations: tuple[Alteration, ...]
-    routes: tuple[ColumnMapping, ...]
+    mappings: tuple[ColumnMapping, ...]
     before: SourceSchema
     after: SourceSchema
     added: tuple[str, ...] = ()
@@ -168,11 +168,11 @@ class Drift:
 
 def plan_creation(source: t.StructType) -> Drift:
     """Returns the drift for a raw table that does not exist yet: it is created like the source."""
-    routes = (
+    mappings = (
         ColumnMapping(f.name, bare(f.dataType), f.name, raw_type(f.dataType)) for f in source.fields
     )
     schema = SourceSchema.of(source)
-    return Drift((), (), tuple(routes), schema, schema)
+    return Drift((), (), tuple(mappings), schema, schema)
 
 
 def derive_drift(
@@ -196,17 +196,17 @@ def derive_drift(
     arriving = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in source.fields}
     variants = {name.lower(): name for name in before.variants if name.lower() in columns}
     check_key_and_cursor(columns, before, arriving, policy)
-    routes: list[ColumnMapping] = []
+    mappings: list[ColumnMapping] = []
     for name, field in arriving.items():
         if name in variants:
             raise _name_taken(field.name, variants[name], policy)
-        route = _base(columns.get(name), field) or _variant(
+        mapping = _base(columns.get(name), field) or _variant(
             columns[name].name, field, columns, variants, arriving, policy
         )
-        if route.raw.lower() != name:
-            variants[route.raw.lower()] = route.raw
-        routes.append(route)
-    notes = tuple(_notes(before, arriving, routes, variants, told_where=not policy.freeze))
+        if mapping.raw.lower() != name:
+            variants[mapping.raw.lower()] = mapping.raw
+        mappings.append(mapping)
+    notes = tuple(_notes(before, arriving, mappings, variants, told_where=not policy.freeze))
     if notes and policy.freeze:
         raise TableError(
             f"the source's columns have changed: {'; '.join(notes)}",
@@ -217,8 +217,10 @@ def derive_drift(
     gone = {*before.dropped, *before.columns} - set(arriving)
     return Drift(
         notes,
-        tuple(itertools.chain.from_iterable(_alterations(columns, route) for route in routes)),
-        tuple(routes),
+        tuple(
+            itertools.chain.from_iterable(_alterations(columns, mapping) for mapping in mappings)
+        ),
+        tuple(mappings),
         before=replace(before, variants=tuple(sorted(variants.values()))),
         after=SourceSchema.of(source, gone, variants.values()),
         added=tuple(field.name for name, field in arriving.items() if name not in before.columns),
@@ -227,7 +229,7 @@ def derive_drift(
 
 
 def _base(column: t.StructField | None, field: t.StructField) -> ColumnMapping | None:
-    """Returns the route into the column of the same name; None if that cannot take the type."""
+    """Returns the mapping into the column of the same name; None if that cannot take the type."""
     if column is None:
         return ColumnMapping(field.name, field.dataType, field.name, raw_type(field.dataType))
     data_type = find_wider_type(column.dataType, field.dataType)
@@ -244,7 +246,7 @@ def _variant(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> ColumnMapping:
-    """Returns the route into a variant column: one of raw's that can take the type, or a new one.
+    """Returns the mapping into a variant column: one of raw's that can take the type, or a new one.
 
     Its name states a scalar type in full. Structs that do not fit together are numbered, and so is
     a variant whose name belongs to a column that the source once had.
@@ -280,13 +282,13 @@ def _name_taken(column: str, variant: str, policy: EvolutionPolicy) -> TableErro
 
 
 def _alterations(
-    columns: Mapping[str, t.StructField], route: ColumnMapping
+    columns: Mapping[str, t.StructField], mapping: ColumnMapping
 ) -> Iterator[Alteration]:
-    column = columns.get(route.raw.lower())
+    column = columns.get(mapping.raw.lower())
     if column is None:
-        yield Alteration((route.raw,), route.raw_type, adds=True)
+        yield Alteration((mapping.raw,), mapping.raw_type, adds=True)
     else:
-        yield from _between(column.dataType, route.raw_type, (column.name,))
+        yield from _between(column.dataType, mapping.raw_type, (column.name,))
 
 
 def _between(old: t.DataType, new: t.DataType, path: tuple[str, ...]) -> Iterator[Alteration]:
@@ -310,17 +312,17 @@ def _between(old: t.DataType, new: t.DataType, path: tuple[str, ...]) -> Iterato
 def _notes(
     before: SourceSchema,
     arriving: Mapping[str, t.StructField],
-    routes: Sequence[ColumnMapping],
+    mappings: Sequence[ColumnMapping],
     variants: Mapping[str, str],
     told_where: bool,
 ) -> Iterator[str]:
-    for route in routes:
-        name = route.source.lower()
+    for mapping in mappings:
+        name = mapping.source.lower()
         field, old = arriving[name], before.columns.get(name)
-        where = f", in {route.raw}" if told_where else ""
+        where = f", in {mapping.raw}" if told_where else ""
         if old is None:
             verb = "re-added" if name in before.dropped else "added"
-            aside = where if route.raw.lower() != name else ""
+            aside = where if mapping.raw.lower() != name else ""
             yield f"{verb} {field.name} {_format_type(field.dataType)}{aside}"
             continue
         if old.name != field.name:
@@ -365,7 +367,7 @@ def _format_type(data_type: t.DataType) -> str:
     return data_type.simpleString()
 
 
-def conform(rows: DataFrame, routes: Sequence[ColumnMapping], where: str) -> DataFrame:
+def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> DataFrame:
     """Casts and renames each of the source's columns to its raw column.
 
     Args:
@@ -377,20 +379,22 @@ def conform(rows: DataFrame, routes: Sequence[ColumnMapping], where: str) -> Dat
     there = {field.name.lower(): field for field in rows.schema.fields}
     own = [name for name in rows.columns if name.lower() in COLUMNS]
     columns = []
-    as_they_are = [route.raw for route in routes] + own == rows.columns
-    for route in routes:
-        arrived = bare(there[route.source.lower()].dataType)
-        if arrived != route.source_type:
+    as_they_are = [mapping.raw for mapping in mappings] + own == rows.columns
+    for mapping in mappings:
+        arrived = bare(there[mapping.source.lower()].dataType)
+        if arrived != mapping.source_type:
             # Written to the type that was expected, its values might be truncated.
             raise TableError(
-                f"the column {route.source!r} changed its type while the table was read, from "
-                f"{route.source_type.simpleString()} to {arrived.simpleString()}",
+                f"the column {mapping.source!r} changed its type while the table was read, from "
+                f"{mapping.source_type.simpleString()} to {arrived.simpleString()}",
                 where=where,
                 remedy="Nothing of this batch is visible; run again",
             )
-        as_they_are = as_they_are and route.source_type == route.raw_type
-        value = _conform_value(f.col(quote_name(route.source)), route.source_type, route.raw_type)
-        columns.append(value.alias(route.raw))
+        as_they_are = as_they_are and mapping.source_type == mapping.raw_type
+        value = _conform_value(
+            f.col(quote_name(mapping.source)), mapping.source_type, mapping.raw_type
+        )
+        columns.append(value.alias(mapping.raw))
     if as_they_are:
         return rows
     return rows.select(*columns, *(f.col(quote_name(name)) for name in own))

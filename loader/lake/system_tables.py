@@ -56,7 +56,7 @@ def describe_remedy(stopped: str, table: str) -> str:
 
 
 @contextmanager
-def name_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
+def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
     """Makes damage that is found meanwhile an error of this table.
 
     Raises:
@@ -80,17 +80,17 @@ def name_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
         raise DamagedError(found.what, where=where, remedy=remedy) from problem
 
 
-def naming(
+def reports_damage(
     table: str, remedy: str
 ) -> Callable[[Callable[Concatenate[Owner, Given], Result]], Callable[..., Result]]:
-    """Decorates a method: damage that it finds is this table's error; see :func:`name_damage`."""
+    """Decorates a method: damage that it finds is this table's error; see :func:`report_damage`."""
 
     def decorated(
         method: Callable[Concatenate[Owner, Given], Result],
     ) -> Callable[Concatenate[Owner, Given], Result]:
         @wraps(method)
         def inner(self: Owner, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-            with name_damage(self.lake, table, remedy):
+            with report_damage(self.lake, table, remedy):
                 return method(self, *args, **kwargs)
 
         return inner

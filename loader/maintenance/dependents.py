@@ -1,9 +1,9 @@
-"""Tables that dbt models build from raw tables: which versions compaction must leave for them.
+"""Finds the tables that dbt models build from raw tables, and which versions they still need.
 
-The package's materializations record it in their tables' properties: ``strandline.watermark``
-(JSON: the batch of each relation that was merged, the key, the cursor) and
-``strandline.materialization``. The JSON is in hexadecimal because Spark hides values that contain
-`url`, `token` or other words that hint at a secret.
+The materializations of the dbt package record this in table properties: ``strandline.watermark``
+(JSON: the merged batch of each relation, the key, the cursor) and ``strandline.materialization``.
+The JSON is hex-encoded because Spark hides values that contain `url`, `token` or other words that
+may indicate a secret.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from loader.rows.version_order import quote_name
 WATERMARK = "strandline.watermark"
 MATERIALIZATION = "strandline.materialization"
 HISTORY = "deduped_history"
-# the column by which a model that reads several raw tables distinguishes them
 UNION = "_cq_table"
+"""The column with the raw table of a row, in models that read several raw tables."""
 
 
 @dataclass(frozen=True)
 class Dependent:
-    """A snapshot or a history that a model builds.
+    """A snapshot table or a history that a dbt model builds.
 
     Attributes:
         name: ``schema.table``.
         history: whether it shows all versions, so that a full rebuild needs all of them.
-        raw: the relations it reads, ``schema.table`` in lower case; None if it does not say.
-        batches: for each of them, the newest batch that is certainly merged; under "" if it does
-            not say what it reads.
-        key: the key that it was built with, without the column that only tells raw tables apart.
-        cursor: the cursor that it was built with.
+        raw: the relations that the model reads, ``schema.table`` in lower case; None if this was
+            not recorded.
+        batches: the newest batch that is certainly merged, by relation; by "" if the relations were
+            not recorded.
+        key: the key columns of the model, without :data:`UNION`.
+        cursor: the cursor column of the model.
     """
 
     name: str
@@ -51,89 +52,95 @@ class Dependent:
     cursor: str | None
 
     def reads(self, raw: str) -> bool:
-        """Whether it is, or may be, built from a raw table (``schema.table``)."""
+        """Whether the model reads, or may read, a raw table (``schema.table``)."""
         return self.raw is None or raw.lower() in self.raw
 
     def find_merged_batch(self, raw: str) -> int:
-        """Returns a raw table's (``schema.table``) newest batch that is certainly merged."""
+        """Returns the newest certainly merged batch of a raw table (``schema.table``)."""
         return self.batches.get(raw.lower(), self.batches.get("", 0))
 
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
-        """Whether it needs only the versions that stay of each `key`, ordered by `cursor`.
+        """Whether the model needs only the newest versions of each `key`, ordered by `cursor`.
 
-        A snapshot's key may be coarser: its newest version is among the newest of a finer key. A
-        history's must be the same: with another key, other rows count as repeated.
+        A snapshot table may have a coarser key: its newest version is among the newest versions of
+        a finer key. A history must have the same key: with another key, other rows are repeated.
         """
-        mine, theirs = ({name.lower() for name in names} for names in (self.key, key))
-        same_order = (self.cursor or "").lower() == (cursor or "").lower()
-        return same_order and bool(mine) and (mine == theirs if self.history else mine <= theirs)
+        model_key, raw_key = ({name.lower() for name in names} for names in (self.key, key))
+        if not model_key or (self.cursor or "").lower() != (cursor or "").lower():
+            return False
+        return model_key == raw_key if self.history else model_key <= raw_key
 
 
-class Unreadable(TableError):
-    """A table that cannot be read, and might be a snapshot of raw tables."""
+class UnreadableTableError(TableError):
+    """A table cannot be read, and may be a snapshot table or a history."""
 
 
-def dependents(lake: Lake, raw: Collection[str] = ()) -> list[Dependent]:
-    """Returns all snapshots and histories in the lake's catalog, built from any table.
+def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependent]:
+    """Returns all snapshot tables and histories in the lake's catalog.
 
     Args:
-        raw: tables that are certainly neither, `schema.table` in lower case.
+        excluded: tables that are certainly neither, `schema.table` in lower case.
 
     Raises:
-        Unreadable: if a table cannot be read: it might be one of them.
+        UnreadableTableError: if a table cannot be read: it may be a snapshot table or a history.
     """
-    found = []
-    for namespace in _namespaces(lake, quote_name(lake.catalog)):
+    dependents = []
+    for namespace in _list_namespaces(lake, quote_name(lake.catalog)):
         for row in lake.spark.sql(f"show tables in {namespace}").collect():
-            named = f"{row['namespace']}.{row['tableName']}".lower()
-            if not row["isTemporary"] and named not in raw:
-                one = _dependent(lake, namespace, row["namespace"], row["tableName"])
-                found += [one] if one else []
-    return sorted(found, key=lambda each: each.name)
+            full_name = f"{row['namespace']}.{row['tableName']}".lower()
+            if not row["isTemporary"] and full_name not in excluded:
+                dependent = _read_dependent(lake, namespace, row["namespace"], row["tableName"])
+                dependents += [dependent] if dependent else []
+    return sorted(dependents, key=lambda each: each.name)
 
 
-def _namespaces(lake: Lake, within: str) -> Iterator[str]:
-    for row in lake.spark.sql(f"show namespaces in {within}").collect():
+def _list_namespaces(lake: Lake, parent: str) -> Iterator[str]:
+    """Yields all namespaces in a catalog or namespace, nested ones too."""
+    for row in lake.spark.sql(f"show namespaces in {parent}").collect():
         name = f"{quote_name(lake.catalog)}.{row['namespace']}"
         yield name
-        yield from _namespaces(lake, name)
+        yield from _list_namespaces(lake, name)
 
 
-def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent | None:
+def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent | None:
+    """Reads the properties of a table; None if no model of the dbt package builds it."""
     name, qualified = f"{schema}.{table}", f"{namespace}.{quote_name(table)}"
     try:
         listed = lake.spark.sql(f"show tblproperties {qualified}").collect()
         properties = {row["key"]: row["value"] for row in listed}
         if WATERMARK not in properties:
             return None
-        said: Any = json.loads(decode_property(properties[WATERMARK]))
-        raw = said.get("raw")
+        watermark: Any = json.loads(decode_property(properties[WATERMARK]))
+        raw = watermark.get("raw")
         return Dependent(
             name,
             properties.get(MATERIALIZATION) == HISTORY,
-            frozenset(str(one).lower() for one in raw) if raw else None,
-            _read_merged_batches(lake, qualified, said),
-            tuple(name for name in said.get("primary_key") or () if name.lower() != UNION),
-            said.get("cursor_field"),
+            frozenset(str(each).lower() for each in raw) if raw else None,
+            _read_merged_batches(lake, qualified, watermark),
+            tuple(name for name in watermark.get("primary_key") or () if name.lower() != UNION),
+            watermark.get("cursor_field"),
         )
     except (PySparkException, Py4JError, ValueError, AttributeError) as problem:
         if isinstance(problem, AnalysisException) and "NOT_FOUND" in str(problem):
-            return None  # dropped since it was listed
-        raise Unreadable(
-            f"it cannot be read, and might be a snapshot of raw tables: {sentence(problem)}",
+            return None  # it was dropped after it was listed
+        raise UnreadableTableError(
+            f"it cannot be read, and may be a snapshot of raw tables: {sentence(problem)}",
             where=f"table {name}",
             remedy="No version of a row was removed. Repair or drop it, or let this user read it",
         ) from problem
 
 
-def _read_merged_batches(lake: Lake, qualified: str, said: dict[str, Any]) -> dict[str, int]:
-    """Returns a watermark's batches; if its table changed since, the newest among its own rows."""
-    raw = [str(one).lower() for one in said.get("raw") or [""]]
-    stored = said.get("batches") or {raw[0]: said.get("batch")}
+def _read_merged_batches(lake: Lake, qualified: str, watermark: dict[str, Any]) -> dict[str, int]:
+    """Returns the merged batches of a watermark.
+
+    If the table has changed since the watermark was written, reads them from the rows instead.
+    """
+    raw = [str(each).lower() for each in watermark.get("raw") or [""]]
+    stored = watermark.get("batches") or {raw[0]: watermark.get("batch")}
     refs = lake.spark.sql(
         f"select cast(snapshot_id as string) as id from {qualified}.refs where name = 'main'"
     ).collect()
-    if refs and refs[0]["id"] == said.get("snapshot_id"):
+    if refs and refs[0]["id"] == watermark.get("snapshot_id"):
         return {name.lower(): int(batch or 0) for name, batch in stored.items()}
     columns = lake.spark.table(qualified).columns
     if "_cq_batch" not in columns:

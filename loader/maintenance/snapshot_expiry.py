@@ -1,8 +1,8 @@
-"""Expires Iceberg snapshots that may go, and deletes files that no snapshot names.
+"""Expires old Iceberg snapshots, and deletes files that no snapshot refers to.
 
-State and ledger are recovered from the newest batch's commit, but its Iceberg snapshot also keeps
-every file that was replaced since. So before a raw table's commits expire, that commit's facts are
-written into a property (:func:`loader.lake.commits.keep_newest`).
+State and ledger are recovered from the commit of the newest batch, but its Iceberg snapshot retains
+every file that was replaced since. So before the snapshots of a raw table expire, the facts of that
+commit are copied to a table property (:func:`loader.lake.commits.keep_newest`).
 """
 
 from __future__ import annotations
@@ -16,104 +16,112 @@ from loader.lake.lake import Lake
 from loader.lake.ledger import now
 from loader.maintenance.table_stats import TableStats
 
-_AT_ONCE = 500
+_PER_COMMIT = 500  # snapshots
 
 
 @dataclass(frozen=True)
-class Version:
-    """An Iceberg snapshot; `committed_ms` is its time in milliseconds since 1970."""
+class IcebergSnapshot:
+    """An Iceberg snapshot.
+
+    Attributes:
+        committed_ms: when it was committed, in milliseconds since 1970.
+    """
 
     id: int
     parent: int | None
     committed_ms: int
 
 
-def expirable(
-    versions: Sequence[Version], main: int | None, others: Sequence[int], before_ms: int
+def select_expirable(
+    snapshots: Sequence[IcebergSnapshot],
+    main: int | None,
+    other_heads: Sequence[int],
+    before_ms: int,
 ) -> list[int]:
-    """Returns the snapshots that may go, oldest first: neither the current one nor named ones.
+    """Returns the ids of the snapshots that can expire, oldest first.
 
     Args:
-        main: the current snapshot.
-        others: the heads of all tags and other branches; their ancestors stay too.
-        before_ms: younger ones stay, staged ones too: a batch may be in flight.
+        main: the current snapshot, which never expires.
+        other_heads: the snapshots of all tags and other branches. They and their ancestors never
+            expire.
+        before_ms: later snapshots do not expire. A staged one may belong to a running batch.
     """
-    by_id = {one.id: one for one in versions}
+    by_id = {each.id: each for each in snapshots}
     kept = {main}
-    for head in others:
-        line: int | None = head
-        while line is not None and line in by_id:
-            kept.add(line)
-            line = by_id[line].parent
-    gone = [one for one in versions if one.id not in kept and one.committed_ms < before_ms]
-    return [one.id for one in sorted(gone, key=lambda one: one.committed_ms)]
+    for head in other_heads:
+        ancestor: int | None = head
+        while ancestor is not None and ancestor in by_id:
+            kept.add(ancestor)
+            ancestor = by_id[ancestor].parent
+    old = [each for each in snapshots if each.id not in kept and each.committed_ms < before_ms]
+    return [each.id for each in sorted(old, key=lambda each: each.committed_ms)]
 
 
 def list_expirable(lake: Lake, table: str, before_ms: int) -> list[int]:
-    """Returns the snapshots of a table that may go now."""
+    """Returns the ids of a table's snapshots that can expire now, oldest first."""
     handle = lake.handle(table)
-    versions = []
-    for one in handle.snapshots():
-        parent = one.parentId()
-        versions.append(
-            Version(
-                int(one.snapshotId()),
+    snapshots = []
+    for each in handle.snapshots():
+        parent = each.parentId()
+        snapshots.append(
+            IcebergSnapshot(
+                int(each.snapshotId()),
                 int(parent) if parent is not None else None,
-                int(one.timestampMillis()),
+                int(each.timestampMillis()),
             )
         )
     refs: Mapping[str, int] = {
         str(name): int(handle.refs().get(name).snapshotId()) for name in handle.refs()
     }
-    others = [head for name, head in refs.items() if name != "main"]
-    return expirable(versions, refs.get("main"), others, before_ms)
+    other_heads = [head for name, head in refs.items() if name != "main"]
+    return select_expirable(snapshots, refs.get("main"), other_heads, before_ms)
 
 
-def expire(lake: Lake, table: str, before_ms: int) -> int:
-    """Expires snapshots, and deletes files that only they refer to; returns how many snapshots."""
-    gone = list_expirable(lake, table, before_ms)
-    for first in range(0, len(gone), _AT_ONCE):
-        # None by age: only those listed here.
+def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
+    """Expires snapshots and deletes the files that only they refer to; returns how many expired."""
+    ids = list_expirable(lake, table, before_ms)
+    for first in range(0, len(ids), _PER_COMMIT):
+        # Age 0, so that Iceberg expires only the listed snapshots.
         expiry = lake.handle(table).expireSnapshots().expireOlderThan(0)
-        for id in gone[first : first + _AT_ONCE]:
+        for id in ids[first : first + _PER_COMMIT]:
             expiry = expiry.expireSnapshotId(id)
         expiry.commit()
-    return len(gone)
+    return len(ids)
 
 
-AGE = dt.timedelta(days=1)
-"""How old a file must be: more than a store's clock and this machine's may differ."""
+ORPHAN_AGE = dt.timedelta(days=1)
+"""The minimum age of files to delete: more than the clocks of two machines may differ."""
 
 
-def sweep(lake: Lake, table: str, found: TableStats) -> int:
-    """Deletes files that killed runs left in a table's folder; returns how many.
+def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
+    """Deletes old files of killed runs in a table's folder; returns how many.
 
     Args:
-        found: the table's current footprint.
+        stats: the current size of the table.
     """
-    if not found.strays:
+    if not stats.orphans:
         return 0
     jvm: Any = lake.spark._jvm
     action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(lake.spark._jsparkSession)
-    before = int((now() - AGE).timestamp() * 1000)
-    done = action.deleteOrphanFiles(lake.handle(table)).olderThan(before).execute()
-    return sum(1 for _ in done.orphanFileLocations())
+    before = int((now() - ORPHAN_AGE).timestamp() * 1000)
+    result = action.deleteOrphanFiles(lake.handle(table)).olderThan(before).execute()
+    return sum(1 for _ in result.orphanFileLocations())
 
 
-def describe_strays(left: int, deleted: int) -> str:
-    """Returns a note about such files; empty if there are none.
+def describe_orphans(remaining: int, deleted: int) -> str:
+    """Returns a note about orphan files; empty if there are none.
 
     Args:
-        left: how many are still there.
-        deleted: how many were deleted.
+        remaining: how many files are still stored.
+        deleted: how many files were deleted.
     """
     parts = []
     if deleted:
-        parts.append(f"{_files(deleted)} of killed runs deleted")
-    if left:
-        parts.append(f"{_files(left)} that no batch refers to, deleted once a day old")
+        parts.append(f"{_format_files(deleted)} of killed runs deleted")
+    if remaining:
+        parts.append(f"{_format_files(remaining)} that no batch refers to, deleted once a day old")
     return ", ".join(parts)
 
 
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"
+def _format_files(number: int) -> str:
+    return f"{number} file" if number == 1 else f"{number} files"

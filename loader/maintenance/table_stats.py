@@ -1,4 +1,4 @@
-"""A table's size: rows and files of its current snapshot, and everything else that is stored."""
+"""The size of a table: rows and files of its current snapshot, and all stored files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _TOTALS = ("total-records", "total-data-files", "total-delete-files", "total-fil
 
 @dataclass(frozen=True)
 class TableStats:
-    """A table's size.
+    """The size of a table.
 
     Attributes:
-        rows: rows that it shows.
-        files: files of its current snapshot, data and deletes.
-        bytes: their size: what a scan reads.
-        stored: the size of all data files in its folder: what the disk holds, except metadata. If
-            the folder cannot be listed, the size of all files that any snapshot refers to.
-        snapshots: how many Iceberg snapshots there are.
-        strays: files in its folder that no snapshot refers to: a run was writing them when it was
-            killed, or is writing them now.
+        rows: visible rows.
+        files: files of the current snapshot, data and delete files.
+        bytes: the size of these files, which a scan reads.
+        stored: the size of all files in the table's data folder. If the folder cannot be listed,
+            the size of all files that any snapshot refers to.
+        snapshots: how many Iceberg snapshots the table has.
+        orphans: files in the data folder that no snapshot refers to: a run was killed while it
+            wrote them, or is still writing them.
     """
 
     rows: int = 0
@@ -32,42 +32,42 @@ class TableStats:
     bytes: int = 0
     stored: int = 0
     snapshots: int = 0
-    strays: int = 0
+    orphans: int = 0
 
 
-def footprint(lake: Lake, table: str) -> TableStats:
+def measure_table(lake: Lake, table: str) -> TableStats:
     """Measures a table, from its metadata if possible."""
     handle = lake.handle(table)
-    rows, files, size = _current(lake, table, handle)
+    rows, files, size = _measure_current(lake, table, handle)
     snapshots = len(handle.snapshots())
-    referred, stored = files, size
+    referenced, stored = files, size
     if snapshots > 1 or (snapshots and not files):
         [row] = lake.spark.sql(
             "select count(*) as files, coalesce(sum(file_size_in_bytes), 0) as bytes from "
             f"(select distinct file_path, file_size_in_bytes from {lake.name(table)}.all_files)"
         ).collect()
-        referred, stored = int(row["files"]), int(row["bytes"])
-    strays = 0
-    there = _measure_folder(lake, table)
-    if there is not None:
-        stored, strays = there[0], max(there[1] - referred, 0)
-    return TableStats(rows, files, size, stored, snapshots, strays)
+        referenced, stored = int(row["files"]), int(row["bytes"])
+    orphans = 0
+    folder = _measure_folder(lake, table)
+    if folder is not None:
+        stored, orphans = folder[0], max(folder[1] - referenced, 0)
+    return TableStats(rows, files, size, stored, snapshots, orphans)
 
 
-def _current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
+def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
     """Returns rows, files and bytes of a table's current snapshot.
 
-    The commit's summary has them, except the rows if there are delete files. Some engines write
-    no totals at all.
+    They are in the snapshot's summary, unless the engine that committed it wrote no totals. If
+    there are delete files, the rows are counted.
     """
     current = handle.currentSnapshot()
     if current is None:
         return 0, 0, 0
     name = lake.name(table)
     summary = current.summary()
-    said = [summary.get(total) for total in _TOTALS]
-    if None not in said:
-        rows, data, deletes, size = map(int, said)
+    totals = [summary.get(total) for total in _TOTALS]
+    if None not in totals:
+        rows, data, deletes, size = map(int, totals)
         if deletes:
             [row] = lake.spark.sql(f"select count(*) as rows from {name}").collect()
             rows = int(row["rows"])
@@ -85,10 +85,10 @@ def _current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
 
 
 def _measure_folder(lake: Lake, table: str) -> tuple[int, int] | None:
-    """Returns size and number of files in a table's data folder; None if Spark cannot list it."""
+    """Returns bytes and number of files in a table's data folder; None if it cannot be listed."""
     handle = lake.handle(table)
     if {"write.data.path", "write.object-storage.enabled"} & set(lake.properties(table)):
-        return None  # the files are elsewhere, or mixed with other tables'
+        return None  # the files are elsewhere, or in one folder with files of other tables
     jvm: Any = lake.spark._jvm
     folder = jvm.org.apache.hadoop.fs.Path(f"{handle.location()}/data")
     try:

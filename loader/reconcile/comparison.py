@@ -1,7 +1,7 @@
-"""Compares source and lake: checksums of buckets first, then the keys of buckets that differ.
+"""Compares source and lake: first the checksums of buckets, then the keys of different buckets.
 
-The lake's side is the newest version of each key in raw, by the loader's own order: the rows of a
-snapshot table, whichever model built it. Rows stay in Spark; only sums come to the driver.
+From the lake, it takes the newest version of each key in raw, in the loader's version order: the
+rows of a snapshot table, whichever model built it. The rows stay in Spark; only sums are collected.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ UPDATE = "missed update"
 ROW = "missed row"
 DELETE = "missed delete"
 KIND = "_cq_kind"
-THERE = "_cq_there"
+SOURCE_CHECKSUM = "_cq_source_checksum"
 """The source's checksum of a row; null if the source does not have the row."""
 
-GONE = "_cq_gone"
-"""Whether a row is a tombstone that holds only the key."""
+KEY_ONLY = "_cq_key_only"
+"""Whether a row is a tombstone in which all columns but the key are null."""
 
-_INSIDE = "_cq_inside"
+_IN_WINDOW = "_cq_in_window"
 _ROWS_PER_PART = 250
-_PARTS = 65_536
-_NAMED = 4_000  # parts in an SQL list; if there are more, the query selects whole buckets
+_MAX_PARTS = 65_536
+_MAX_LISTED = 4_000  # parts in an SQL list; for more, the query selects whole buckets
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket that was compared.
+    """A compared bucket of keys.
 
     Attributes:
-        parts: the numbers of its parts that differ.
+        parts: the numbers of the parts that differ.
     """
 
     number: int
@@ -66,23 +66,27 @@ class Bucket:
 
 
 def parts_per_bucket(rows: int, buckets: int) -> int:
-    """Returns into how many parts each bucket is split, so that little is read if one differs."""
+    """Returns the number of parts of each bucket: with more parts, a difference reads fewer rows.
+
+    Args:
+        rows: the number of rows in the table.
+    """
     parts = 1
-    while buckets * parts * _ROWS_PER_PART < rows and buckets * parts * 2 <= _PARTS:
+    while buckets * parts * _ROWS_PER_PART < rows and buckets * parts * 2 <= _MAX_PARTS:
         parts *= 2
     return parts
 
 
 def key_names(plan: TablePlan) -> list[str]:
-    """Returns names for the key's columns in a comparison, independent of their own names."""
+    """Returns the names of the key columns in a comparison, which no table's column has."""
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
 
 class Comparison:
-    """Compares one table in the source and in the lake.
+    """Compares the contents of one table in the source and in the lake.
 
     Args:
-        window: the rows that the spec means to load.
+        window: the rows that the spec selects.
         missing_means_deleted: whether a row that is missing from the source was deleted.
     """
 
@@ -100,19 +104,25 @@ class Comparison:
         self.window = window
         self.missing_means_deleted = missing_means_deleted
 
-    def buckets(self, of: int, chosen: Sequence[int]) -> tuple[list[Bucket], KeySelection | None]:
-        """Compares the chosen buckets; returns them, and the smallest share with all differences.
+    def compare_buckets(
+        self, of: int, numbers: Sequence[int]
+    ) -> tuple[list[Bucket], KeySelection | None]:
+        """Compares buckets; returns them, and the smallest share that contains all differences.
 
         The share is None if nothing differs.
+
+        Args:
+            of: into how many buckets the keys are divided.
+            numbers: the buckets to compare.
         """
-        share = KeySelection(of, None if len(chosen) == of else tuple(chosen))
-        parts = parts_per_bucket(self._raw().count(), of)
+        share = KeySelection(of, None if len(numbers) == of else tuple(numbers))
+        parts = parts_per_bucket(self._read_raw().count(), of)
         source = self.contents.sums(share, parts)
-        newest = self.newest(share).where(~f.col(GONE) & f.col(_INSIDE))
+        newest = self.newest_versions(share).where(~f.col(KEY_ONLY) & f.col(_IN_WINDOW))
         snapshot = sum_buckets(newest, of * parts)
-        counted = {name: f.coalesce(f.col(name), f.lit(0)) for name in ("source", "snapshot")}
+        counts = {name: f.coalesce(f.col(name), f.lit(0)) for name in ("source", "snapshot")}
         differs = ~(f.col("source_sum").eqNullSafe(f.col("snapshot_sum"))) | (
-            counted["source"] != counted["snapshot"]
+            counts["source"] != counts["snapshot"]
         )
         rows = (
             source.select(BUCKET, f.col(COUNT).alias("source"), f.col(CHECKSUM).alias("source_sum"))
@@ -125,113 +135,123 @@ class Comparison:
             )
             .groupBy(f.pmod(f.col(BUCKET), f.lit(of)).alias("number"))
             .agg(
-                f.sum(counted["source"]).alias("source"),
-                f.sum(counted["snapshot"]).alias("snapshot"),
+                f.sum(counts["source"]).alias("source"),
+                f.sum(counts["snapshot"]).alias("snapshot"),
                 f.collect_list(f.when(differs, f.col(BUCKET))).alias("parts"),
             )
             .collect()
         )
-        found = {
+        by_number = {
             row["number"]: Bucket(
                 row["number"], row["source"], row["snapshot"], tuple(sorted(row["parts"]))
             )
             for row in rows
         }
-        buckets = [found.get(number, Bucket(number, 0, 0, ())) for number in chosen]
-        return buckets, smallest(buckets, of, parts)
+        buckets = [by_number.get(number, Bucket(number, 0, 0, ())) for number in numbers]
+        return buckets, find_smallest_share(buckets, of, parts)
 
-    def differences(self, share: KeySelection) -> DataFrame:
-        """Finds the keys that differ: returns KEY, KIND, THERE, HASH, DELETED and key columns.
+    def compare_keys(self, share: KeySelection) -> DataFrame:
+        """Returns the keys that differ, with KIND and SOURCE_CHECKSUM.
 
-        HASH and DELETED are those of raw's newest version.
+        Also HASH and DELETED of the newest version in raw, KEY, and the columns of the key.
         """
-        source = self.contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(THERE), WANTED)
-        snapshot = self.newest(share)
-        gone = f.coalesce(f.col(GONE), f.lit(True))
-        # A tombstone that still holds its row's values is one that the source itself has marked.
-        deletable = ~gone & ~f.col(DELETED) & f.col(_INSIDE) & f.lit(self.missing_means_deleted)
+        source = self.contents.hashes(share).select(
+            KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM), WANTED
+        )
+        snapshot = self.newest_versions(share)
+        is_missing = f.coalesce(f.col(KEY_ONLY), f.lit(True))
+        # A tombstone with values in other columns was marked as deleted by the source itself.
+        can_be_deleted = (
+            ~is_missing & ~f.col(DELETED) & f.col(_IN_WINDOW) & f.lit(self.missing_means_deleted)
+        )
         kind = (
-            f.when(f.col(WANTED).isNull() & deletable, f.lit(DELETE))
-            .when(f.col(WANTED) & gone, f.lit(ROW))
-            .when(f.col(WANTED) & ~f.col(THERE).eqNullSafe(f.col(CHECKSUM)), f.lit(UPDATE))
+            f.when(f.col(WANTED).isNull() & can_be_deleted, f.lit(DELETE))
+            .when(f.col(WANTED) & is_missing, f.lit(ROW))
+            .when(
+                f.col(WANTED) & ~f.col(SOURCE_CHECKSUM).eqNullSafe(f.col(CHECKSUM)), f.lit(UPDATE)
+            )
         )
         joined = source.join(snapshot, KEY, "full_outer").withColumn(KIND, kind)
         return joined.where(f.col(KIND).isNotNull()).select(
-            KEY, KIND, THERE, HASH, DELETED, *key_names(self.plan)
+            KEY, KIND, SOURCE_CHECKSUM, HASH, DELETED, *key_names(self.plan)
         )
 
-    def newest(self, share: KeySelection) -> DataFrame:
+    def newest_versions(self, share: KeySelection) -> DataFrame:
         """Returns each key's newest version in raw: KEY, CHECKSUM, HASH, DELETED, key columns.
 
-        Also GONE, and _INSIDE: whether the spec means to load the row.
+        Also KEY_ONLY, and _IN_WINDOW: whether the spec selects the row.
         """
         plan, table = self.plan, self.plan.table
-        rows = self._as_source().where(share.contains(self.contents.key_hash()))
-        empty = [
+        rows = self._read_raw_as_source().where(share.contains(self.contents.key_hash()))
+        nulls = [
             f.col(quote_name(name)).isNull() for name in table.schema.names if name not in plan.key
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
-        # If deleted_field was set or removed since, a row that it marks counts as changed.
-        counts = deleted == is_tombstone(rows, plan.deleted)
-        says = f.struct(
-            f.when(counts, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
+        # If `deleted_field` was set or unset in the spec, the rows that it marks have changed.
+        is_same_mark = deleted == is_tombstone(rows, plan.deleted)
+        version = f.struct(
+            f.when(is_same_mark, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
             f.col(HASH),
             deleted.alias(DELETED),
-            reduce(and_, empty, deleted).alias(GONE),
-            is_wanted(table.schema, self.window).alias(_INSIDE),
+            reduce(and_, nulls, deleted).alias(KEY_ONLY),
+            is_wanted(table.schema, self.window).alias(_IN_WINDOW),
         )
         keys = [f.col(quote_name(name)) for name in plan.key]
         cursor = plan.cursor.name if plan.cursor else None
         return (
             rows.groupBy(*keys)
-            .agg(f.max_by(says, version_column(cursor)).alias("_cq_says"))
+            .agg(f.max_by(version, version_column(cursor)).alias("_cq_newest"))
             .select(
                 self.contents.key_hash().alias(KEY),
                 *(key.alias(name) for key, name in zip(keys, key_names(plan), strict=True)),
-                "_cq_says.*",
+                "_cq_newest.*",
             )
         )
 
-    def _raw(self) -> DataFrame:
+    def _read_raw(self) -> DataFrame:
         return select_own_rows(self.plan, self.lake.frame(self.plan.lake_table))
 
-    def _as_source(self) -> DataFrame:
-        """Returns raw in the source's columns and types, by the routes that sync rows take."""
-        plan, raw = self.plan, self._raw()
+    def _read_raw_as_source(self) -> DataFrame:
+        """Returns raw's rows in the source's columns and types: the reverse mapping of a sync."""
+        plan, raw = self.plan, self._read_raw()
         drift = plan_drift(self.lake, plan.lake_table, plan.table.schema, plan.policy)
-        there = {field.name.lower(): field for field in raw.schema.fields}
-        back = [
-            ColumnMapping(field.name, bare(field.dataType), route.source, route.source_type)
-            for route in drift.routes
-            if (field := there.get(route.raw.lower())) is not None
+        raw_fields = {field.name.lower(): field for field in raw.schema.fields}
+        mappings = [
+            ColumnMapping(field.name, bare(field.dataType), each.source, each.source_type)
+            for each in drift.mappings
+            if (field := raw_fields.get(each.raw.lower())) is not None
         ]
-        rows = conform(raw, back, f"table {plan.name}")
+        rows = conform(raw, mappings, f"table {plan.name}")
         # Columns that raw does not have yet are null.
-        known = {route.raw for route in back}
-        new = {
-            route.source: f.lit(None).cast(route.source_type)
-            for route in drift.routes
-            if route.source not in known
+        mapped = {mapping.raw for mapping in mappings}
+        missing = {
+            each.source: f.lit(None).cast(each.source_type)
+            for each in drift.mappings
+            if each.source not in mapped
         }
-        return rows.withColumns(new) if new else rows
+        return rows.withColumns(missing) if missing else rows
 
 
-def bucket_of(number: int) -> Column:
-    """Returns KEY's bucket, out of `number` buckets."""
-    return KeySelection(number).bucket(f.col(KEY))
-
-
-def smallest(buckets: Sequence[Bucket], of: int, parts: int) -> KeySelection | None:
-    """Returns the smallest share of the keys that has all differences; None if there are none.
+def bucket_of(buckets: int) -> Column:
+    """Returns the bucket of KEY, a column expression.
 
     Args:
-        of: the number of buckets.
+        buckets: into how many buckets the keys are divided.
+    """
+    return KeySelection(buckets).bucket(f.col(KEY))
+
+
+def find_smallest_share(buckets: Sequence[Bucket], of: int, parts: int) -> KeySelection | None:
+    """Returns the smallest share of the keys that contains all differences; None if there are none.
+
+    Args:
+        of: into how many buckets the keys are divided.
         parts: the number of parts of each bucket.
     """
     differing = [bucket.number for bucket in buckets if bucket.parts]
     if not differing:
         return None
-    named = tuple(part for bucket in buckets for part in bucket.parts)
-    if len(named) <= _NAMED:
-        return KeySelection(of * parts, named)
+    numbers = tuple(part for bucket in buckets for part in bucket.parts)
+    if len(numbers) <= _MAX_LISTED:
+        return KeySelection(of * parts, numbers)
     return KeySelection(of, None if len(differing) == of else tuple(differing))

@@ -1,4 +1,4 @@
-"""Confirms keys that seem to differ: reads their rows again, and looks for missing keys again."""
+"""Confirms keys that seem to differ: reads their rows again, and searches for missing keys."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pyspark.sql import types as t
 
 from loader.reconcile.comparison import (
     DELETE,
-    GONE,
+    KEY_ONLY,
     KIND,
     ROW,
-    THERE,
+    SOURCE_CHECKSUM,
     UPDATE,
     Comparison,
     bucket_of,
     key_names,
 )
-from loader.reconcile.verified_buckets import VerifiedBucket
+from loader.reconcile.history import VerifiedBucket
 from loader.rows.bookkeeping import DELETED, HASH, is_tombstone
 from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name
@@ -30,170 +30,178 @@ from loader.sources.contents import KEY, Contents, KeySelection
 from loader.sources.interface import Snapshot
 from loader.sync.table_plan import TablePlan
 
-SAMPLE = 10
-_OWN = "_cq_own_key"
-_NAMED = 2_000  # keys in an SQL list; if there are more, the query selects their buckets
+SAMPLE_SIZE = 10
+_SPARK_KEY = "_cq_spark_key"
+"""The hash of a row's key as Spark computes it; KEY may be computed by the database."""
+
+_MAX_LISTED = 2_000  # keys in an SQL list; for more, the query selects their buckets
 
 
 @dataclass(frozen=True)
 class Differences:
-    """The confirmed differences.
+    """The confirmed differences of a table.
 
     Attributes:
-        rows: missed updates and missed rows as the source has them, with KEY and KIND.
-        gone: missed deletes: KEY, KIND and the key's columns.
-        changed: hashes of keys that were gone and are there again, with rows that differ from raw.
+        rows: the source's rows of missed updates and missed rows, with KEY and KIND.
+        deleted: missed deletes: KEY, KIND and the key's columns.
+        changed: hashes of keys that were missing in the comparison, but now exist with rows that
+            differ from raw.
     """
 
     rows: DataFrame
-    gone: DataFrame
+    deleted: DataFrame
     changed: tuple[str, ...] = ()
 
 
 def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | None:
-    """Returns the candidates' keys as a share if they fit a list, else `share`; None if none.
+    """Returns the share of the candidates' keys, or `share` if there are many; None if none.
 
     Args:
-        share: one that contains all candidates.
+        share: a share that contains all candidates.
     """
-    keys = [row[KEY] for row in candidates.select(KEY).limit(_NAMED + 1).collect()]
+    keys = [row[KEY] for row in candidates.select(KEY).limit(_MAX_LISTED + 1).collect()]
     if not keys:
         return None
-    return KeySelection(share.of, keys=tuple(keys)) if len(keys) <= _NAMED else share
+    return KeySelection(share.of, keys=tuple(keys)) if len(keys) <= _MAX_LISTED else share
 
 
-def still(before: DataFrame, after: DataFrame) -> DataFrame:
-    """Returns what differed before and still differs, if the source's row has not changed since."""
-    then = before.select(f.col(KEY).alias("_cq_then_key"), f.col(THERE).alias("_cq_then"))
-    same = (f.col(KEY) == f.col("_cq_then_key")) & f.col(THERE).eqNullSafe(f.col("_cq_then"))
-    return after.join(then, same, "left_semi")
+def keep_unchanged(before: DataFrame, after: DataFrame) -> DataFrame:
+    """Returns the rows of `after` that differed before, with the same row in the source."""
+    earlier = before.select(
+        f.col(KEY).alias("_cq_earlier_key"), f.col(SOURCE_CHECKSUM).alias("_cq_earlier")
+    )
+    is_same = (f.col(KEY) == f.col("_cq_earlier_key")) & f.col(SOURCE_CHECKSUM).eqNullSafe(
+        f.col("_cq_earlier")
+    )
+    return after.join(earlier, is_same, "left_semi")
 
 
-def certain(
+def confirm_differences(
     comparison: Comparison, snapshot: Snapshot, candidates: DataFrame, share: KeySelection
 ) -> Differences:
-    """Confirms candidates by value: reads their rows again, and looks for their keys again.
+    """Confirms candidates by value: reads their rows again, and searches for missing keys.
 
-    A row that equals raw's was not missed: checksums may differ for equal rows, with a time that
-    only the database can write. A key that the source has was not deleted: the two sides may hash
-    it differently, or the comparison read the table in an older state.
+    Equal rows can have different checksums, if they contain a time that only the database can
+    format: they are not missed updates. A key that exists in the source is not a missed delete: the
+    database and Spark may hash it differently, or the comparison read an older state of the table.
 
     Args:
-        share: one that contains all candidates.
+        share: a share that contains all candidates.
 
     Raises:
-        TableError: a row of the source holds a value that the lake cannot.
+        TableError: a row of the source contains a value that the lake cannot store.
     """
     plan, contents = comparison.plan, comparison.contents
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED)
     contents.check_storable(share)
-    rows = contents.rows(share).join(missed, KEY).withColumn(_OWN, contents.key_hash())
-    rows = _by_value(comparison, materialize(rows))
-    same = (
+    rows = contents.rows(share).join(missed, KEY).withColumn(_SPARK_KEY, contents.key_hash())
+    rows = _find_by_spark_key(comparison, materialize(rows))
+    is_equal = (
         (f.col(KIND) == UPDATE)
         & row_hash(plan.table.schema).eqNullSafe(f.col(HASH))
         & is_tombstone(rows, plan.deleted).eqNullSafe(f.col(DELETED))
     )
-    gone = candidates.where(f.col(KIND) == DELETE)
-    gone, changed = _sought(plan, comparison.lake.spark, snapshot, gone)
+    deleted, changed = _confirm_deletes(
+        plan, comparison.lake.spark, snapshot, candidates.where(f.col(KIND) == DELETE)
+    )
     changed = _drop_other_hashes(contents, changed)
-    return Differences(materialize(rows.where(~same).drop(HASH, DELETED)), gone, changed)
+    return Differences(materialize(rows.where(~is_equal).drop(HASH, DELETED)), deleted, changed)
 
 
-def _by_value(comparison: Comparison, rows: DataFrame) -> DataFrame:
-    """Compares rows by value with raw's, if the source and Spark hash their keys differently.
+def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
+    """Finds the raw rows of keys that the database and Spark hash differently.
 
     Args:
-        rows: with KEY as the source hashes it, and _OWN as Spark does.
+        rows: the source's rows with KEY (the database's hash) and _SPARK_KEY.
     """
-    odd = rows.where(f.col(KEY) != f.col(_OWN))
-    own = [row[_OWN] for row in odd.select(_OWN).limit(_NAMED + 1).collect()]
-    if not own:
-        return rows.drop(_OWN)
-    share = KeySelection(1, keys=tuple(own)) if len(own) <= _NAMED else KeySelection(1)
-    held = comparison.newest(share).where(~f.col(GONE))
-    held = held.select(f.col(KEY).alias(_OWN), HASH, DELETED)
-    odd = odd.drop(HASH, DELETED).join(held, _OWN, "left")
-    odd = odd.withColumn(KIND, f.when(f.col(DELETED).isNull(), ROW).otherwise(UPDATE))
-    even = rows.where(f.col(KEY) == f.col(_OWN))
-    return even.unionByName(odd).drop(_OWN)
+    different = rows.where(f.col(KEY) != f.col(_SPARK_KEY))
+    keys = [row[0] for row in different.select(_SPARK_KEY).limit(_MAX_LISTED + 1).collect()]
+    if not keys:
+        return rows.drop(_SPARK_KEY)
+    share = KeySelection(1, keys=tuple(keys)) if len(keys) <= _MAX_LISTED else KeySelection(1)
+    raw = comparison.newest_versions(share).where(~f.col(KEY_ONLY))
+    raw = raw.select(f.col(KEY).alias(_SPARK_KEY), HASH, DELETED)
+    different = different.drop(HASH, DELETED).join(raw, _SPARK_KEY, "left")
+    different = different.withColumn(KIND, f.when(f.col(DELETED).isNull(), ROW).otherwise(UPDATE))
+    same = rows.where(f.col(KEY) == f.col(_SPARK_KEY))
+    return same.unionByName(different).drop(_SPARK_KEY)
 
 
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Drops keys (by Spark's hash) that the source has under another hash of its own.
+    """Drops keys (Spark's hashes) that the database hashes differently.
 
-    Those are compared with the bucket that they have in the source.
+    Such a key is compared with the bucket of the database's hash.
     """
-    if not 0 < len(keys) <= _NAMED:
+    if not 0 < len(keys) <= _MAX_LISTED:
         return keys
-    own = contents.key_hash()
-    odd = contents.rows(KeySelection(1)).where((f.col(KEY) != own) & own.isin(*keys))
-    return tuple(set(keys) - {row[_OWN] for row in odd.select(own.alias(_OWN)).collect()})
+    spark_key = contents.key_hash()
+    rows = contents.rows(KeySelection(1)).where((f.col(KEY) != spark_key) & spark_key.isin(*keys))
+    return tuple(set(keys) - {row[0] for row in rows.select(spark_key).collect()})
 
 
-def _sought(
-    plan: TablePlan, spark: SparkSession, snapshot: Snapshot, gone: DataFrame
+def _confirm_deletes(
+    plan: TablePlan, spark: SparkSession, snapshot: Snapshot, missing: DataFrame
 ) -> tuple[DataFrame, tuple[str, ...]]:
-    """Looks for missed deletes in the source: returns those still gone, and keys back but changed.
+    """Searches the source for missing keys.
 
-    For all others, the source has exactly the row that raw holds: nothing was deleted.
+    Returns the rows of `missing` that the source still lacks, and the hashes of keys that exist
+    with another row than raw has. If the row is equal to raw's, nothing was deleted.
     """
-    if not gone.take(1):
-        return gone, ()
+    if not missing.take(1):
+        return missing, ()
     names = [quote_name(name) for name in plan.key]
-    parts = dict(zip(plan.key, key_names(plan), strict=True))
-    keys = gone.select(KEY, HASH, *(f.col(own).alias(name) for name, own in parts.items()))
+    columns = zip(plan.key, key_names(plan), strict=True)
+    keys = missing.select(KEY, HASH, *(f.col(column).alias(name) for name, column in columns))
+    aliases = [(name, f"_cq_source_key_{i}") for i, name in enumerate(names)]
 
-    def there(keys: DataFrame, *more: Column) -> DataFrame:
+    def join_source(keys: DataFrame, *more: Column) -> DataFrame:
         rows = snapshot.read_current_rows(spark, plan.table, keys.select(*names))
-        found = rows.select(*(f.col(name).alias(own) for name, own in _aliases(plan)), *more)
-        same = [keys[name].eqNullSafe(found[own]) for name, own in _aliases(plan)]
-        return keys.join(found, reduce(and_, same))
+        rows = rows.select(*(f.col(name).alias(alias) for name, alias in aliases), *more)
+        is_same_key = [keys[name].eqNullSafe(rows[alias]) for name, alias in aliases]
+        return keys.join(rows, reduce(and_, is_same_key))
 
-    alive = materialize(there(keys).select(KEY, HASH, *names).distinct())
-    if not alive.take(1):
-        return gone, ()
-    now = there(alive, row_hash(plan.table.schema).alias("_cq_now"))
-    equal = materialize(now.where(f.col("_cq_now") == f.col(HASH)).select(KEY).distinct())
-    changed = [row[KEY] for row in alive.join(equal, KEY, "left_anti").select(KEY).collect()]
-    return gone.join(alive, KEY, "left_anti"), tuple(changed)
-
-
-def _aliases(plan: TablePlan) -> list[tuple[str, str]]:
-    return [(quote_name(name), f"_cq_there_{i}") for i, name in enumerate(plan.key)]
+    existing = materialize(join_source(keys).select(KEY, HASH, *names).distinct())
+    if not existing.take(1):
+        return missing, ()
+    current = join_source(existing, row_hash(plan.table.schema).alias("_cq_current"))
+    equal = materialize(current.where(f.col("_cq_current") == f.col(HASH)).select(KEY).distinct())
+    changed = [row[KEY] for row in existing.join(equal, KEY, "left_anti").select(KEY).collect()]
+    return missing.join(existing, KEY, "left_anti"), tuple(changed)
 
 
 def count_differences(
     verified: Sequence[VerifiedBucket], differences: Differences, buckets: int
 ) -> list[VerifiedBucket]:
-    """Returns the buckets with their counts of differences, by kind."""
-    each = differences.rows.select(KEY, KIND).union(differences.gone.select(KEY, KIND))
-    rows = each.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
-    found = {(row["number"], row[KIND]): row["count"] for row in rows}
+    """Returns the buckets with their numbers of differences, by kind."""
+    keys = differences.rows.select(KEY, KIND).union(differences.deleted.select(KEY, KIND))
+    rows = keys.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
+    counts = {(row["number"], row[KIND]): row["count"] for row in rows}
     return [
         replace(
-            one,
-            missed_updates=found.get((one.bucket, UPDATE), 0),
-            missed_rows=found.get((one.bucket, ROW), 0),
-            missed_deletes=found.get((one.bucket, DELETE), 0),
+            each,
+            missed_updates=counts.get((each.bucket, UPDATE), 0),
+            missed_rows=counts.get((each.bucket, ROW), 0),
+            missed_deletes=counts.get((each.bucket, DELETE), 0),
         )
-        for one in verified
+        for each in verified
     ]
 
 
-def sample(plan: TablePlan, differences: Differences) -> tuple[tuple[str, str], ...]:
-    """Returns a few differing keys and the kind of each difference, formatted for display."""
+def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple[str, str], ...]:
+    """Returns a few differences for display: the kind, and the key as text."""
     rows = differences.rows.select(KIND, *(_format_key(plan, name, name) for name in plan.key))
     names = zip(plan.key, key_names(plan), strict=True)
-    gone = differences.gone.select(KIND, *(_format_key(plan, name, own) for name, own in names))
-    found = rows.union(gone).limit(SAMPLE).collect()
-    return tuple(sorted((kind, ", ".join(key)) for kind, *key in found))
+    deleted = differences.deleted.select(
+        KIND, *(_format_key(plan, name, column) for name, column in names)
+    )
+    sample = rows.union(deleted).limit(SAMPLE_SIZE).collect()
+    return tuple(sorted((kind, ", ".join(key)) for kind, *key in sample))
 
 
 def materialize(frame: DataFrame) -> DataFrame:
-    """Materializes the rows as they are now.
+    """Computes the rows now and stores them.
 
-    A cache would not do: once a table is written, Spark refills every cache that has read it.
+    Not a cache: after a write to a table, Spark recomputes each cache that reads the table.
     """
     return frame.localCheckpoint(eager=True)
 

@@ -57,7 +57,7 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
 def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
     """Creates or alters the raw table as planned; returns the rows with its columns."""
     plan, lake, drift = sync.plan, sync.lake, batch.drift
-    rows = conform(rows, drift.routes, f"table {plan.name}")
+    rows = conform(rows, drift.mappings, f"table {plan.name}")
     columns = lake.schema_of(plan.lake_table, fresh=True) if lake.exists(plan.lake_table) else None
     if columns != drift.raw:
         raise TableError(

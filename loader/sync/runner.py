@@ -20,9 +20,8 @@ from functools import partial
 
 from loader.errors import LoaderError, LockedError
 from loader.lake.lake import Lake
-from loader.lake.lease import Heartbeat, Lease, acquire_all
 from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
-from loader.lake.locks import create_lease
+from loader.lake.locks import Heartbeat, Lease, acquire_all, create_lease
 from loader.sources.interface import Bounds, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.engine import sync_table

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loader.lake.lake import Lake
-from loader.lake.lease import Lease
 from loader.lake.ledger import SyncRecord
+from loader.lake.locks import Lease
 from loader.sources.interface import Snapshot
 from loader.state import TableState
 from loader.sync.run_context import Watch

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from loader.errors import TableError
 from loader.lake import ledger
-from loader.lake.catalog_owners import CatalogLockStore
+from loader.lake.catalog_lock_store import CatalogLockStore
 from loader.spec.spec import load_spec
 from loader.sync.check import check_destination
 from loader.sync.fault_injection import STEPS
@@ -265,12 +265,12 @@ def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path
     owners = CatalogLockStore(lake)
     mine = _lease(tmp_path / "here", owners)
     assert mine.acquire() is None
-    owners.heartbeat("a", "1")
+    owners.write_heartbeat("a", "1")
     with served.away(), pytest.raises(Py4JJavaError, match="unavailable"):
         mine.confirm()
     mine.confirm()
-    owners.heartbeat("a", "2")
-    assert owners.sign("a") == "2"
+    owners.write_heartbeat("a", "2")
+    assert owners.read_heartbeat("a") == "2"
     mine.release()
     served.close()
 

@@ -16,11 +16,10 @@ from filelock import FileLock
 from pyspark.sql import SparkSession
 
 from loader.errors import LockedError, TableError
-from loader.lake.catalog_owners import CatalogLockStore
+from loader.lake.catalog_lock_store import CatalogLockStore
 from loader.lake.lake import Lake
-from loader.lake.lease import LOOK, Heartbeat, Lease, acquire_all
 from loader.lake.lock_store import FileLockStore, LockRecord, LockStore, StalenessClock
-from loader.lake.locks import create_lease
+from loader.lake.locks import POLL_INTERVAL, Heartbeat, Lease, acquire_all, create_lease
 from loader.spark.session import sibling
 from tests.crash import shop
 from tests.crash.steps import run_with
@@ -58,9 +57,9 @@ def _lease(
     folder.mkdir(exist_ok=True)
     lock = FileLock(folder / f"{table}.lock", thread_local=False)
     clock = clock or Clock()
-    witness = StalenessClock(lambda: clock.time)
+    staleness = StalenessClock(lambda: clock.time)
     where = "table shop.orders"
-    return Lease(table, where, lock, owners, run_id, EXPIRY, witness=witness, pause=clock.wait)
+    return Lease(table, where, lock, owners, run_id, EXPIRY, staleness=staleness, sleep=clock.wait)
 
 
 def _elsewhere(owners: LockStore, ago: float) -> None:
@@ -171,11 +170,11 @@ def test_another_machine_that_may_live_is_not_waited_for(owners: LockStore, tmp_
     far.acquire()
     clock = Clock()
     _elsewhere(owners, ago=EXPIRY - 10)
-    with pytest.raises(LockedError, match=r"pid \d+ on far, since .* last sign of life 2\d s ago"):
+    with pytest.raises(LockedError, match=r"pid \d+ on far, since .* last heartbeat 2\d s ago"):
         _lease(tmp_path / "here", owners, "b", clock=clock).acquire()
     _elsewhere(owners, ago=10 * EXPIRY)
-    owners.heartbeat("a", _ago(5))
-    with pytest.raises(LockedError, match=r"last sign of life [5-9] s ago"):
+    owners.write_heartbeat("a", _ago(5))
+    with pytest.raises(LockedError, match=r"last heartbeat [5-9] s ago"):
         _lease(tmp_path / "here", owners, "b", clock=clock).acquire()
     assert clock.time == 0
     far.release()
@@ -191,18 +190,18 @@ def test_another_machines_clock_does_not_matter(
     signs = 0
 
     def live() -> None:
-        """It gives a sign of life every 20 seconds, by its own clock."""
+        """It gives a heartbeat every 20 seconds, by its own clock."""
         nonlocal signs
         if clock.time >= 20 * (signs + 1):
             signs += 1
-            owners.heartbeat("a", _ago(skew - clock.time))
+            owners.write_heartbeat("a", _ago(skew - clock.time))
 
     clock = Clock(live)
-    owners.heartbeat("a", _ago(skew))
+    owners.write_heartbeat("a", _ago(skew))
     told: list[str] = []
     with pytest.raises(LockedError, match=r"pid \d+ on far"):
         _lease(tmp_path / "here", owners, "b", clock=clock).acquire(told.append)
-    assert clock.time <= 20 + LOOK
+    assert clock.time <= 20 + POLL_INTERVAL
     assert [re.sub(r"run .* may", "it may", text) for text in told] == [
         f"it may be dead: watched for up to {EXPIRY:.0f} s"
     ]
@@ -213,7 +212,7 @@ def test_another_machines_clock_does_not_matter(
     assert clock.time == pytest.approx(EXPIRY)
     assert taken is not None
     assert taken.startswith(f"taken over from another run, silent for {EXPIRY:.0f} s (run a, pid")
-    assert owners.sign("a") is None
+    assert owners.read_heartbeat("a") is None
     with pytest.raises(TableError, match="took the table over while this run was suspended"):
         far.confirm()
     late.confirm()
@@ -227,27 +226,27 @@ def test_a_dead_runs_tables_are_watched_once(owners: LockStore, tmp_path: Path) 
     tables = ["orders", "items", "lines"]
     dead = LockRecord("gone", "far", "another/1:1", 7, _ago(EXPIRY + 1)).to_json()
     assert owners.swap_all(dict.fromkeys(tables, (None, dead))) == set(tables)
-    owners.heartbeat("gone", _ago(EXPIRY + 1))
+    owners.write_heartbeat("gone", _ago(EXPIRY + 1))
     leases = [_lease(tmp_path / "here", owners, "b", table, clock) for table in tables]
     for lease in leases[1:]:
-        lease._witness = leases[0]._witness
+        lease._staleness = leases[0]._staleness
     taken = acquire_all(leases)
     assert all(str(told).startswith("taken over from another run, silent") for told in taken)
     assert clock.time == pytest.approx(EXPIRY)
-    assert owners.sign("gone") is None
+    assert owners.read_heartbeat("gone") is None
     for lease in leases:
         lease.release()
 
 
 def test_who_was_stopped_has_not_watched() -> None:
     clock = Clock()
-    witness = StalenessClock(lambda: clock.time, gap=10)
-    assert witness.still_for("a", "sign") == 0
+    staleness = StalenessClock(lambda: clock.time, gap=10)
+    assert staleness.unchanged_for("a", "sign") == 0
     clock.time += 5
-    assert witness.still_for("a", "sign") == 5
+    assert staleness.unchanged_for("a", "sign") == 5
     clock.time += 600  # this machine was paused, and the other with it
-    assert witness.still_for("a", "sign") == 15
-    assert witness.still_for("a", "another sign") == 0
+    assert staleness.unchanged_for("a", "sign") == 15
+    assert staleness.unchanged_for("a", "another sign") == 0
 
 
 def test_a_record_of_another_version_is_somebodys(owners: LockStore, tmp_path: Path) -> None:
@@ -273,7 +272,7 @@ def test_a_heartbeat_is_one_sign_for_all_tables(owners: LockStore, tmp_path: Pat
     assert acquire_all(leases) == [None] * 3
     given: list[str | None] = []
     beaten = threading.Event()
-    give_sign = owners.heartbeat
+    give_sign = owners.write_heartbeat
 
     def signed(run_id: str, text: str | None) -> None:
         give_sign(run_id, text)
@@ -281,13 +280,13 @@ def test_a_heartbeat_is_one_sign_for_all_tables(owners: LockStore, tmp_path: Pat
         if len(given) > 1:
             beaten.set()
 
-    owners.heartbeat = signed  # type: ignore[method-assign]
+    owners.write_heartbeat = signed  # type: ignore[method-assign]
     records = [owners.read(lease.table) for lease in leases]
     with Heartbeat(leases, every=0.05):
         assert beaten.wait(30)
     assert given[-1] is None
     assert sorted(set(given[:-1])) == given[:-1]  # type: ignore[type-var]
-    assert owners.sign("a") is None
+    assert owners.read_heartbeat("a") is None
     assert [owners.read(lease.table) for lease in leases] == records
     for lease in leases:
         lease.confirm()
@@ -315,10 +314,10 @@ def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None
     leases = [_lease(tmp_path / "here", owners, "a", f"t{number}") for number in range(50)]
     assert acquire_all(leases) == [None] * 50
     assert commits() == 2  # creating the table, and all records
-    owners.heartbeat("a", _ago(0))
+    owners.write_heartbeat("a", _ago(0))
     assert commits() == 3
     assert len(list(lake.handle("_cq_locks").snapshots())) == 2
-    owners.heartbeat("a", None)
+    owners.write_heartbeat("a", None)
     for lease in leases[:2]:
         lease.release()
     assert [owners.read(f"t{number}") is None for number in range(3)] == [True, True, False]
@@ -355,7 +354,7 @@ def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
     assert [owners.read(name) for name in ("orders", "customers", "main")] == ["again", "c", "m"]
     assert owners.swap("orders", "again", None)
     assert owners.read("orders") is None
-    # Released tables leave no trace: one snapshot per held table, and signs of life add none.
+    # Released tables leave no trace: one snapshot per held table, and heartbeats add none.
     for sign in range(3):
         assert owners.swap("main", "m" if not sign else str(sign - 1), str(sign))
     assert len(list(shared_lake.handle("_cq_locks").snapshots())) == 2
@@ -397,7 +396,7 @@ def test_a_run_that_was_taken_over_writes_nothing_more(
     shop.configure(project, postgres_database, ["orders"])
     project.run()
     shop.change(postgres_database, ["orders"])
-    owners = create_lease(project.lake(), "orders", "", "").owners
+    owners = create_lease(project.lake(), "orders", "", "").store
     batches = "select count(distinct _cq_batch) from raw.orders"
     states = "select count(*) from raw._cq_state"
     syncs = "select count(*) from raw._cq_syncs where status <> 'failed'"

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loader.errors import TableError
-from loader.lake.catalog_owners import CatalogLockStore
+from loader.lake.catalog_lock_store import CatalogLockStore
 from loader.lake.lake import Lake
-from loader.lake.lease import acquire_all
 from loader.lake.lock_store import FileLockStore, LockRecord
+from loader.lake.locks import acquire_all
 from loader.package import page
 from tests.crash.test_lease import EXPIRY, Clock, Elsewhere, _ago, _lake, _lease
 from tests.crash.test_lease import rest_catalog as rest_catalog
@@ -43,13 +43,13 @@ def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) ->
         assert acquire_all(leases) == [None] * 3
         for lease in leases:
             lease.confirm()
-            owners.heartbeat(f"run{number}", _ago(0))
+            owners.write_heartbeat(f"run{number}", _ago(0))
             lease.release()
-        owners.heartbeat(f"run{number}", None)
+        owners.write_heartbeat(f"run{number}", None)
         owners.swap("other", "{}", None)
         assert _there(shared_lake)[:2] == ([], 0)
-    assert owners.sweep(DAY) == 0  # files that were written in vain are still young
-    owners.sweep(0)
+    assert owners.delete_old(DAY) == 0  # files that were written in vain are still young
+    owners.delete_old(0)
     assert len(_there(shared_lake)[2]) <= 7  # the last versions of the metadata, and the hint
 
 
@@ -95,21 +95,21 @@ def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
 
 def test_what_dead_runs_left_is_swept(shared_lake: Lake) -> None:
     owners = CatalogLockStore(shared_lake)
-    assert owners.sweep(DAY) == 0  # there is no such table yet
+    assert owners.delete_old(DAY) == 0  # there is no such table yet
     held = LockRecord.of("held", "another/1:1").to_json()
     assert owners.swap("orders", None, held)
     for run, ago in (("held", 3 * DAY), ("dead", 2 * DAY), ("lives", 5.0)):
-        owners.heartbeat(run, _ago(ago))
+        owners.write_heartbeat(run, _ago(ago))
     written = Path(str(_there(shared_lake)[2][0])).parent / "snap-1-1-killed.avro"
     written.write_bytes(b"a list of a commit that never came about")
     young = written.with_name("snap-2-1-just-now.avro")
     young.write_bytes(b"of one that may still come")
     os.utime(written, (0, 0))
-    assert owners.sweep(DAY) == 2
+    assert owners.delete_old(DAY) == 2
     assert (written.exists(), young.exists()) == (False, True)
     assert _there(shared_lake)[0] == ["owner.orders", "run.held", "run.lives"]
-    assert owners.sweep(DAY) == 0
-    # a record that outlived its run, and its sign of life, go when the next run takes the table
+    assert owners.delete_old(DAY) == 0
+    # a record that outlived its run, and its heartbeat, go when the next run takes the table
     assert owners.swap("orders", held, None)
-    owners.forget("held")
+    owners.remove_heartbeat("held")
     assert _there(shared_lake)[0] == ["run.lives"]

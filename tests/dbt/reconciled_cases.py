@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loader.lake.lake import Lake
-from loader.reconcile.verified_buckets import Reconciled, VerifiedBucket
+from loader.reconcile.history import VerificationHistory, VerifiedBucket
 from tests.dbt.rawtables import RawSchema
 
 NONE: tuple[tuple[int, int, float, Mapping[str, Any]], ...] = ()
@@ -107,4 +107,4 @@ def plant(raw: RawSchema, table: str, case: ReconciledCase) -> None:
         for bucket, buckets, hours, counts in case.verified
     ]
     if rows:
-        Reconciled(Lake(raw.spark, raw.schema)).append(rows)
+        VerificationHistory(Lake(raw.spark, raw.schema)).append(rows)

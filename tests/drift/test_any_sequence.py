@@ -46,10 +46,10 @@ schemas = st.one_of(_structs(scalars), _structs(types))
 def _assert_fits(table: Table, source: t.StructType, found: Drift) -> None:
     raw = {field.name: field.dataType for field in table.raw.fields}
     assert len({name.lower() for name in raw}) == len(raw)
-    assert [route.source for route in found.routes] == source.names
-    taken = [route.raw for route in found.routes]
+    assert [route.source for route in found.mappings] == source.names
+    taken = [route.raw for route in found.mappings]
     assert len(set(taken)) == len(taken), "two columns go into one"
-    for field, route in zip(source.fields, found.routes, strict=True):
+    for field, route in zip(source.fields, found.mappings, strict=True):
         assert raw[route.raw] == route.raw_type
         assert holds(route.raw_type, field.dataType)
         name = route.raw.lower()
@@ -80,7 +80,7 @@ def test_rows_fit_and_every_change_is_told_once(
             assert name in published.columns, f"{name} {kept} is gone"
         settled = published.drift(source)
         assert (settled.notes, settled.alterations) == ((), ())
-        assert settled.routes == found.routes
+        assert settled.mappings == found.mappings
         table = published
 
 

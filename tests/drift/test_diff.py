@@ -116,19 +116,19 @@ def test_what_raw_follows_in_place(old: Any, new: Any, note: str, clauses: list[
     assert "; ".join(found.notes) == note
     assert [alteration.sql for alteration in found.alterations] == clauses
     assert list(after.columns) == list(before.columns)
-    assert [(route.source, route.raw) for route in found.routes] == [("id", "id"), ("x", "x")]
+    assert [(route.source, route.raw) for route in found.mappings] == [("id", "id"), ("x", "x")]
 
 
 @pytest.mark.parametrize(("old", "new", "variant", "kept"), VARIANTS)
 def test_what_becomes_a_variant_column(old: Any, new: Any, variant: str, kept: str) -> None:
     before, after, found = _changed(old, new)
     assert after.columns == {**before.columns, variant: kept}
-    assert found.routes[1].raw == variant
+    assert found.mappings[1].raw == variant
     told = f"changed x {_text(old)} to {_text(new)}, in {variant}"
     assert found.notes == (told.replace("varchar(7)", "string"),)
     # and back: the column itself is filled again
     again, back = after.synced(schema({"id": "int", "x": old}))
-    assert (again.columns, back.routes[1].raw, back.alterations) == (after.columns, "x", ())
+    assert (again.columns, back.mappings[1].raw, back.alterations) == (after.columns, "x", ())
     assert back.notes == (
         f"changed x {_text(new)} to {_text(old)}, in x".replace("varchar(7)", "string"),
     )
@@ -186,7 +186,7 @@ def test_structs_that_do_not_go_together_are_numbered_and_those_that_do_grow() -
         "x__struct": "struct<a:bigint,b:int>",
         "x__struct_2": "struct<a:string>",
     }
-    assert found.routes[0].raw == "x__struct"
+    assert found.mappings[0].raw == "x__struct"
 
 
 @pytest.mark.parametrize("order", ["variant first", "column first", "at once"])
@@ -214,7 +214,7 @@ def test_a_variant_whose_name_a_dropped_column_has_is_numbered() -> None:
         "changed x int to string, in x__string_2",
         "dropped x__string string",
     )
-    assert table.drift(schema({"x": "string"})).routes == found.routes
+    assert table.drift(schema({"x": "string"})).mappings == found.mappings
     back, found = table.synced(schema({"x": "string", "x__string": "string"}))
     assert (found.notes, back.columns) == (("re-added x__string string",), table.columns)
 

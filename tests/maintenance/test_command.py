@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from loader.lake import locks
 from loader.lake.locks import lock_table
-from loader.maintenance import compaction, table_stats
+from loader.maintenance import table_stats
 from tests.maintenance.shop import CHANGED, ORDERS, Shop
 from tests.services import Database
 from tests.sync.project import Project
@@ -125,10 +126,10 @@ def test_metadata_tell_of_a_table_what_queries_count(
         f"alter table {table} set tblproperties ('write.delete.mode' = 'merge-on-read')"
     )
     shop.project.spark.sql(f"delete from {table} where id = 1 and _cq_batch = 1")
-    told = table_stats.footprint(lake, "orders")
+    told = table_stats.measure_table(lake, "orders")
     assert (told.rows, told.files) == (ROWS - 1, 6)  # a file for each batch, and one of deletes
     monkeypatch.setattr(table_stats, "_TOTALS", (*table_stats._TOTALS, "what no commit says"))
-    assert table_stats.footprint(lake, "orders") == told
+    assert table_stats.measure_table(lake, "orders") == told
 
 
 def test_versions_of_the_last_days_stay(shop: Shop) -> None:
@@ -146,7 +147,7 @@ def test_versions_of_the_last_days_stay(shop: Shop) -> None:
 def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "PATIENCE", 0.5)
+    monkeypatch.setattr(locks, "RETRY_TIMEOUT", 0.5)
     before = shop.versions()
     with lock_table(shop.project.lake(), "orders", timeout=0):
         ran = shop.project.loader("compact", "--keep-versions", "1")

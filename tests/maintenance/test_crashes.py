@@ -47,7 +47,7 @@ CRASHES = {
     "removed": (("set_properties", 2, False), True),  # the rows are gone, the account is open
     "accounted": (("rewrite_raw", 1, False), True),
     "rewritten": (("set_properties", 3, False), True),
-    "kept": (("expire", 1, False), True),
+    "kept": (("expire_snapshots", 1, False), True),
 }
 """By table: before or after which call its compaction dies, and whether its rows are gone then."""
 
@@ -89,7 +89,7 @@ def _crashes() -> Iterator[None]:
 
         crash_in(Lake, "set_properties")
         crash_in(compaction, "rewrite_raw")
-        crash_in(snapshot_expiry, "expire")
+        crash_in(snapshot_expiry, "expire_snapshots")
         patch.setattr(compaction, "compact_raw", compact_or_die)
         yield
 

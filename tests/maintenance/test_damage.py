@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from loader.errors import DamagedError, LoaderError
 from loader.lake.system_tables import append_rows
-from loader.maintenance.rebuild import quarantine_table
+from loader.maintenance.rebuild_state import quarantine_table
 from loader.spark.error_translation import translate_error
 from tests.services import Database, Postgres
 from tests.sync.original import Original
@@ -180,7 +180,7 @@ def test_a_damaged_ledger_is_named_and_made_anew(
     assert ran.code == 0, ran.text
     [warning] = ran.warnings
     assert warning.startswith(f"{ledger}: its metadata cannot be read: ")
-    kept = Path(warning.rpartition(" is in ")[2])
+    kept = Path(warning.rpartition(" are in ")[2])
     assert kept.parent == warehouse / shop.schema / "_cq_damaged"
     assert list(kept.glob("metadata_damaged/*.metadata.json"))
     shop.run()
@@ -200,7 +200,7 @@ def test_damaged_state_and_comparisons_are_named_and_made_anew(
     database.execute("insert into items values (3, 3)")
     compare = ("reconcile", "--buckets", "2", "--per-run", "1")
     where = f"table {shop.schema}._cq_reconciled"
-    _told(shop.loader(*compare), where, "Syncs go on; comparisons")
+    _told(shop.loader(*compare), where, "Syncs continue; comparisons")
     assert shop.run().table("shop.items")["status"] == "nothing new"  # reconcile synced it
     _cut(_metadata(folder / "_cq_state"), None)
     database.execute("insert into items values (4, 4)")
@@ -289,6 +289,6 @@ def test_a_damaged_table_is_put_aside_in_a_catalog_of_names(
     _newest(tmp_path / "shared/raw/_cq_syncs/metadata", "*.metadata.json").unlink()
     done = quarantine_table(lake, "_cq_syncs")
     assert done is not None
-    assert "stays where it was" in done
+    assert "are still in their folder" in done
     lake.create("_cq_syncs", "id bigint")
     assert lake.frame("_cq_syncs").count() == 0

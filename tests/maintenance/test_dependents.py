@@ -8,8 +8,8 @@ import pytest
 
 from loader.lake.lake import Lake
 from loader.maintenance import compaction
-from loader.maintenance.dependents import dependents
-from loader.maintenance.retention import SupersededVersions
+from loader.maintenance.dependents import find_dependents
+from loader.maintenance.superseded_versions import SupersededVersions
 from tests.dbt.dbtproject import as_json
 from tests.maintenance.shop import CHANGED, MODEL, ORDERS, Shop
 
@@ -31,7 +31,7 @@ def test_a_snapshot_that_lags_finds_what_it_has_not_merged(shop: Shop) -> None:
     for _ in range(3):
         shop.change()
         shop.project.run()
-    [found] = [d for d in dependents(shop.project.lake()) if d.name.endswith(".lagging")]
+    [found] = [d for d in find_dependents(shop.project.lake()) if d.name.endswith(".lagging")]
     assert found.name.startswith(shop.dbt.schema)
     merged = found.find_merged_batch(f"{shop.project.schema}.orders")
     assert (found.history, merged, found.key, found.cursor) == (False, 5, ("id",), "at")
@@ -67,7 +67,7 @@ def test_of_a_history_only_repeated_rows_go(shop: Shop) -> None:
     shop.dbt.run("run", "--select", "history")
     before, raw = _rows(shop, "history"), len(shop.versions())
     freed = _freed(shop)
-    assert freed["note"].startswith("only repeated rows may go: ")
+    assert freed["note"].startswith("only repeated rows are removed: ")
     assert freed["rows_after"] < raw
     assert _rows(shop, "history") == before
     shop.dbt.run("run", "--select", "history", "--full-refresh")
@@ -121,7 +121,7 @@ def test_a_model_built_during_compaction_keeps_its_versions(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Counting the rows may take hours: meanwhile somebody builds a history.
-    count = compaction.count
+    count = compaction.count_rows
     counted = []
 
     def built_meanwhile(lake: Lake, gone: SupersededVersions) -> int:
@@ -131,9 +131,9 @@ def test_a_model_built_during_compaction_keeps_its_versions(
         counted.append(rows)
         return rows
 
-    monkeypatch.setattr(compaction, "count", built_meanwhile)
+    monkeypatch.setattr(compaction, "count_rows", built_meanwhile)
     before = shop.versions()
     freed = _freed(shop)
     assert counted == [3 * CHANGED, 0]
-    assert freed["note"].startswith("only repeated rows may go: ")
+    assert freed["note"].startswith("only repeated rows are removed: ")
     assert shop.versions() == before

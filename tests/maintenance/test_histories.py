@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loader.maintenance.retention import build_superseded_sql, floor_sql
+from loader.maintenance.superseded_versions import build_lowest_sql, build_superseded_sql
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.redelivery import OVERRULES, REDELIVERED, Generations, flag_redelivered
 from loader.rows.window import Bounds, CursorField, Window
@@ -65,7 +65,7 @@ def test_snapshots_and_histories_stay_what_they_are(
     rows = h.versions(drawn, generation)
     # the last two batches come after compaction, late versions among them
     seen = [row for row in rows if row["_cq_batch"] <= h.BATCHES - 2]
-    lowest = floor_sql([None if floor is None else str(floor)], "int")
+    lowest = build_lowest_sql([None if floor is None else str(floor)], "int")
     gone = removed(spark, seen, horizon, keep, lowest, repeated)
     assert gone == h.removable(seen, horizon, keep, floor, repeated)
     left = [row for row in rows if h.place(row) not in gone]

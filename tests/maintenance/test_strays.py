@@ -13,8 +13,8 @@ from loader.errors import TableError
 from loader.lake.lake import Lake
 from loader.lake.lock_store import LockRecord
 from loader.lake.staging import stage_batch
-from loader.lake.system_tables import name_damage
-from loader.maintenance.rebuild import quarantine_table
+from loader.lake.system_tables import report_damage
+from loader.maintenance.rebuild_state import quarantine_table
 from loader.spark.session import sibling
 from loader.state.lake_table import LakeState
 from tests.maintenance.shop import Shop
@@ -157,7 +157,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
             quarantine_table(moved, "_cq_syncs")
         with (
             pytest.raises(TableError, match="warehouse was copied or moved"),
-            name_damage(moved, "_cq_syncs", "create it again"),
+            report_damage(moved, "_cq_syncs", "create it again"),
         ):
             moved.frame("_cq_syncs").count()
     finally:

@@ -1,4 +1,4 @@
-"""Which buckets are due, and how finely they are summed: pure functions."""
+"""Which buckets are choose_buckets, and how finely they are summed: pure functions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from loader.lake.ledger import now
-from loader.reconcile.comparison import Bucket, parts_per_bucket, smallest
-from loader.reconcile.reconciliation import too_many_deletes
-from loader.reconcile.verified_buckets import VerifiedBucket, due
+from loader.reconcile.comparison import Bucket, find_smallest_share, parts_per_bucket
+from loader.reconcile.history import VerifiedBucket, choose_buckets
+from loader.reconcile.repair import has_too_many_deletes
 from loader.sources.contents import KeySelection
 
 
@@ -28,7 +28,7 @@ from loader.sources.contents import KeySelection
 def test_buckets_verified_longest_ago_are_due(
     last: dict[int, int], per_run: int | None, expected: tuple[int, ...]
 ) -> None:
-    assert due(last, 4, per_run) == expected
+    assert choose_buckets(last, 4, per_run) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def _buckets(*parts: tuple[int, ...]) -> list[Bucket]:
 
 
 def test_what_is_looked_at_is_as_little_as_an_sql_list_can_name() -> None:
-    assert smallest(_buckets((), (), ()), 3, 2) is None
-    assert smallest(_buckets((0, 3), (), (5,)), 3, 2) == KeySelection(6, (0, 3, 5))
+    assert find_smallest_share(_buckets((), (), ()), 3, 2) is None
+    assert find_smallest_share(_buckets((0, 3), (), (5,)), 3, 2) == KeySelection(6, (0, 3, 5))
     many = tuple(range(0, 3 * 5000, 3))
-    assert smallest(_buckets(many, (), ()), 3, 5000) == KeySelection(3, (0,))
-    assert smallest(_buckets(many, (1,), (2,)), 3, 5000) == KeySelection(3)
+    assert find_smallest_share(_buckets(many, (), ()), 3, 5000) == KeySelection(3, (0,))
+    assert find_smallest_share(_buckets(many, (1,), (2,)), 3, 5000) == KeySelection(3)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_more_than_a_tenth_of_the_rows_is_not_taken_for_deleted(
     rows: int, deletes: int, doubted: bool
 ) -> None:
     compared = VerifiedBucket("r", "shop", "t", 0, 2, now(), rows, rows, missed_deletes=deletes)
-    assert too_many_deletes([compared]) is doubted
+    assert has_too_many_deletes([compared]) is doubted
     assert (
-        too_many_deletes([compared, replace(compared, missed_deletes=0, rows_snapshot=0)])
+        has_too_many_deletes([compared, replace(compared, missed_deletes=0, rows_snapshot=0)])
         is doubted
     )

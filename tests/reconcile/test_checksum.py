@@ -208,7 +208,7 @@ def compare_only_table(project: Project) -> Iterator[Comparison]:
 
 
 def _equal(comparison: Comparison) -> bool:
-    return comparison.buckets(1, (0,))[1] is None
+    return comparison.compare_buckets(1, (0,))[1] is None
 
 
 def differing_columns(comparison: Comparison) -> set[str]:
@@ -242,7 +242,7 @@ def test_every_type_has_the_same_checksum_in_the_database_and_in_spark(
     assert project.run().table("shop.t")["appended"] == ROWS
     with compare_only_table(project) as comparison:
         assert {part.name for part in comparison.contents.parts} == {"part", "id", *columns}
-        buckets, share = comparison.buckets(16, range(16))
+        buckets, share = comparison.compare_buckets(16, range(16))
         assert share is None, differing_columns(comparison)
     assert sum(bucket.rows_source for bucket in buckets) == ROWS
     assert sum(bucket.rows_snapshot for bucket in buckets) == ROWS

@@ -73,8 +73,8 @@ def test_an_owners_record(folder: Path, plant: Callable[[Path], object]) -> None
     calls: list[Callable[[], object]] = [
         lambda: owners.read("orders"),
         lambda: owners.swap("orders", None, "{}"),
-        lambda: owners.sign("run1"),
-        lambda: owners.forget("run2"),
+        lambda: owners.read_heartbeat("run1"),
+        lambda: owners.remove_heartbeat("run2"),
     ]
     for call in calls:
         with pytest.raises(TableError, match=r"shared/\w+\.\w+: .*not a file") as refused:

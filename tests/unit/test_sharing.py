@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from loader.errors import TableError
-from loader.lake.lease import Lease
+from loader.lake.locks import Lease
 from loader.sync.ownership import Claim, list_sharers
 from loader.sync.runner import LeaseTurn, SharedLease
 

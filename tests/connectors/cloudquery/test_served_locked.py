@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from loader.connectors.cloudquery.ingest import CloudQueryIngest
-from loader.lake.lease import Lease
-from loader.lake.locks import create_lease
+from loader.lake.locks import Lease, create_lease
 from loader.spec.spec import load_spec
 from loader.sync import ingest
 from loader.sync.ingest import Ingest

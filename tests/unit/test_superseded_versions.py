@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loader.maintenance.dependents import Dependent
-from loader.maintenance.retention import floor_sql, refusal
-from loader.maintenance.snapshot_expiry import Version, expirable
-from loader.maintenance.version_removal import RemovalAccount
+from loader.maintenance.snapshot_expiry import IcebergSnapshot, select_expirable
+from loader.maintenance.superseded_versions import RemovalAccount, build_lowest_sql, explain_refusal
 from loader.property_codec import decode_property, encode_property
 
 
@@ -27,7 +26,7 @@ def test_a_watermark_is_read_in_both_forms() -> None:
 
 class TestRefusal:
     def test_without_a_key_rows_are_no_versions(self) -> None:
-        assert "no primary key" in refusal((), "at", [])
+        assert "no primary key" in explain_refusal((), "at", [])
 
     @pytest.mark.parametrize(
         ("one", "agrees"),
@@ -42,12 +41,12 @@ class TestRefusal:
         ],
     )
     def test_a_table_that_keeps_other_versions(self, one: Dependent, agrees: bool) -> None:
-        assert (refusal(("id",), "at", [one]) == "") is agrees
+        assert (explain_refusal(("id",), "at", [one]) == "") is agrees
 
     def test_a_coarser_key_finds_its_newest_among_those_of_a_finer_one(self) -> None:
         finer = ("id", "line")
-        assert refusal(finer, "at", [dependent()]) == ""
-        told = refusal(finer, "at", [dependent(history=True)])
+        assert explain_refusal(finer, "at", [dependent()]) == ""
+        told = explain_refusal(finer, "at", [dependent(history=True)])
         assert told == "mart.orders needs other versions: its key is id, ordered by at"
 
 
@@ -59,9 +58,11 @@ def test_a_table_that_does_not_say_what_it_reads_may_read_anything() -> None:
 
 
 def test_the_lowest_of_what_the_last_windows_tell() -> None:
-    assert floor_sql([None, None], "int") == "cast(null as int)"
-    assert floor_sql(["it's", None], "string") == "cast('it\\'s' as string)"
-    assert floor_sql(["1", "2"], "bigint") == "least(cast('1' as bigint), cast('2' as bigint))"
+    assert build_lowest_sql([None, None], "int") == "cast(null as int)"
+    assert build_lowest_sql(["it's", None], "string") == "cast('it\\'s' as string)"
+    assert (
+        build_lowest_sql(["1", "2"], "bigint") == "least(cast('1' as bigint), cast('2' as bigint))"
+    )
 
 
 class TestRemoved:
@@ -85,20 +86,25 @@ class TestRemoved:
 
 
 class TestExpirable:
-    LINE = (Version(1, None, 10), Version(2, 1, 20), Version(3, 2, 30), Version(4, 3, 40))
+    LINE = (
+        IcebergSnapshot(1, None, 10),
+        IcebergSnapshot(2, 1, 20),
+        IcebergSnapshot(3, 2, 30),
+        IcebergSnapshot(4, 3, 40),
+    )
 
     def test_all_but_the_current_one_by_age(self) -> None:
-        assert expirable(self.LINE, 4, [], 100) == [1, 2, 3]
-        assert expirable(self.LINE, 4, [], 30) == [1, 2]
-        assert expirable(self.LINE, 4, [], 0) == []
+        assert select_expirable(self.LINE, 4, [], 100) == [1, 2, 3]
+        assert select_expirable(self.LINE, 4, [], 30) == [1, 2]
+        assert select_expirable(self.LINE, 4, [], 0) == []
 
     def test_what_has_a_name_stays_with_what_leads_to_it(self) -> None:
-        assert expirable(self.LINE, 4, [2], 100) == [3]
+        assert select_expirable(self.LINE, 4, [2], 100) == [3]
 
     def test_a_young_staged_batch_stays_and_an_old_leftover_goes(self) -> None:
-        staged = (Version(5, 4, 45), Version(6, 1, 15))
-        assert expirable((*self.LINE, *staged), 4, [], 42) == [1, 6, 2, 3]
+        staged = (IcebergSnapshot(5, 4, 45), IcebergSnapshot(6, 1, 15))
+        assert select_expirable((*self.LINE, *staged), 4, [], 42) == [1, 6, 2, 3]
 
     def test_ancestors_that_have_expired_before(self) -> None:
-        assert expirable(self.LINE[2:], 4, [4], 100) == []
-        assert expirable((), None, [], 100) == []
+        assert select_expirable(self.LINE[2:], 4, [4], 100) == []
+        assert select_expirable((), None, [], 100) == []

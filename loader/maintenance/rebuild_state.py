@@ -1,8 +1,8 @@
-"""``loader state rebuild``: rebuilds state and ledger from the raw tables' own commits.
+"""``loader state rebuild``: rebuilds state and ledger from the commits of the raw tables.
 
-The data commits are the truth; state and ledger are indexes of them. What only the indexes held
-is lost: attempts that appended nothing, and cursors moved by hand. A damaged index is moved to a
-quarantine folder first.
+The commits are the source of truth; state and ledger are indexes of them. What was only in the
+indexes is lost: attempts that appended nothing, and cursors that a user has set. Damaged indexes
+are moved to a quarantine folder first.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL
 
 
 @dataclass(frozen=True)
-class Rebuilt:
-    """Result of rebuilding one table's state and ledger.
+class RebuildResult:
+    """The result of rebuilding one table's state and ledger.
 
     Attributes:
         table: ``<source>.<table>``.
-        batches: how many batches it has.
-        states: state rows added.
-        syncs: ledger rows added.
+        batches: the number of batches in the raw table.
+        states: the number of added state rows.
+        syncs: the number of added ledger rows.
     """
 
     table: str
@@ -48,45 +48,47 @@ class Rebuilt:
     syncs: int
 
 
-def raw_tables(stores: Stores, names: Collection[str]) -> tuple[list[str], dict[str, Exception]]:
-    """Returns a source's raw tables, by their own commits, and the errors of unreadable tables.
+def find_source_tables(
+    stores: Stores, names: Collection[str]
+) -> tuple[list[str], dict[str, Exception]]:
+    """Returns the raw tables that a source has loaded, and the errors of unreadable tables.
 
     Args:
-        names: the source's names, now and before.
+        names: the source's current name and its former names.
     """
-    found = []
+    loaded = []
     tables, unreadable = list_raw_tables(stores.lake)
     for table in tables:
         try:
             if is_loaded_by(stores.lake, table, tuple(names)):
-                found.append(table)
+                loaded.append(table)
         except Exception as problem:
             unreadable[table] = problem
-    return found, unreadable
+    return loaded, unreadable
 
 
-def source_commits(
+def list_source_commits(
     lake: Lake, table: str, names: Collection[str], known: Collection[int] = ()
 ) -> list[Commit]:
     """Returns the batches of one source in a raw table, oldest first.
 
-    If compaction has removed a whole batch of a shared table, its source is unknown: the batch
-    counts as from the same source as the next batch with a known one.
+    If compaction has removed all rows of a batch of a shared table, the source of the batch is
+    unknown. It is assumed to be the source of the next batch.
 
     Args:
-        known: batches of the source that the ledger has; if their commits have expired, they may
-            be left out.
+        known: batches of the source that are in the ledger. The result may lack them if their
+            commits have expired.
     """
-    found: list[Commit] = []
+    commits: list[Commit] = []
     unknown: list[Commit] = []
     owner = None
     for commit in all_commits(lake, table, known):
         unknown.append(commit)
         if commit.source is not None:
             owner = commit.source
-            found += unknown if owner in names else []
+            commits += unknown if owner in names else []
             unknown = []
-    return found + unknown if owner in names else found
+    return commits + unknown if owner in names else commits
 
 
 def rebuild_table(
@@ -95,47 +97,49 @@ def rebuild_table(
     commits: Sequence[Commit],
     stores: Stores,
     run_id: str,
-    tell: Callable[[str], None],
+    warn: Callable[[str], None],
     known: Collection[int] = (),
-) -> Rebuilt:
-    """Adds the state and the ledger rows that the commits have and that are missing.
+) -> RebuildResult:
+    """Adds the missing rows of state and ledger, from the commits.
 
     The caller holds the lock. A second call adds nothing.
 
     Args:
-        names: the source's names, now and before.
-        tell: called with a warning if the newest commit has expired.
-        known: batches that were in the ledger a moment ago; the ledger is read again for others.
+        names: the source's current name, then its former names.
+        warn: is called with a warning if the newest commit has expired.
+        known: batches that were in the ledger a moment ago. If others are missing, the ledger is
+            read again.
 
     Raises:
-        StateError: if the backend is down, or its value at this key cannot be read.
+        StateError: if the backend is down, or its value for this table cannot be parsed.
     """
     source = names[0]
-    states = _states(f"{source}.{table}", commits, stores.state, tell)
+    states = _add_states(f"{source}.{table}", commits, stores.state, warn)
     batches = {commit.batch for commit in commits} | set(known)
     if not {commit.batch for commit in commits} <= set(known):
         known = stores.ledger.batches(names, table).get(table, set())
-    refreshed = _find_refresh(commits)
+    refresh = _find_refresh(commits)
     records = [
-        _record(source, table, commit, run_id, commit.batch == refreshed)
+        _make_record(source, table, commit, run_id, commit.batch == refresh)
         for commit in commits
         if commit.batch not in known
     ]
     stores.ledger.append_all(records)
-    return Rebuilt(f"{source}.{table}", len(batches), states, len(records))
+    return RebuildResult(f"{source}.{table}", len(batches), states, len(records))
 
 
-def _states(
-    key: str, commits: Sequence[Commit], backend: StateBackend, tell: Callable[[str], None]
+def _add_states(
+    key: str, commits: Sequence[Commit], backend: StateBackend, warn: Callable[[str], None]
 ) -> int:
+    """Adds the missing state rows; returns how many."""
     head = commits[-1]
     if head.state is None:
-        return _without_cursor(key, head, backend, tell)
+        return _add_state_without_cursor(key, head, backend, warn)
     states = [(TableState.from_json(c.state, key), c) for c in commits if c.state is not None]
-    held = backend.latest(key)
-    if held:
+    stored = backend.latest(key)
+    if stored:
         newest = states[-1][0]
-        if all(_later(row, newest) for row in held):
+        if all(_is_current(row, newest) for row in stored):
             return 0
         return int(backend.write(key, newest) is not None)
     rows = [
@@ -146,30 +150,33 @@ def _states(
     return len(rows)
 
 
-def _later(row: StateRow, committed: TableState) -> bool:
-    """Returns whether a state differs from its batch's commit only in what its connector remembers.
+def _is_current(row: StateRow, committed: TableState) -> bool:
+    """Whether a stored state equals the committed one, except for the mark of the connector.
 
-    A sync that finds nothing new may store that without a commit: how far it has read a log, say.
+    A sync without new rows may store a new mark (such as a log position) without a commit.
     """
     try:
         stored = TableState.from_json(row.value, row.key)
-    except StateError:  # the commit's state takes its place
+    except StateError:  # unreadable: the committed state replaces it
         return False
     if stored.mark is None or BY_HAND in stored.mark:
         return stored == committed
     return replace(stored, mark=committed.mark) == committed
 
 
-def _without_cursor(
-    key: str, head: Commit, backend: StateBackend, tell: Callable[[str], None]
+def _add_state_without_cursor(
+    key: str, head: Commit, backend: StateBackend, warn: Callable[[str], None]
 ) -> int:
-    """Writes a safe state if the newest commit has expired: without a cursor, to read all again."""
+    """Adds a state without a cursor, as the newest commit has expired; returns the rows added.
+
+    With this state, the next sync reads the whole table again.
+    """
     rows = backend.latest(key)
     if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:
-        return 0  # only this state has the cursor
+        return 0  # the stored state is of this batch, and has the cursor
     generation = int((head.sync or {}).get("generation") or 1)
     backend.write(key, TableState(batch=head.batch, generation=generation))
-    tell(
+    warn(
         f"the commit of batch {head.batch} has expired, and its cursor with it: the next sync "
         "reads the table from its beginning, and drops the rows that raw already has"
     )
@@ -177,38 +184,40 @@ def _without_cursor(
 
 
 def _find_refresh(commits: Sequence[Commit]) -> int | None:
-    """Returns the newest full refresh's batch, which began the base generation; None if unknown.
+    """Returns the batch of the newest full refresh, the first of the base generation.
 
-    Only a batch whose own commit has expired needs it: other commits say how they read.
-
-    A repair begins a generation too, but overrules only its own rows. Only the newest commit's
-    state tells which it was, and only for the newest refresh. If that commit has expired as well,
-    nothing is guessed: a wrong guess would make `delete_stale` hide rows that are not stale.
+    Only batches whose commits have expired need it: other commits contain their mode. A repair
+    begins a generation too, but replaces only the rows that it contains. The state in the newest
+    commit shows the base generation. If that commit has expired too, returns None: after a wrong
+    guess, `delete_stale` would hide rows that are not stale.
     """
     head = commits[-1]
     if head.state is None:
         return None
     state = TableState.from_json(head.state, "")
     base = state.base or state.generation
-    generations = [(one.batch, int((one.sync or {}).get("generation") or 0)) for one in commits]
+    generations = [(each.batch, int((each.sync or {}).get("generation") or 0)) for each in commits]
     for (_, before), (batch, generation) in pairwise(generations):
-        # If compaction has removed a whole batch, its generation is unknown.
+        # If compaction has removed all rows of a batch, its generation is unknown (0).
         if 0 < before < base == generation:
             return batch
     return None
 
 
-def _record(source: str, table: str, commit: Commit, run_id: str, is_complete: bool) -> SyncRecord:
+def _make_record(
+    source: str, table: str, commit: Commit, run_id: str, is_refresh: bool
+) -> SyncRecord:
+    """Returns the ledger row of a commit."""
     sync = dict(commit.sync or {})
-    guessed = {
+    defaults = {
         "run_id": run_id,
         "source_name": source,
         "table_name": table,
         "batch": commit.batch,
-        "mode": FULL_REFRESH if is_complete else INCREMENTAL,
+        "mode": FULL_REFRESH if is_refresh else INCREMENTAL,
     }
     return replace(
-        SyncRecord.from_dict({**guessed, **sync}),
+        SyncRecord.from_dict({**defaults, **sync}),
         status=RECOVERED,
         rows_appended=commit.rows,
         finished_at=commit.at,
@@ -217,47 +226,50 @@ def _record(source: str, table: str, commit: Commit, run_id: str, is_complete: b
 
 
 FOLDER = "_cq_damaged"
-"""Quarantined tables are in this folder of the schema's."""
+"""The folder of quarantined tables, in the folder of the schema."""
 
 
 def quarantine_table(lake: Lake, table: str) -> str | None:
-    """Puts a table aside if any of its rows cannot be read; returns what was done, else None.
+    """Moves a table away if any of its rows cannot be read; returns a message, or None if intact.
 
     Raises:
-        TableError: it is damaged and cannot be put aside, or it cannot be read for other reasons.
+        TableError: the table is damaged and cannot be moved, or is unreadable for another reason.
     """
     if not table.startswith(PREFIX):
         return None
     with lock_table(lake, table):
         try:
             if lake.exists(table):
-                lake.fresh(table)  # of a warehouse that was moved, nothing is damaged
+                lake.fresh(table)  # raises a TableError if the warehouse was moved
                 lake.frame(table).write.format("noop").mode("overwrite").save()
             return None
         except (Py4JError, PySparkException) as problem:
-            found = translate_error(problem, f"table {lake.schema}.{table}")
-            if not isinstance(found, DamagedError):
-                raise found from problem
-        where = _move_folder(lake, table) if _in_folders(lake) else _unregister(lake, table)
-        return f"{found.what}. It starts over, empty; what was left of it {where}"
+            error = translate_error(problem, f"table {lake.schema}.{table}")
+            if not isinstance(error, DamagedError):
+                raise error from problem
+        result = _move_folder(lake, table) if _is_hadoop(lake) else _unregister(lake, table)
+        return f"{error.what}. It is created again, empty; its remaining files {result}"
 
 
-def _in_folders(lake: Lake) -> bool:
+def _is_hadoop(lake: Lake) -> bool:
     kind = lake.spark.conf.get(f"spark.sql.catalog.{lake.catalog}.type", None)
     return (kind or "").lower() == "hadoop"
 
 
 def _move_folder(lake: Lake, table: str) -> str:
-    """Moves the table's folder; its metadata gets another name, as the catalog goes by that."""
+    """Moves the table's folder, and renames `metadata`, so that no catalog lists it as a table."""
     jvm: Any = lake.spark._jvm
     path = jvm.org.apache.hadoop.fs.Path
     warehouse = lake.spark.conf.get(f"spark.sql.catalog.{lake.catalog}.warehouse", None) or ""
     home = path(f"{warehouse.rstrip('/')}/{lake.schema}")
     files = home.getFileSystem(lake.spark._jsparkSession.sessionState().newHadoopConf())
-    own = path(home, table)
-    aside = path(path(home, FOLDER), f"{table}_{now():%Y%m%dT%H%M%S%f}")
-    files.mkdirs(aside.getParent())
-    moves = [(path(own, "metadata"), path(own, "metadata_damaged")), (own, aside)]
+    folder = path(home, table)
+    quarantine = path(path(home, FOLDER), f"{table}_{now():%Y%m%dT%H%M%S%f}")
+    files.mkdirs(quarantine.getParent())
+    moves = [
+        (path(folder, "metadata"), path(folder, "metadata_damaged")),
+        (folder, quarantine),
+    ]
     for before, after in moves:
         if not files.rename(before, after):
             raise TableError(
@@ -265,11 +277,11 @@ def _move_folder(lake: Lake, table: str) -> str:
                 where=f"table {lake.schema}.{table}",
                 remedy="Move it by hand while no loader runs, and run again",
             )
-    return f"is in {aside.toUri().getPath()}"
+    return f"are in {quarantine.toUri().getPath()}"
 
 
 def _unregister(lake: Lake, table: str) -> str:
-    """Drops the table from its catalog without reading it, which `drop table` would do."""
+    """Removes the table from its catalog without reading it (`drop table` would read it)."""
     jvm: Any = lake.spark._jvm
     context: Any = lake.spark.sparkContext
     names = context._gateway.new_array(jvm.java.lang.String, 2)
@@ -277,4 +289,4 @@ def _unregister(lake: Lake, table: str) -> str:
     manager = lake.spark._jsparkSession.sessionState().catalogManager()
     catalog = manager.catalog(lake.catalog).icebergCatalog()
     catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(names), False)
-    return "stays where it was: the catalog no longer lists it"
+    return "are still in their folder, but the catalog no longer lists the table"

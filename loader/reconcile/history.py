@@ -1,4 +1,4 @@
-"""Records verifications: ``_cq_reconciled``, one row per table and bucket, append-only."""
+"""The history of comparisons: ``_cq_reconciled``, a row per table, bucket and run, append-only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, fields
 from loader import __version__
 from loader.lake.lake import Lake
 from loader.lake.locks import lock_table
-from loader.lake.system_tables import append_rows, describe_remedy, ensure_table, naming
+from loader.lake.system_tables import append_rows, describe_remedy, ensure_table, reports_damage
 from loader.rows.literal import text_literal
 
 TABLE = "_cq_reconciled"
-REMEDY = describe_remedy("Syncs go on; comparisons", TABLE)
-_named = naming(TABLE, REMEDY)
+REMEDY = describe_remedy("Syncs continue; comparisons", TABLE)
+_reports_damage = reports_damage(TABLE, REMEDY)
 
 _TYPES = {
     "run_id": "string",
@@ -29,16 +29,16 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class VerifiedBucket:
-    """A bucket that was compared; the column order is the table's.
+    """A compared bucket: a row of ``_cq_reconciled``, with its columns in this order.
 
     Attributes:
-        bucket: its number; a key's bucket is its hash modulo `buckets`.
-        verified_at: when it was compared, UTC.
-        rows_source: rows that the spec means to load, in the source.
-        rows_snapshot: rows of the snapshot, before a repair.
-        repaired: whether the differences were appended to raw; false if there were none.
-        batch: the batch that they were appended as.
-        columns_left_out: columns that were not compared; None if all were.
+        bucket: the bucket's number. The bucket of a key is its hash modulo `buckets`.
+        verified_at: when the bucket was compared, in UTC.
+        rows_source: the number of rows in the source that the spec selects.
+        rows_snapshot: the number of rows in the snapshot table, before a repair.
+        repaired: whether differences were appended to raw; false if there were none.
+        batch: the batch with the appended differences.
+        columns_left_out: columns that were not compared; None if all were compared.
     """
 
     run_id: str
@@ -59,30 +59,30 @@ class VerifiedBucket:
 
     @property
     def all_missed(self) -> int:
-        """Differences of any kind."""
+        """The number of differences of all kinds."""
         return self.missed_updates + self.missed_rows + self.missed_deletes
 
 
-class Reconciled:
-    """``_cq_reconciled`` of one lake: appends and reads its rows."""
+class VerificationHistory:
+    """Appends and reads rows of ``_cq_reconciled`` in one lake."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
-    @_named
+    @_reports_damage
     def append(self, verified: Sequence[VerifiedBucket]) -> None:
-        """Adds rows in one commit, durably; creates the table if it does not exist."""
+        """Appends rows in one commit, durably; creates the table if it does not exist."""
         columns = ", ".join(
             f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(VerifiedBucket)
         )
         ensure_table(self.lake, TABLE, columns)
         append_rows(self.lake, TABLE, [asdict(row) for row in verified])
 
-    @_named
+    @_reports_damage
     def prune(self, keep: int) -> int:
-        """Deletes all but the `keep` newest rows of each bucket; returns how many rows.
+        """Deletes all but the `keep` newest rows of each bucket; returns how many.
 
-        `due` and the generic test `reconciled` read only the newest.
+        :func:`choose_buckets` and the generic test `reconciled` read only the newest row.
         """
         bucket = ("source_name", "table_name", "buckets", "bucket")
         floors = f"""
@@ -111,12 +111,13 @@ class Reconciled:
                 )
         return int(row["n"])
 
-    @_named
-    def last(self, source: str, table: str, buckets: int) -> dict[int, int]:
+    @_reports_damage
+    def last_verified(self, source: str, table: str, buckets: int) -> dict[int, int]:
         """Returns when each bucket of a table was last verified, in microseconds since 1970.
 
         Args:
-            buckets: how many there are; rows with another number of buckets do not count.
+            buckets: into how many buckets the keys are divided. Comparisons with another number
+                are ignored.
         """
         if not self.lake.exists(TABLE):
             return {}
@@ -135,12 +136,14 @@ class Reconciled:
         return {row["bucket"]: row["verified_at"] for row in rows}
 
 
-def due(last: Mapping[int, int], buckets: int, per_run: int | None) -> tuple[int, ...]:
-    """Returns the buckets to verify now: never verified ones first, then the longest ago.
+def choose_buckets(
+    last_verified: Mapping[int, int], buckets: int, per_run: int | None
+) -> tuple[int, ...]:
+    """Returns the buckets to verify now: those never verified, then those verified longest ago.
 
     Args:
-        last: when each was last verified.
-        per_run: how many; None is all.
+        last_verified: when each bucket was last verified.
+        per_run: how many buckets to return; None is all.
     """
-    order = sorted(range(buckets), key=lambda number: (last.get(number, -1), number))
+    order = sorted(range(buckets), key=lambda number: (last_verified.get(number, -1), number))
     return tuple(sorted(order[:per_run]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loader import names
 from loader.errors import SpecError
-from loader.lake import locks
+from loader.lake import lock_files
 from loader.lake.lock_store import lock_file
 
 
@@ -20,18 +20,18 @@ from loader.lake.lock_store import lock_file
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the folder will be."""
     folder = tmp_path / "cache" / "locks"
-    monkeypatch.setenv(locks.FOLDER, str(folder))
+    monkeypatch.setenv(lock_files.FOLDER, str(folder))
     return folder
 
 
 def test_a_shared_catalogs_locks_are_this_users_own(place: Path) -> None:
-    folder = locks.of_this_user("lake", "s3://bucket")
+    folder = lock_files.find_user_folder("lake", "s3://bucket")
     assert folder.parent == place
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    assert locks.of_this_user("lake", "s3://bucket") == folder
-    assert locks.of_this_user("lake", "s3://other") != folder
+    assert lock_files.find_user_folder("lake", "s3://bucket") == folder
+    assert lock_files.find_user_folder("lake", "s3://other") != folder
     place.chmod(0o755)  # a lock file that others may read, others may hold
-    locks.of_this_user("lake", "s3://bucket")
+    lock_files.find_user_folder("lake", "s3://bucket")
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
 
 
@@ -39,11 +39,11 @@ def test_a_folder_of_somebody_else_is_refused(place: Path, monkeypatch: pytest.M
     place.mkdir(parents=True)
     place.chmod(0o777)
     with pytest.raises(SpecError, match=r"others may write to .*Remove it, or name a folder"):
-        locks.of_this_user("lake", "s3://bucket")
+        lock_files.find_user_folder("lake", "s3://bucket")
     place.chmod(0o700)
-    monkeypatch.setattr(locks.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(lock_files.os, "getuid", lambda: 12345)
     with pytest.raises(SpecError, match="not a folder of this user"):
-        locks.of_this_user("lake", "s3://bucket")
+        lock_files.find_user_folder("lake", "s3://bucket")
 
 
 def test_a_link_is_not_followed(place: Path, tmp_path: Path) -> None:
@@ -51,21 +51,21 @@ def test_a_link_is_not_followed(place: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     place.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SpecError, match="is a link"):
-        locks.of_this_user("lake", "s3://bucket")
+        lock_files.find_user_folder("lake", "s3://bucket")
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
 def test_without_a_variable_it_is_the_home_of_who_runs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(locks.FOLDER, raising=False)
-    monkeypatch.setattr(locks, "home_folder", lambda: tmp_path)
-    assert locks.of_this_user("lake", "x").parent == tmp_path / ".cache/strandline/locks"
+    monkeypatch.delenv(lock_files.FOLDER, raising=False)
+    monkeypatch.setattr(lock_files, "home_folder", lambda: tmp_path)
+    assert lock_files.find_user_folder("lake", "x").parent == tmp_path / ".cache/strandline/locks"
     # a home that is not writable: a folder with this user's id, still checked
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(locks, "home_folder", lambda: tmp_path / "file")
-    monkeypatch.setattr(locks.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert locks.of_this_user("lake", "x").parent.parent == tmp_path
+    monkeypatch.setattr(lock_files, "home_folder", lambda: tmp_path / "file")
+    monkeypatch.setattr(lock_files.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert lock_files.find_user_folder("lake", "x").parent.parent == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_without_a_variable_it_is_the_home_of_who_runs_it(
 def test_a_local_warehouse_is_its_path_whatever_is_in_it(
     kind: str, warehouse: str, folder: str | None
 ) -> None:
-    found = locks.beside_the_tables(kind, warehouse)
+    found = lock_files.find_local_warehouse(kind, warehouse)
     assert (str(found) if found else None) == folder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loader.errors import LockedError, TableError
-from loader.maintenance import compaction
+from loader.lake import locks
 
 
 def _held(table: str) -> LockedError:
@@ -13,7 +13,7 @@ def _held(table: str) -> LockedError:
 
 
 def test_a_held_table_comes_last_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "PAUSE", 0.0)
+    monkeypatch.setattr(locks, "RETRY_INTERVAL", 0.0)
     asked: list[str] = []
 
     def work(table: str) -> str:
@@ -24,7 +24,7 @@ def test_a_held_table_comes_last_and_is_waited_for(monkeypatch: pytest.MonkeyPat
             raise TableError("broken", where=table, remedy="mend it")
         return f"{table} done"
 
-    ended = list(compaction.retry_locked_tables(["orders", "broken", "lines"], work))
+    ended = list(locks.retry_locked_tables(["orders", "broken", "lines"], work))
     assert [table for table, _ in ended] == ["broken", "lines", "orders"]
     assert isinstance(ended[0][1], TableError)
     assert [outcome for _, outcome in ended[1:]] == ["lines done", "orders done"]
@@ -33,16 +33,16 @@ def test_a_held_table_comes_last_and_is_waited_for(monkeypatch: pytest.MonkeyPat
 
 def test_patience_ends_for_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(1, 100))
-    monkeypatch.setattr(compaction, "PAUSE", 0.0)
-    monkeypatch.setattr(compaction, "PATIENCE", 6.0)
-    monkeypatch.setattr(compaction.time, "monotonic", lambda: float(next(times)))
+    monkeypatch.setattr(locks, "RETRY_INTERVAL", 0.0)
+    monkeypatch.setattr(locks, "RETRY_TIMEOUT", 6.0)
+    monkeypatch.setattr(locks.time, "monotonic", lambda: float(next(times)))
     asked: list[str] = []
 
     def work(table: str) -> str:
         asked.append(table)
         raise _held(table)
 
-    ended = list(compaction.retry_locked_tables(["a", "b"], work))
+    ended = list(locks.retry_locked_tables(["a", "b"], work))
     assert [table for table, _ in ended] == ["a", "b"]
     assert all(isinstance(outcome, LockedError) for _, outcome in ended)
     assert len(asked) == 2 * 7  # once, at five seconds of six, and once more after the sixth
@@ -50,9 +50,9 @@ def test_patience_ends_for_all_together(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_own_work_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(compaction, "PAUSE", 0.0)
-    monkeypatch.setattr(compaction, "PATIENCE", 6.0)
-    monkeypatch.setattr(compaction.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(locks, "RETRY_INTERVAL", 0.0)
+    monkeypatch.setattr(locks, "RETRY_TIMEOUT", 6.0)
+    monkeypatch.setattr(locks.time, "monotonic", lambda: now[0])
     asked: list[str] = []
 
     def work(table: str) -> str:
@@ -62,8 +62,8 @@ def test_own_work_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += 100
         return "done"
 
-    assert list(compaction.retry_locked_tables(["a", "b"], work)) == [("a", "done"), ("b", "done")]
+    assert list(locks.retry_locked_tables(["a", "b"], work)) == [("a", "done"), ("b", "done")]
 
 
 def test_nothing_to_do_takes_no_time() -> None:
-    assert list(compaction.retry_locked_tables([], str)) == []
+    assert list(locks.retry_locked_tables([], str)) == []

@@ -1,0 +1,271 @@
+"""Stores lock records in the catalog itself, for warehouses that other machines also write to.
+
+The records are in tags of the table ``_cq_locks``, which has no rows. The tag of a raw table refers
+to an empty snapshot, whose summary contains the lock record. A swap moves the tags of any number of
+tables in one commit. A table that no run holds has no tag, so the metadata does not grow. The
+heartbeat of a run has a tag too.
+
+Why tags and not properties: a REST catalog, unlike all others, does not refuse a commit whose base
+is stale. The client sends its changes with requirements, and the server applies them to the current
+metadata. Iceberg derives the requirements from the changes (``UpdateRequirements``). A changed
+property requires only that the table still has the same UUID, so two runs could take one table. A
+moved tag requires that the tag still refers to the same snapshot as before. A removed tag requires
+nothing, so a tag is moved and then removed in the same commit.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from loader.corruption import RECOVERY
+from loader.errors import DamagedError, TableError
+from loader.lake.lock_store import LockRecord, seconds_since
+from loader.spark.error_translation import translate_error
+
+if TYPE_CHECKING:
+    from loader.lake.lake import Lake
+
+TABLE = "_cq_locks"
+RECORD = "strandline.owner"
+_OWNER_PREFIX = "owner."
+_RUN_PREFIX = "run."
+_ATTEMPTS = 20
+_MOVED_AGE = 1  # a max age in ms that makes a tag differ: nothing expires these tags by age
+# The commit was refused, or its outcome is unknown. The next attempt reads the records first.
+_RETRIED = ("CommitFailedException", "CommitStateUnknownException")
+
+
+class CatalogLockStore:
+    """Stores lock records and heartbeats in tags of ``<schema>._cq_locks``."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    def read(self, table: str) -> str | None:
+        base = self._load_metadata()
+        return _read_record(base, table) if base is not None else None
+
+    def swap(self, table: str, before: str | None, after: str | None) -> bool:
+        return bool(self.swap_all({table: (before, after)}))
+
+    def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
+        if not changes:
+            return set()
+        self._create()
+        for attempt in range(_ATTEMPTS):
+            handle = self.lake.handle(TABLE)
+            operations = handle.operations()
+            base = operations.refresh()
+            current = {table: _read_record(base, table) for table in changes}
+            # An earlier attempt may have succeeded although its commit raised an error.
+            done = {t for t, (_, after) in changes.items() if attempt and current[t] == after}
+            pending = {t: a for t, (b, a) in changes.items() if t not in done and current[t] == b}
+            if not pending:
+                return done
+            texts = {text for text in pending.values() if text}
+            snapshots = {text: _make_snapshot(handle, text) for text in texts}
+            moved = {table: snapshots[text] if text else None for table, text in pending.items()}
+            try:
+                operations.commit(base, self.move_tags(base, moved))
+            except Py4JJavaError as error:
+                # Another process has changed one of the records first: read them again.
+                _wait_or_raise(error, attempt)
+                continue
+            tags = [_OWNER_PREFIX + table for table in moved]
+            _delete_manifest_lists(handle, _list_untagged(base, tags))
+            return done | pending.keys()
+        return set()
+
+    def read_heartbeat(self, run_id: str) -> str | None:
+        base = self._load_metadata()
+        return _read_tag(base, _RUN_PREFIX + run_id) if base is not None else None
+
+    def write_heartbeat(self, run_id: str, text: str | None) -> None:
+        self._create()
+        tag = _RUN_PREFIX + run_id
+        for attempt in range(_ATTEMPTS):
+            handle = self.lake.handle(TABLE)
+            operations = handle.operations()
+            base = operations.refresh()
+            if _read_tag(base, tag) == text:
+                return
+            builder = self._builder(base)
+            if text is None:
+                builder.removeRef(tag)
+            else:
+                snapshot = _make_snapshot(handle, text)
+                builder.addSnapshot(snapshot).setRef(tag, self._tag(snapshot))
+            untagged = _list_untagged(base, [tag])
+            try:
+                operations.commit(base, self._build_without(builder, untagged))
+            except Py4JJavaError as error:
+                _wait_or_raise(error, attempt)
+                continue
+            _delete_manifest_lists(handle, untagged)
+            return
+
+    def remove_heartbeat(self, run_id: str) -> None:
+        base = self.lake.handle(TABLE).operations().current()
+        if run_id not in _list_owners(base):
+            self.write_heartbeat(run_id, None)
+
+    def delete_old(self, age: float) -> int:
+        """Deletes heartbeats and files of runs dead for over `age` seconds; returns how many."""
+        base = self._load_metadata()
+        if base is None:
+            return 0
+        owners = _list_owners(base)
+        runs = {
+            name.removeprefix(_RUN_PREFIX): _read_tag(base, name) or ""
+            for name, _ in _list_refs(base)
+            if name.startswith(_RUN_PREFIX)
+        }
+        old = [run for run, text in runs.items() if (seconds_since(text) or 0) > age]
+        old = [run for run in old if run not in owners]
+        for run_id in old:
+            self.write_heartbeat(run_id, None)
+        return len(old) + self._delete_orphan_files(age)
+
+    def _delete_orphan_files(self, age: float) -> int:
+        """Deletes files that were written for commits that failed; returns how many."""
+        jvm: Any = self.lake.spark._jvm
+        action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(
+            self.lake.spark._jsparkSession
+        )
+        before = int((time.time() - age) * 1000)
+        action = action.deleteOrphanFiles(self.lake.handle(TABLE)).olderThan(before)
+        try:
+            return sum(1 for _ in action.execute().orphanFileLocations())
+        except (
+            Py4JError,
+            PySparkException,
+        ):  # Spark cannot list the folder; the files are harmless
+            return 0
+
+    def move_tags(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
+        """Returns new table metadata, with the tables' tags moved to these snapshots.
+
+        Snapshots without a tag are removed, so the metadata does not grow.
+
+        Args:
+            snapshots: by table; None removes the tag.
+        """
+        builder = self._builder(base)
+        moved = {table: snapshot for table, snapshot in snapshots.items() if snapshot is not None}
+        for snapshot in {each.snapshotId(): each for each in moved.values()}.values():
+            builder.addSnapshot(snapshot)
+        for table, snapshot in moved.items():
+            builder.setRef(_OWNER_PREFIX + table, self._tag(snapshot))
+        for tag in [_OWNER_PREFIX + table for table in snapshots if table not in moved]:
+            ref = base.ref(tag)
+            if ref is not None:
+                builder.setRef(tag, self._tag(base.snapshot(ref.snapshotId()), _MOVED_AGE))
+                builder.removeRef(tag)
+        tags = [_OWNER_PREFIX + table for table in snapshots]
+        return self._build_without(builder, _list_untagged(base, tags))
+
+    def _builder(self, base: Any) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        return jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+
+    def _tag(self, snapshot: Any, age: int | None = None) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        builder = jvm.org.apache.iceberg.SnapshotRef.tagBuilder(snapshot.snapshotId())
+        return builder.maxRefAgeMs(age).build()
+
+    def _build_without(self, builder: Any, snapshots: list[Any]) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        removed = jvm.java.util.ArrayList()
+        for snapshot in snapshots:
+            removed.add(snapshot)
+        return builder.removeSnapshots(removed).build()
+
+    def _load_metadata(self) -> Any:
+        """Returns the metadata of ``_cq_locks``; None if there is no such table.
+
+        Raises:
+            TableError: ``_cq_locks`` is damaged.
+        """
+        try:
+            if not self.lake.exists(TABLE):
+                return None
+            return self.lake.handle(TABLE).operations().current()
+        except (Py4JError, PySparkException) as problem:
+            where = f"table {self.lake.schema}.{TABLE}"
+            error = translate_error(problem, where)
+            if not isinstance(error, DamagedError):
+                raise
+            raise TableError(
+                error.what,
+                where=where,
+                remedy="It contains only locks: drop it while no loader runs, and run again. "
+                f"{RECOVERY}",
+            ) from problem
+
+    def _create(self) -> None:
+        self.lake.spark.sql(
+            f"create table if not exists {self.lake.name(TABLE)} (table_name string) using iceberg "
+            "tblproperties ('write.metadata.delete-after-commit.enabled' = 'true', "
+            "'write.metadata.previous-versions-max' = '5')"
+        )
+
+
+def _wait_or_raise(error: Py4JJavaError, attempt: int) -> None:
+    """Waits before the next attempt; raises the error if a retry cannot help."""
+    if not any(kind in str(error.java_exception) for kind in _RETRIED):
+        raise error
+    time.sleep(0.05 * (attempt + 1))
+
+
+def _read_record(metadata: Any, table: str) -> str | None:
+    return _read_tag(metadata, _OWNER_PREFIX + table)
+
+
+def _list_owners(metadata: Any) -> set[str]:
+    """Returns the ids of all runs that hold a table."""
+    tags = [name for name, _ in _list_refs(metadata) if name.startswith(_OWNER_PREFIX)]
+    records = [LockRecord.from_json(_read_tag(metadata, tag)) for tag in tags]
+    return {record.run_id for record in records if record is not None}
+
+
+def _read_tag(metadata: Any, name: str) -> str | None:
+    tag = metadata.ref(name)
+    if tag is None:
+        return None
+    return metadata.snapshot(tag.snapshotId()).summary().get(RECORD) or None
+
+
+def _make_snapshot(handle: Any, record: str) -> Any:
+    """Creates an empty snapshot with a record in its summary, without adding it to the table.
+
+    The snapshot has no parent, as if it were the first of a branch. For snapshots with a parent, a
+    catalog requires increasing sequence numbers, so that one of two simultaneous swaps would fail.
+    """
+    append = handle.newFastAppend().toBranch(uuid.uuid4().hex)
+    return append.set(RECORD, record).apply()
+
+
+def _list_untagged(base: Any, moved: Collection[str]) -> list[Any]:
+    """Returns the snapshots that have no tag after these tags have moved."""
+    tagged = {ref.snapshotId() for name, ref in _list_refs(base) if name not in moved}
+    return [each for each in base.snapshots() if each.snapshotId() not in tagged]
+
+
+def _list_refs(metadata: Any) -> Iterator[tuple[str, Any]]:
+    refs = metadata.refs()
+    return ((str(name), refs.get(name)) for name in refs)
+
+
+def _delete_manifest_lists(handle: Any, snapshots: Sequence[Any]) -> None:
+    """Deletes the manifest lists of removed snapshots; a leftover is harmless."""
+    for each in snapshots:
+        try:
+            handle.io().deleteFile(each.manifestListLocation())
+        except Py4JJavaError:
+            continue

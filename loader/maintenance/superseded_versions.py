@@ -1,0 +1,381 @@
+"""Decides which superseded versions compaction removes from a raw table, and removes them.
+
+Compaction has a removal limit: a batch number. Up to this batch, each key retains its newest
+version; later batches are not changed. So the snapshot table can still be computed from raw as of
+the limit and of every later batch, and a model that has merged up to the limit finds all new rows.
+The removal limit is
+
+- lower than the newest batch, which state, commits and the next sync depend on;
+- at most the batch that each snapshot table and history in the catalog has merged;
+- before the days to keep.
+
+Up to the limit, two more kinds of rows are retained:
+
+- rows that the next window may deliver again, and rows without a cursor: redelivered rows are
+  detected by comparison with them (:mod:`loader.rows.redelivery`);
+- if a history model is built from the table, all rows that differ from the version before them: a
+  late version makes the model read all versions of its key again.
+
+The properties of the raw table record what was removed: up to which batch
+(``strandline.compacted_to``; `as_of` refuses earlier batches) and how many rows
+(``strandline.compacted``). So ``batches_accounted`` still finds every row of the ledger: in raw or
+among the removed rows. Both properties are written before the rows are removed, with the number of
+rows as ``removing``. If a run dies in between, the next compaction reads the table's history to
+find out whether the rows were removed. The macro `removed_rows` reads these properties.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from loader.errors import TableError
+from loader.lake.commits import COMPACTED_TO, newest_commit, sharers
+from loader.lake.lake import Lake
+from loader.lake.ledger import REMEDY
+from loader.lake.ledger import TABLE as LEDGER
+from loader.lake.system_tables import report_damage
+from loader.maintenance.dependents import Dependent
+from loader.rows.bookkeeping import DELETED, HASH
+from loader.rows.literal import text_literal
+from loader.rows.version_order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quote_name
+from loader.spark.spark_version import can_rewrite_position_deletes
+
+COMPACTED = "strandline.compacted"
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The user's rule for the versions of a key to keep; the newest is always retained.
+
+    Attributes:
+        versions: how many of the newest versions to keep.
+        days: also keeps all versions that were synced in the last `days` days.
+    """
+
+    versions: int = 1
+    days: int | None = None
+
+
+@dataclass(frozen=True)
+class SupersededVersions:
+    """The rows to remove from a raw table.
+
+    Attributes:
+        batch: the removal limit; 0 if there is nothing to remove.
+        sql: a SELECT of the rows' ``_cq_batch`` and ``_cq_seq``; None if there are none.
+        note: why nothing is removed, or what set the limit; empty if there is nothing to explain.
+    """
+
+    batch: int = 0
+    sql: str | None = None
+    note: str = ""
+
+
+def find_superseded(
+    lake: Lake,
+    table: str,
+    key: tuple[str, ...],
+    cursor: str | None,
+    keep: Keep,
+    dependents: Sequence[Dependent],
+    now: dt.datetime,
+) -> SupersededVersions:
+    """Finds the versions of a raw table that can be removed now.
+
+    Args:
+        key: the primary key; empty if the table has none.
+        cursor: the cursor column; None if the table has none.
+        dependents: the snapshot tables and histories that are built from the raw table.
+    """
+    sources = tuple(sharers(lake.handle(table)))
+    if key and sources and SOURCE_NAME not in key:
+        key = (SOURCE_NAME, *key)
+    reason = explain_refusal(key, cursor, dependents)
+    if reason:
+        return SupersededVersions(note=reason)
+    floor = None
+    if cursor is not None:
+        with report_damage(lake, LEDGER, REMEDY):
+            floor = _find_lowest_cursor(lake, table, cursor, sources)
+        if floor is None:
+            return SupersededVersions(note=f"the ledger has no sync by {cursor}: sync it once more")
+    batch, note = _find_removal_limit(lake, table, keep, dependents, now)
+    if batch < 1:
+        return SupersededVersions(note=note)
+    histories = [each.name for each in dependents if each.history]
+    if histories:
+        note = f"only repeated rows are removed: {', '.join(histories)} shows every version"
+    only_repeated = bool(histories)
+    name = lake.name(table)
+    newest = [newest_commit(lake, table, (source,)).batch for source in sources]
+    sql = build_superseded_sql(
+        name, key, cursor, batch, keep.versions, floor, only_repeated, newest
+    )
+    return SupersededVersions(batch, sql, note)
+
+
+def explain_refusal(
+    key: tuple[str, ...], cursor: str | None, dependents: Sequence[Dependent]
+) -> str:
+    """Returns why no version of a table can be removed; empty if some can."""
+    if not key:
+        return "it has no primary key: its rows are not versions of each other"
+    for each in dependents:
+        if not each.agrees(key, cursor):
+            by = f"by {each.cursor}" if each.cursor else "as they arrived"
+            columns = ", ".join(each.key)
+            return f"{each.name} needs other versions: its key is {columns}, ordered {by}"
+    return ""
+
+
+def build_superseded_sql(
+    raw: str,
+    key: Sequence[str],
+    cursor: str | None,
+    batch: int,
+    versions: int,
+    floor: str | None,
+    only_repeated: bool,
+    excluded: Sequence[int] = (),
+) -> str:
+    """Returns a SELECT of the rows to remove: their batch and position in the batch.
+
+    Args:
+        raw: the raw table, quoted.
+        batch: the removal limit.
+        versions: how many of a key's newest versions to keep.
+        floor: an SQL expression for the lowest cursor that may be delivered again.
+        only_repeated: whether to remove only versions that repeat the version before them.
+        excluded: batches whose rows are all kept.
+    """
+    keys = ", ".join(quote_name(name) for name in key)
+    cursors = [quote_name(cursor)] if cursor else []
+    order = ", ".join([GENERATION, *cursors, BATCH, SEQUENCE])
+    position = ", ".join([keys, GENERATION, *cursors])
+    conditions = f"_cq_age > {versions}"
+    if cursor:
+        # Null if the row or the floor has no cursor: such a row is kept.
+        conditions += f"\n    and coalesce({quote_name(cursor)} < {floor}, false)"
+    if only_repeated:
+        conditions += "\n    and _cq_content <=> _cq_content_before"
+    if excluded:
+        conditions += f"\n    and {BATCH} not in ({', '.join(map(str, sorted(excluded)))})"
+    return f"""\
+select
+    {BATCH},
+    {SEQUENCE}
+from (
+    select
+        *,
+        row_number() over (
+            partition by {keys}
+            order by struct({order}) desc
+        ) as _cq_age,
+        lag(_cq_content) over (
+            partition by {position}
+            order by {BATCH}, {SEQUENCE}
+        ) as _cq_content_before
+    from (
+        select
+            *,
+            struct({DELETED} as deleted, if({DELETED}, null, {HASH}) as row_hash) as _cq_content
+        from {raw} as versions
+        where {BATCH} <= {batch}
+    ) as considered
+) as aged
+where {conditions}"""
+
+
+def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
+    """Returns an SQL expression for the lowest of some cursors; null if there are none.
+
+    Args:
+        texts: the cursors, as text.
+        data_type: the type of the cursor column.
+    """
+    casts = [f"cast({text_literal(text)} as {data_type})" for text in texts if text is not None]
+    if len(casts) < 2:
+        return casts[0] if casts else f"cast(null as {data_type})"
+    return f"least({', '.join(casts)})"
+
+
+def _find_removal_limit(
+    lake: Lake, table: str, keep: Keep, dependents: Sequence[Dependent], now: dt.datetime
+) -> tuple[int, str]:
+    """Returns the removal limit, 0 if there is none, and what sets the limit."""
+    name = lake.name(table)
+    [head] = lake.spark.sql(f"select max({BATCH}) as batch from {name}").collect()
+    batch, note = (head["batch"] or 0) - 1, "the newest batch is not changed"
+    if keep.days is not None:
+        since = int((now - dt.timedelta(days=keep.days)).timestamp() * 1_000_000)
+        [young] = lake.spark.sql(
+            f"select min({BATCH}) as batch from {name} "
+            f"where _cq_sync_time >= timestamp_micros({since})"
+        ).collect()
+        if young["batch"] is not None and young["batch"] - 1 < batch:
+            days = "1 day" if keep.days == 1 else f"{keep.days} days"
+            batch, note = young["batch"] - 1, f"nothing is older than {days}"
+    for each in dependents:
+        merged = each.find_merged_batch(f"{lake.schema}.{table}")
+        if merged < batch:
+            batch, note = merged, f"{each.name} has merged up to batch {merged} only"
+    reason = note if batch < 1 or "merged" in note else ""
+    return max(batch, 0), reason
+
+
+def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
+    """Returns an SQL expression for the lowest cursor that the next sync can read again.
+
+    The next window begins at the stored cursor, minus a lookback, so never lower than the last
+    window. None if the ledger has no sync by this cursor.
+
+    Args:
+        sources: the sources that share the table; each has separate windows.
+    """
+    if not lake.exists(LEDGER):
+        return None
+    rows = lake.spark.sql(
+        f"""
+        select
+            {"source_name" if sources else "''"} as source_name,
+            max_by(cursor_low, started_at) filter (where cursor_low is not null) as low,
+            max_by(cursor_high, started_at) filter (where cursor_high is not null) as high
+        from {lake.name(LEDGER)}
+        where table_name = {text_literal(table)}
+            and status in ('synced', 'recovered', 'nothing new')
+            and lower(cursor_field) = lower({text_literal(cursor)})
+        group by 1
+        order by 1
+        """
+    ).collect()
+    fields = {field.name.lower(): field for field in lake.frame(table).schema.fields}
+    data_type = fields[cursor.lower()].dataType.simpleString()
+    floors = {
+        row["source_name"]: build_lowest_sql([row["low"], row["high"]], data_type) for row in rows
+    }
+    if not sources:
+        return floors.get("")
+    cases = [f"when {text_literal(n)} then {floors[n]}" for n in sorted(sources) if n in floors]
+    return f"case {SOURCE_NAME} {' '.join(cases)} end" if cases else None
+
+
+@dataclass(frozen=True)
+class RemovalAccount:
+    """How many rows compaction has removed from a raw table, as recorded in its properties.
+
+    Attributes:
+        to: the batch up to which versions may be missing; 0 if none are.
+        rows: how many rows were removed.
+        removing: how many rows a compaction was about to remove; 0 once `rows` includes them.
+        since: the table's Iceberg snapshot at that time.
+        was: the previous value of `to`, in case none of these rows were removed.
+    """
+
+    to: int = 0
+    rows: int = 0
+    removing: int = 0
+    since: str | None = None
+    was: int | None = None
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> RemovalAccount:
+        """Parses the properties of a raw table.
+
+        Raises:
+            ValueError: if the loader did not write them.
+        """
+        text = properties.get(COMPACTED)
+        if not text:
+            return cls(to=int(properties.get(COMPACTED_TO) or 0))
+        values: Any = json.loads(text)
+        removing = values.get("removing", 0)
+        return cls(values["to"], values["rows"], removing, values.get("since"), values.get("was"))
+
+    def properties(self) -> dict[str, str]:
+        """Returns the account as properties of the raw table."""
+        values: dict[str, Any] = {"rows": self.rows, "to": self.to}
+        if self.removing:
+            values |= {"removing": self.removing, "since": self.since, "was": self.was}
+        return {COMPACTED: json.dumps(values, sort_keys=True), COMPACTED_TO: str(self.to)}
+
+
+def count_rows(lake: Lake, superseded: SupersededVersions) -> int:
+    """Counts the rows to remove."""
+    if superseded.sql is None:
+        return 0
+    [row] = lake.spark.sql(f"select count(*) as n from ({superseded.sql}) as superseded").collect()
+    return int(row["n"])
+
+
+def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, rows: int) -> int:
+    """Removes superseded rows in one commit; returns how many. The caller holds the lock.
+
+    Args:
+        rows: how many rows there are to remove (:func:`count_rows`).
+
+    Raises:
+        TableError: if the account of earlier compactions cannot be parsed.
+    """
+    before = close_account(lake, table)
+    if not rows:
+        return 0
+    to = max(before.to, superseded.batch)
+    # As text: a snapshot id has more digits than a JSON number can represent.
+    current = str(lake.handle(table).currentSnapshot().snapshotId())
+    # With merge-on-read, the rewrite that follows writes each file once, sorted and without the
+    # removed rows. Copy-on-write would write the files twice.
+    can_merge_on_read = can_rewrite_position_deletes(lake.frame(table).schema)
+    mode = {"write.delete.mode": "merge-on-read" if can_merge_on_read else "copy-on-write"}
+    planned = RemovalAccount(to, before.rows, rows, current, before.to)
+    lake.set_properties(table, {**mode, **planned.properties()})
+    try:
+        lake.spark.sql(
+            f"delete from {lake.name(table)} where {BATCH} <= {superseded.batch} "
+            f"and ({BATCH}, {SEQUENCE}) in ({superseded.sql})"
+        )
+    except Exception:
+        # No row was removed, unless the commit succeeded and only its response was lost. If the
+        # table is unreachable now, the next compaction closes the account.
+        with suppress(Exception):
+            close_account(lake, table)
+        raise
+    lake.set_properties(table, RemovalAccount(to, before.rows + rows).properties())
+    return rows
+
+
+def close_account(lake: Lake, table: str) -> RemovalAccount:
+    """Returns the account of removed rows; first completes it if a run died while removing."""
+    handle = lake.handle(table)
+    try:
+        account = RemovalAccount.of(lake.properties(table))
+    except (ValueError, KeyError, TypeError):
+        raise TableError(
+            f"its property {COMPACTED} was not written by this loader",
+            where=f"table {table}",
+            remedy=f"Nothing was removed. Unset the properties {COMPACTED} and {COMPACTED_TO}: "
+            "then `batches_accounted` shows which rows are missing",
+        ) from None
+    if not account.removing:
+        return account
+    if _has_removed_rows(handle, account):
+        closed = RemovalAccount(account.to, account.rows + account.removing)
+    else:  # no row was removed: `as_of` works again from the previous limit on
+        closed = RemovalAccount(account.to if account.was is None else account.was, account.rows)
+    lake.set_properties(table, closed.properties())
+    return closed
+
+
+def _has_removed_rows(handle: Any, account: RemovalAccount) -> bool:
+    """Whether rows were removed after the Iceberg snapshot in `account.since`."""
+    snapshot = handle.currentSnapshot()
+    while snapshot is not None and str(snapshot.snapshotId()) != account.since:
+        if snapshot.operation() in ("delete", "overwrite"):
+            return True
+        parent = snapshot.parentId()
+        snapshot = handle.snapshot(parent) if parent is not None else None
+    return False

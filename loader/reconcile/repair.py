@@ -1,0 +1,128 @@
+"""Appends the differences that a comparison has found, as a batch of the raw table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loader.errors import TableError
+from loader.lake.ledger import SyncRecord
+from loader.lake.raw_table import plan_drift
+from loader.reconcile.comparison import KEY_ONLY, key_names
+from loader.reconcile.differences import Differences
+from loader.reconcile.history import VerifiedBucket
+from loader.rows.bookkeeping import DELETED, HASH, Stamp, stamp_rows
+from loader.rows.row_hash import row_hash
+from loader.rows.version_order import quote_name
+from loader.rows.window import Bounds, Window
+from loader.sync.engine import sync_locked_table
+from loader.sync.plan_window import PlannedBatch
+from loader.sync.recover import PriorState
+from loader.sync.table_plan import TablePlan
+from loader.sync.table_sync import TableSync
+
+RECONCILE = "reconcile"
+"""The `mode` of the batch in the ledger."""
+
+_MAX_ROWS_PER_FILE = 100_000
+
+
+def repair_differences(
+    sync: TableSync, verified: list[VerifiedBucket], differences: Differences
+) -> list[VerifiedBucket]:
+    """Appends the differences to raw; returns the buckets, with those that differed as repaired."""
+    missed = sum(bucket.all_missed for bucket in verified)
+    if not missed:
+        return verified
+    sync.report_phase("repairing", missed)
+    record = append_differences(sync, differences.rows, differences.deleted, missed)
+    return [
+        replace(bucket, repaired=True, batch=record.batch) if bucket.all_missed else bucket
+        for bucket in verified
+    ]
+
+
+def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
+    """Whether the source lacks too many rows to trust it: all rows, or more than a tenth."""
+    rows = sum(bucket.rows_snapshot for bucket in verified)
+    deletes = sum(bucket.missed_deletes for bucket in verified)
+    return deletes > 0 and (deletes >= rows or deletes * 10 > rows)
+
+
+def append_differences(
+    sync: TableSync, rows: DataFrame, deleted: DataFrame, count: int
+) -> SyncRecord:
+    """Appends differences to raw, by the steps of a sync; returns the ledger row.
+
+    Does not release the table's lock.
+
+    Args:
+        rows: missed updates and missed rows, in the table's columns.
+        deleted: the keys of missed deletes.
+        count: the number of rows in `rows` and `deleted` together.
+
+    Raises:
+        TableError: nothing was published.
+    """
+
+    def build_rows(stamp: Stamp) -> DataFrame:
+        return _build_rows(sync.plan, rows, deleted, count, stamp)
+
+    def plan_repair(sync: TableSync, prior: PriorState) -> PlannedBatch:
+        lake, plan = sync.lake, sync.plan
+        return PlannedBatch(
+            Window(),
+            Bounds(count),
+            plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy),
+            mode=RECONCILE,
+            state=replace(prior.state, batch=prior.next_batch),
+            idle_state=prior.state,
+            correction=build_rows,
+        )
+
+    record = sync_locked_table(sync, plan_repair)
+    if record.batch is None:
+        raise TableError(
+            "the differences disappeared before they could be appended",
+            where=f"table {sync.plan.name}",
+            remedy="Reconcile again",
+        )
+    return record
+
+
+def _build_rows(
+    plan: TablePlan, rows: DataFrame, deleted: DataFrame, count: int, stamp: Stamp
+) -> DataFrame:
+    table = plan.table.schema
+    names = [f.col(quote_name(name)) for name in table.names]
+    all_rows = rows.select(*names, f.lit(False).alias(KEY_ONLY))
+    all_rows = all_rows.union(_build_tombstones(plan, deleted))
+    # In one partition, so that the rows of both sides of the union get different numbers.
+    all_rows = all_rows.coalesce(1) if count <= _MAX_ROWS_PER_FILE else all_rows
+    return (
+        stamp_rows(all_rows, stamp)
+        .withColumn(HASH, row_hash(table))
+        .withColumn(DELETED, f.col(DELETED) | f.col(KEY_ONLY))
+        .drop(KEY_ONLY)
+    )
+
+
+def _build_tombstones(plan: TablePlan, deleted: DataFrame) -> DataFrame:
+    """Returns tombstones: rows in which all columns but the key are null.
+
+    Other values are null because data that the source has deleted must not be written again. The
+    cursor is null because a row that is inserted again must be newer than its tombstone.
+    """
+    keys = dict(zip(plan.key, key_names(plan), strict=True))
+    return deleted.select(
+        *(
+            (f.col(keys[column.name]) if column.name in keys else f.lit(None))
+            .cast(column.dataType)
+            .alias(column.name)
+            for column in plan.table.schema.fields
+        ),
+        f.lit(True).alias(KEY_ONLY),
+    )
