@@ -53,9 +53,8 @@ def lock_file(path: Path, timeout: float) -> FileLock:
     with suppress(FileNotFoundError):
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
-            raise _planted_file_error(
-                path, "it is not a regular file, but a link, a folder, a pipe or a device"
-            )
+            why = "it is a link, a folder, a pipe or a device, not a file"
+            raise _planted_file_error(path, why)
         if stat.S_IMODE(status.st_mode) != mode:
             with suppress(OSError):
                 path.chmod(mode)  # an older version, or the umask, has set other bits

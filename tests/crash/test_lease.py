@@ -240,7 +240,7 @@ def test_a_dead_runs_tables_are_watched_once(owners: LockStore, tmp_path: Path) 
 
 def test_who_was_stopped_has_not_watched() -> None:
     clock = Clock()
-    staleness = StalenessClock(lambda: clock.time, gap=10)
+    staleness = StalenessClock(lambda: clock.time, max_gap=10)
     assert staleness.unchanged_for("a", "sign") == 0
     clock.time += 5
     assert staleness.unchanged_for("a", "sign") == 5
@@ -282,7 +282,7 @@ def test_a_heartbeat_is_one_sign_for_all_tables(owners: LockStore, tmp_path: Pat
 
     owners.write_heartbeat = signed  # type: ignore[method-assign]
     records = [owners.read(lease.table) for lease in leases]
-    with Heartbeat(leases, every=0.05):
+    with Heartbeat(leases, interval=0.05):
         assert beaten.wait(30)
     assert given[-1] is None
     assert sorted(set(given[:-1])) == given[:-1]  # type: ignore[type-var]

@@ -74,7 +74,7 @@ def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path)
         _lease(tmp_path / "here", owners).acquire()
     assert str(refused.value) == (
         f"table raw._cq_locks: its metadata cannot be read: {newest.name} is damaged or missing. "
-        "It holds nothing but locks: drop it while no loader runs, and run again. "
+        "It contains only locks: drop it while no loader runs, and run again. "
         f"{page('recovery', 'A damaged table')}, describes the recovery"
     )
 
