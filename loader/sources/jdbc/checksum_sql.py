@@ -312,7 +312,7 @@ class JdbcContents(Contents):
     def rows(self, share: KeySelection) -> DataFrame:
         return self._read(_join_conditions(self._holds(share)), self._hash(self.key))
 
-    def judge(self, share: KeySelection) -> None:
+    def check_storable(self, share: KeySelection) -> None:
         self._judge(_join_conditions(self._holds(share), self._wanted))
 
     def _hash(self, parts: Sequence[HashedColumn]) -> str:
