@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from loader.cdc.debezium.spool import Placeholder
 from loader.cdc.table_definition import DETECTABLE_ARRAYS, FLOATS, INTEGERS, LoggedColumn
-from loader.sources.jdbc.interface import EVER, FOREVER
+from loader.sources.jdbc.interface import EARLIEST_TIME, LATEST_TIME
 
 SETTINGS = {
     "binary.handling.mode": "bytes",
@@ -24,10 +24,10 @@ SETTINGS = {
     "interval.handling.mode": "string",
 }
 
-_INFINITIES = {"infinity": FOREVER, "-infinity": EVER}
+_INFINITIES = {"infinity": LATEST_TIME, "-infinity": EARLIEST_TIME}
 # Debezium's numbers for infinite dates (days, which overflow) and timestamps (microseconds).
-_INFINITE_DAYS = {-2147472692: FOREVER[:10], -2147472691: EVER[:10]}
-_INFINITE_MICROSECONDS = {9223372036825200000: FOREVER, -9223372036832400000: EVER}
+_INFINITE_DAYS = {-2147472692: LATEST_TIME[:10], -2147472691: EARLIEST_TIME[:10]}
+_INFINITE_MICROSECONDS = {9223372036825200000: LATEST_TIME, -9223372036832400000: EARLIEST_TIME}
 _EARLIEST = -210_866_803_200_000_000
 """PostgreSQL's earliest timestamp, 24 November 4714 BC, in microseconds."""
 _JAVA_ARRAY = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"

@@ -99,7 +99,7 @@ def test_a_connection_that_dies_between_two_questions_says_so_and_is_not_used_ag
         with source.lend_connection() as connection:
             _end(connection, postgres_database)
             with pytest.raises(DatabaseError):  # and nothing of Java's
-                connection.home("Schema")
+                connection.default_namespace("Schema")
             with pytest.raises(DatabaseError), connection.transaction():
                 connection.execute("select 1")
 

@@ -212,9 +212,9 @@ def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_m
         return found
 
     try:
-        before, elsewhere = look("public"), look("lacks, pg_catalog")
+        before, is_in_other_database = look("public"), look("lacks, pg_catalog")
         assert not before.is_redefined({"view": stored})
-        assert before.view == elsewhere.view
+        assert before.view == is_in_other_database.view
         mark = before.to_mark()
         postgres_database.execute(
             f'create or replace view "{name}" as select id, \'{name}\' as "{name}" from t limit 9'

@@ -67,7 +67,7 @@ def test_servers_that_lie_or_are_silent_stop_no_other_source(
 ) -> None:
     assert "loginTimeout" in dict(PostgreSQL.network)
     monkeypatch.setattr(PostgreSQL, "network", (("loginTimeout", "2"),))
-    monkeypatch.setattr(database_module, "_PATIENCE", 1)
+    monkeypatch.setattr(database_module, "_CATALOG_TIMEOUT", 1)
     database = postgres_database
     database.execute("create table orders (id int primary key)", "insert into orders values (1)")
     port = f":{database.server.port}/"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loader.rows.window import Window
-from loader.sources.jdbc.partitions import Division, Ranges
+from loader.sources.jdbc.partitions import Ranges, RangeSplit
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database
@@ -27,7 +27,7 @@ def orders(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def _division(project: Project) -> Division:
+def _division(project: Project) -> RangeSplit:
     """How a first load would divide the table among its readers."""
     [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     [plan] = part.plans

@@ -101,7 +101,7 @@ def test_a_lock_that_does_not_come_is_never_taken_for_an_answer(
             with pytest.raises(DatabaseError, match=locked):
                 snapshot.digest(table, window)
             with suppress(DatabaseError), snapshot.connect(table) as connection:
-                source.dialect.extent(connection, place)
+                source.dialect.read_size(connection, place)
             with snapshot.connect(table) as connection:  # not in the transaction that this ended
                 assert connection.rows("select 1") == [("1",)]
         assert snapshot.digest(table, window) is not None, "one table stops the others' digests"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loader.sources.jdbc.dialect import Extent, Place
+from loader.sources.jdbc.dialect import TablePath, TableSize
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql_dialect import PostgreSQL
 from loader.sources.jdbc.source import JdbcSource
@@ -62,11 +62,11 @@ def test_rows_wider_than_all_before_end_their_own_table_only(
     assert project.run().table("shop.t")["appended"] == 600
 
 
-def _extent(project: Project, database: Database, place: Place) -> Extent | None:
+def _extent(project: Project, database: Database, place: TablePath) -> TableSize | None:
     options = JdbcOptions(url=database.url, user=database.user, password=database.password)
     source = JdbcSource("shop", options, project.spark, project.folder)
     with source.connect() as connection:
-        return source.dialect.extent(connection, place)
+        return source.dialect.read_size(connection, place)
 
 
 def test_postgresql_tells_how_wide_the_rows_of_all_partitions_are(
@@ -108,5 +108,8 @@ def test_mariadb_streams_rows_a_few_at_a_time(project: Project, mariadb_database
 
 def test_readers_share_the_heap_of_their_jvm() -> None:
     """Four of them with a fifth each once left Spark nothing to copy with."""
-    shares = [PostgreSQL.reading(15, readers)["maxResultBuffer"] for readers in (1, 2, 4, 64)]
+    shares = [
+        PostgreSQL.choose_read_properties(15, readers)["maxResultBuffer"]
+        for readers in (1, 2, 4, 64)
+    ]
     assert shares == ["40percent", "20percent", "10percent", "2percent"]

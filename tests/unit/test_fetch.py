@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from loader.sources.jdbc.dialect import Extent
+from loader.sources.jdbc.dialect import TableSize
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.reader import MOST_ROWS, UNKNOWN, choose_fetch_size, needs_row_width
 
@@ -30,21 +30,21 @@ def test_the_database_is_asked_about_rows_of_any_length(
     [
         (_NUMBERS, None, None, 0, True, MOST_ROWS),
         (_MANY, None, None, 0, True, 349),
-        (_TEXTS, None, Extent(400 * _MB, 4_000_000), 0, True, MOST_ROWS),
-        (_TEXTS, None, Extent(400 * _MB, 100), 0, False, 2),
-        (_TEXTS, 400, Extent(1_600 * _MB, 0), 0, True, 2),
-        (_TEXTS, 400, Extent(1_600 * _MB, 0), 0, False, UNKNOWN),
+        (_TEXTS, None, TableSize(400 * _MB, 4_000_000), 0, True, MOST_ROWS),
+        (_TEXTS, None, TableSize(400 * _MB, 100), 0, False, 2),
+        (_TEXTS, 400, TableSize(1_600 * _MB, 0), 0, True, 2),
+        (_TEXTS, 400, TableSize(1_600 * _MB, 0), 0, False, UNKNOWN),
         (_TEXTS, 400, None, 0, True, UNKNOWN),
-        (_TEXTS, 400, Extent(20 * _MB, 400), 4 * _MB, True, 2),
-        (_TEXTS, 400, Extent(1_600 * _MB, 0), 4 * _MB, False, 2),
-        (_TEXTS, 400, Extent(0, 400), 0, True, MOST_ROWS),
-        (_TEXTS, 30, Extent(3_000 * _MB, 30), 0, True, 1),
+        (_TEXTS, 400, TableSize(20 * _MB, 400), 4 * _MB, True, 2),
+        (_TEXTS, 400, TableSize(1_600 * _MB, 0), 4 * _MB, False, 2),
+        (_TEXTS, 400, TableSize(0, 400), 0, True, MOST_ROWS),
+        (_TEXTS, 30, TableSize(3_000 * _MB, 30), 0, True, 1),
     ],
 )
 def test_wide_rows_are_fetched_few_at_a_time(
     schema: StructType,
     rows: int | None,
-    extent: Extent | None,
+    extent: TableSize | None,
     sampled: int,
     whole: bool,
     expected: int,

@@ -18,7 +18,7 @@ class Line:
         self.where = where
         self.open = True
         self.lost = False
-        self.another: Callable[[], Line] | None = None
+        self.reopen: Callable[[], Line] | None = None
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_an_old_one_is_closed(
 ) -> None:
     with pool.lend("table a"):
         pass
-    monkeypatch.setattr(connections, "_SECONDS", 0)
+    monkeypatch.setattr(connections, "_MAX_IDLE_SECONDS", 0)
     with pool.lend("table b"):
         assert [line.open for line in lines] == [False, True]
 
@@ -95,10 +95,10 @@ def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
     pool: ConnectionPool, lines: list[Line]
 ) -> None:
     with pool.lend("table a") as first:
-        assert first.another is None  # it was opened for this user
+        assert first.reopen is None  # it was opened for this user
     with pool.lend("table b"):
-        assert lines[0].another is not None
-        assert lines[0].another() is lines[1]
+        assert lines[0].reopen is not None
+        assert lines[0].reopen() is lines[1]
         assert [line.open for line in lines] == [False, True]
         assert lines[1].where == "table b"
     pool.close()
@@ -110,5 +110,5 @@ def test_all_but_one_are_closed_once_few_are_needed(
 ) -> None:
     with pool.lend("table a"), pool.lend("table b"):
         pass
-    pool.spare()
+    pool.close_surplus()
     assert [line.open for line in lines] == [True, False]

@@ -59,9 +59,9 @@ def test_a_transaction_of_unknown_past_may_have_waited_for_a_day() -> None:
 
 
 def test_a_prepared_transaction_without_a_session_is_as_old_as_all_that_was_open() -> None:
-    adopted = OpenTransactions(_at(20), _at(20), (Writer(_at(19), adopted=True),))
-    assert _since(_seen(0), _seen(10, 8), adopted) == [0, 0, 0]
-    assert _since(adopted)[0] < -60 * 24 * 365 * 50
+    is_prepared = OpenTransactions(_at(20), _at(20), (Writer(_at(19), is_prepared=True),))
+    assert _since(_seen(0), _seen(10, 8), is_prepared) == [0, 0, 0]
+    assert _since(is_prepared)[0] < -60 * 24 * 365 * 50
 
 
 @pytest.mark.parametrize(

@@ -346,7 +346,7 @@ def list_comparable(
     }
     parts, left_out = [], []
     for index, (name, column) in enumerate(zip(native.columns, table.schema.fields, strict=True)):
-        if native.writers and name == XMIN:
+        if native.has_xmin and name == XMIN:
             continue  # the transaction that wrote a row is not part of its contents
         type_, kind = types.get(name, ("", ""))
         form = checksum.form(type_, kind, column.dataType)
@@ -364,10 +364,10 @@ def _join_conditions(*conditions: str) -> str:
     return f" where {' and '.join(nonempty)}" if nonempty else ""
 
 
-MANY = 1_000_000
+MAX_DIGEST_ROWS = 1_000_000
 """The maximum number of rows in a digest: their hashes take 32 MB of memory in the database."""
 
-_SCANNED = 64 * 1024 * 1024
+_MAX_SCAN_BYTES = 64 * 1024 * 1024
 """The maximum bytes of a table that is scanned for a digest; larger tables need an index."""
 
 
@@ -391,17 +391,17 @@ def read_digest(
         rows: the number of rows; None if unknown.
         indexed: whether an index finds the rows.
     """
-    allowed = "" if indexed else f" and size <= {_SCANNED}"
+    allowed = "" if indexed else f" and size <= {_MAX_SCAN_BYTES}"
     counted = f"(select count(*) from {relation}{where})" if rows is None else str(rows)
     # The text of a row distinguishes null from an empty text, and shows where each column ends.
     hashed = f"select md5(row({', '.join(columns)})::text) as hash from {relation}{where}"
     # `offset 0` keeps the planner from merging the subqueries, so that each runs only if the inner
     # one allows it. A `limit` is not used: with it, the planner may prefer a scan to the index.
-    [(count, text)] = connection.texts(
+    [(count, text)] = connection.text_rows(
         f"""
         select
             rows,
-            case when rows <= {MANY} then (
+            case when rows <= {MAX_DIGEST_ROWS} then (
                 select count(*) || ' ' || encode(
                     sha256(convert_to(coalesce(string_agg(hash, '' order by hash), ''), 'UTF8')),
                     'hex'

@@ -70,9 +70,9 @@ class ColumnSql:
             columns[index] = self.dialect.double(columns[index])
         for index, sql in native.shown:
             columns[index] = sql.replace("{}", columns[index])
-        for doubt in self._list_lossy_values(table, cursor):
-            if doubt.loaded:
-                columns[doubt.index] = doubt.loaded.replace("{}", columns[doubt.index])
+        for check in self._list_lossy_values(table, cursor):
+            if check.loaded:
+                columns[check.index] = check.loaded.replace("{}", columns[check.index])
         return columns
 
     def _list_sums(self, table: SourceTable) -> list[str]:
@@ -116,7 +116,7 @@ class ColumnSql:
         ]
 
     def _expression(self, native: NativeColumns, index: int) -> str:
-        if native.writers and index == len(native.columns) - 1 and self.transactions is not None:
+        if native.has_xmin and index == len(native.columns) - 1 and self.transactions is not None:
             return self.transactions.select_writer()
         return self.dialect.quote(native.columns[index])
 
@@ -126,15 +126,15 @@ class ColumnSql:
         """Returns the checks for values that the lake cannot store exactly."""
         names = table.schema.names
         own = names.index(cursor.name) if cursor else None
-        return [d for d in table.ref.native.doubts if d.cursors or d.index != own]
+        return [d for d in table.ref.native.lossy_values if d.cursors or d.index != own]
 
     def _list_lossy_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
         """Returns SQL that counts the values of each check."""
         return [
-            _count(doubt.condition(self._expression(table.ref.native, doubt.index)))
-            for doubt in self._list_lossy_values(table, cursor)
+            _count(check.condition(self._expression(table.ref.native, check.index)))
+            for check in self._list_lossy_values(table, cursor)
         ]
 
     def _list_unusual_counts(
@@ -168,12 +168,12 @@ class ColumnSql:
         """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"
-        for doubt, count in zip(self._list_lossy_values(table, cursor), counts, strict=True):
+        for check, count in zip(self._list_lossy_values(table, cursor), counts, strict=True):
             if not int(count or 0):
                 continue
             try:
                 notes.append(
-                    doubt.describe_loss(int(count or 0), where, table.schema.names[doubt.index])
+                    check.describe_loss(int(count or 0), where, table.schema.names[check.index])
                 )
             except TableError as error:
                 errors.append(error)
@@ -216,7 +216,7 @@ def build_where(
             if after_end is None
             else f"{column} < {dialect.literal(after_end)}"
         )
-    is_null = dialect.absent(column, window.cursor.type)
+    is_null = dialect.match_null(column, window.cursor.type)
     if limits:
         text = only or " and ".join(limits)
         text = f"({text}) or ({late})" if late else text

@@ -32,7 +32,7 @@ from loader.spark.spark_version import jdbc_schema
 _TIMES = (93, 2014)
 """`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
 
-_WRITABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
+_CSV_READABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
 """Databases whose drivers return only texts and numbers in metadata."""
 csv.field_size_limit(2**31 - 1)  # a comment on a table may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
@@ -66,13 +66,14 @@ class Connection:
         """Whether the state of the session is unknown, so that it must not be reused."""
         self.is_overdue = False
         """Whether a time limit ended the connection."""
-        self.another: Callable[[], Connection] | None = None
+        self.reopen: Callable[[], Connection] | None = None
         """Opens a replacement if the next query finds that the connection was closed while idle."""
         self._in_transaction = False
-        self._asking = False
+        self._is_running = False
         self._jvm: Any = spark._jvm
-        self._reads_at_once = url.startswith(_WRITABLE)
-        self._places: dict[str, dict[str, int]] = {}  # column positions of metadata, by method
+        self._can_read_as_csv = url.startswith(_CSV_READABLE)
+        self._label_positions: dict[str, dict[str, int]] = {}
+        """The positions of the columns of metadata, by the method of the driver."""
 
     @classmethod
     @contextmanager
@@ -98,8 +99,8 @@ class Connection:
         try:
             yield connection
         finally:
-            connection._quietly(lambda: java.rollback() if not java.getAutoCommit() else None)
-            connection._quietly(java.close)
+            connection._ignore_errors(lambda: java.rollback() if not java.getAutoCommit() else None)
+            connection._ignore_errors(java.close)
 
     @property
     def major_version(self) -> int:
@@ -123,11 +124,11 @@ class Connection:
     def _abort(self) -> None:
         self.is_overdue = True
         threads = self._jvm.java.util.concurrent.ForkJoinPool.commonPool()
-        self._quietly(lambda: self.java.abort(threads))
+        self._ignore_errors(lambda: self.java.abort(threads))
 
     def execute(self, sql: str) -> None:
         """Runs a statement without a result."""
-        self._ask(lambda: self._statement.execute(sql))
+        self._run_query(lambda: self._statement.execute(sql))
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Runs the statements that a session begins with, in one round trip."""
@@ -142,7 +143,7 @@ class Connection:
             yield
         finally:
             was_lost, self.lost, self._in_transaction = self.lost, True, False
-            self._quietly(self._roll_back)
+            self._ignore_errors(self._roll_back)
             self.lost = self.lost or was_lost
 
     def begin(self) -> None:
@@ -161,21 +162,21 @@ class Connection:
         Timestamps have all digits, as in ``2025-01-01 00:00:00.123456789``. Instants are in the
         time zone of the JVM, which the loader sets to UTC.
         """
-        return self._ask(lambda: list(self._fetch(self._statement.executeQuery(sql))))
+        return self._run_query(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
-    def texts(self, sql: str) -> list[tuple[str | None, ...]]:
+    def text_rows(self, sql: str) -> list[tuple[str | None, ...]]:
         """Returns the same as :meth:`rows`, for a query that returns only texts and integers.
 
         Faster for supported drivers: one call to the JVM for all rows instead of one for each
         value.
         """
-        if not self._reads_at_once:
+        if not self._can_read_as_csv:
             return self.rows(sql)
-        return self._ask(lambda: self._at_once(self._statement.executeQuery(sql)))
+        return self._run_query(lambda: self._read_as_csv(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
         """Returns the type name of each column of a query; for a domain, its base type."""
-        return self._ask(lambda: self._types(sql))
+        return self._run_query(lambda: self._types(sql))
 
     def _types(self, sql: str) -> dict[str, str]:
         meta = self._statement.executeQuery(sql).getMetaData()
@@ -188,13 +189,13 @@ class Connection:
         Args:
             dialect: the JDBC dialect of Spark, which maps the types.
         """
-        return self._ask(
+        return self._run_query(
             lambda: jdbc_schema(self._jvm, self.java, self._statement.executeQuery(sql), dialect)
         )
 
-    def home(self, kind: str) -> str | None:
+    def default_namespace(self, kind: str) -> str | None:
         """Returns the default `Catalog` or `Schema` of the connection."""
-        name: str | None = self._ask(lambda: getattr(self.java, f"get{kind}")())
+        name: str | None = self._run_query(lambda: getattr(self.java, f"get{kind}")())
         return name
 
     def metadata(
@@ -206,48 +207,50 @@ class Connection:
             call: the name of the method.
             labels: the columns to return, in upper case. Columns that the driver lacks are null.
         """
-        return self._ask(lambda: self._metadata(call, arguments, labels))
+        return self._run_query(lambda: self._metadata(call, arguments, labels))
 
     def _metadata(
         self, call: str, arguments: Sequence[Any], labels: Sequence[str]
     ) -> list[dict[str, str | None]]:
         result = getattr(self.java.getMetaData(), call)(*arguments)
-        if self._reads_at_once:
-            rows = self._at_once(result, names=call not in self._places)
-            if call not in self._places:
+        if self._can_read_as_csv:
+            rows = self._read_as_csv(result, names=call not in self._label_positions)
+            if call not in self._label_positions:
                 names = rows.pop(0)
-                self._places[call] = {(name or "").upper(): i for i, name in enumerate(names)}
-            asked = [(label, self._places[call].get(label)) for label in labels]
+                self._label_positions[call] = {
+                    (name or "").upper(): i for i, name in enumerate(names)
+                }
+            asked = [(label, self._label_positions[call].get(label)) for label in labels]
             return [{n: row[i] if i is not None else None for n, i in asked} for row in rows]
-        if call not in self._places:
+        if call not in self._label_positions:
             meta = result.getMetaData()
             columns = range(1, meta.getColumnCount() + 1)
-            self._places[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
-        places = self._places[call]
+            self._label_positions[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
+        positions = self._label_positions[call]
         found = []
         while result.next():  # each value is a call to the JVM, so only the requested ones are read
             found.append(
                 {
-                    label: result.getString(places[label]) if label in places else None
+                    label: result.getString(positions[label]) if label in positions else None
                     for label in labels
                 }
             )
         result.close()
         return found
 
-    def _at_once(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
+    def _read_as_csv(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
         """Reads a small result in one call to the JVM, with the CSV writer that Spark includes.
 
         Args:
             names: whether to return the names of the columns as the first row.
         """
         written = self._jvm.java.io.StringWriter()
-        (self._csv(names=True) if names else self._nameless).write(result, written)
+        (self._csv(names=True) if names else self._csv_without_names).write(result, written)
         read = csv.reader(io.StringIO(written.toString(), newline=""), strict=True)
         return [tuple(None if value == _NULL else value for value in row) for row in read]
 
     @cached_property
-    def _nameless(self) -> Any:
+    def _csv_without_names(self) -> Any:
         return self._csv(names=False)
 
     def _csv(self, names: bool) -> Any:
@@ -267,7 +270,7 @@ class Connection:
         settings.getFormat().setLineSeparator("\n")
         return settings
 
-    def array(self, *texts: str) -> Any:
+    def string_array(self, *texts: str) -> Any:
         """Returns a Java ``String[]``."""
         gateway = self.java._gateway_client  # an attribute of every Java object in Py4J
         from py4j.java_gateway import JavaClass
@@ -295,27 +298,27 @@ class Connection:
         """The statement for all queries; each query closes the result of the query before it."""
         return self.java.createStatement()
 
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
+    def _run_query(self, query: Callable[[], Answer]) -> Answer:
         """Runs a query, over a new connection if this one was closed while it was idle.
 
         Raises:
             ConnectionRefusedByServer: if the database rejects the query.
             DatabaseError: if the connection is closed.
         """
-        another, self.another = self.another, None
+        reopen, self.reopen = self.reopen, None
         try:
-            return self._explain_errors(question)
+            return self._explain_errors(query)
         except DatabaseError:
-            if another is None or not self.lost or self.is_overdue:
+            if reopen is None or not self.lost or self.is_overdue:
                 raise
-        self._become(another())
-        return self._explain_errors(question)
+        self._take_over(reopen())
+        return self._explain_errors(query)
 
-    def _explain_errors(self, question: Callable[[], Answer]) -> Answer:
+    def _explain_errors(self, query: Callable[[], Answer]) -> Answer:
         try:
             with interruptible(self._cancel):
-                self._asking = True
-                return question()
+                self._is_running = True
+                return query()
         except Py4JJavaError as error:
             closed = True
             with suppress(Py4JJavaError):
@@ -328,7 +331,7 @@ class Connection:
             check_interruption(self.where)
             raise explained from error
         finally:
-            self._asking = False
+            self._is_running = False
 
     def _cancel(self) -> None:
         """Cancels the running query, which may be waiting for a lock.
@@ -336,32 +339,32 @@ class Connection:
         Uses another thread because cancelling opens a connection. Later queries still run, because
         some of them clean up.
         """
-        if self._asking:
-            threading.Thread(target=self._end_question, name="cancel", daemon=True).start()
+        if self._is_running:
+            threading.Thread(target=self._cancel_query, name="cancel", daemon=True).start()
 
-    def _end_question(self) -> None:
+    def _cancel_query(self) -> None:
         for call in _CANCEL:
             with suppress(Py4JError, OSError):
                 getattr(self.java, call)()
                 return
-        self._quietly(lambda: self._statement.cancel())
+        self._ignore_errors(lambda: self._statement.cancel())
 
-    def _become(self, other: Connection) -> None:
+    def _take_over(self, other: Connection) -> None:
         self.java, self.lost = other.java, other.lost
         self.__dict__.pop("_statement", None)
         if self._in_transaction:
             self.begin()
 
     @staticmethod
-    def _quietly(call: Any) -> None:
+    def _ignore_errors(call: Any) -> None:
         # Fails, harmlessly, if the database has closed the connection or the JVM has exited.
         with suppress(Py4JError, OSError):
             call()
 
 
-_SECONDS = 30
+_MAX_IDLE_SECONDS = 30
 """How long a connection may be idle before it is closed, because firewalls silently drop idle
-connections. If a server or pooler closes one sooner, it is replaced (``Connection.another``)."""
+connections. If a server or pooler closes one sooner, it is replaced (``Connection.reopen``)."""
 
 
 class ConnectionPool:
@@ -373,7 +376,7 @@ class ConnectionPool:
 
     def __init__(self, opened: Callable[[str], AbstractContextManager[Connection]]) -> None:
         self._opened = opened
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self._idle: list[tuple[Connection, ExitStack, float]] = []
         self._closed = False
 
@@ -400,32 +403,32 @@ class ConnectionPool:
         Args:
             opened: closes the connection.
         """
-        with self._alone:
+        with self._lock:
             if not self._closed and not connection.lost:
                 self._idle.append((connection, opened, time.monotonic()))
                 return
         opened.close()
 
-    def spare(self, keep: int = 1) -> None:
+    def close_surplus(self, keep: int = 1) -> None:
         """Closes all idle connections except the most recently used ones.
 
         Args:
             keep: the number of connections that stay open.
         """
-        with self._alone:
+        with self._lock:
             idle, self._idle = self._idle[:-keep], self._idle[-keep:]
         for _, opened, _ in idle:
             opened.close()
 
     def _take_idle(self, where: str) -> tuple[Connection, ExitStack]:
         while True:
-            with self._alone:
+            with self._lock:
                 if not self._idle:
                     break
                 connection, opened, since = self._idle.pop()
-            if time.monotonic() - since < _SECONDS:
+            if time.monotonic() - since < _MAX_IDLE_SECONDS:
                 connection.where = where
-                connection.another = partial(self._reopen, opened, where)
+                connection.reopen = partial(self._reopen, opened, where)
                 return connection, opened
             opened.close()
         opened = ExitStack()
@@ -438,7 +441,7 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Closes the idle connections; from now on, connections are closed after use."""
-        with self._alone:
+        with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for _, opened, _ in idle:

@@ -29,7 +29,7 @@ from loader.sources.jdbc.reader import MOST_ROWS, build_custom_schema, read_rela
 from loader.spark.error_translation import DatabaseError
 from loader.spec.options import options_for
 
-_PATIENCE = 600
+_CATALOG_TIMEOUT = 600
 """The time limit in seconds for listing or describing tables, without the wait for locks."""
 
 
@@ -77,7 +77,7 @@ class Database(Source):
     @property
     def reader_options(self) -> dict[str, str]:
         """Spark's JDBC options, the same for every connection."""
-        return self._options(self._first_answers.startup)
+        return self._options(self._server_facts.startup)
 
     def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
         given = self.options
@@ -97,9 +97,9 @@ class Database(Source):
         return options
 
     @cached_property
-    def _first_answers(self) -> _ServerFacts:
+    def _server_facts(self) -> _ServerFacts:
         """Facts about the server; connects without startup properties if a pooler rejects them."""
-        properties = self.kind.properties(self.lock_timeout)
+        properties = self.kind.choose_startup_properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):
             try:
@@ -117,17 +117,19 @@ class Database(Source):
             connection = opened.enter_context(
                 Connection.open(self.spark, self._options(startup), self.where)
             )
-            with connection.limit_time(self._patience):
+            with connection.limit_time(self._catalog_timeout):
                 meta = connection.java.getMetaData()
                 quote = (meta.getIdentifierQuoteString() or "").strip()
                 dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
                 version = connection.major_version
-                reading = self.kind.reading(version, self._readers) if startup else {}
+                reading = (
+                    self.kind.choose_read_properties(version, self._readers) if startup else {}
+                )
                 reading = reading if reading and dialect.has_properties(connection) else {}
                 streamed = self.kind.stream_fetch_size(meta.getDriverName())
-                waiting = self.kind.waiting(self.lock_timeout)
+                waiting = self.kind.limit_lock_wait(self.lock_timeout)
                 session = (*self.kind.session, *waiting, *dialect.keep_alive(connection))
-                resting = self.kind.resting(version)
+                resting = self.kind.disable_idle_timeout(version)
                 connection.prepare((*session, *resting))
             self._idle.keep(connection, opened.pop_all())
             return _ServerFacts(startup, dialect, session, resting, reading, streamed)
@@ -148,14 +150,14 @@ class Database(Source):
             where: the table, for error messages; the source by default.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
-            connection.prepare((*self.session, *self._first_answers.resting))
+            connection.prepare((*self.session, *self._server_facts.resting))
             yield connection
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
         if not self._idle.closes_each:  # a nested block: the outer one still needs a connection
             yield
-            self._idle.spare(keep)
+            self._idle.close_surplus(keep)
             return
         self._idle = ConnectionPool(self.connect)
         self._overdue = None
@@ -169,7 +171,7 @@ class Database(Source):
 
         The pool retains connections only within :meth:`reuse_connections`.
         """
-        self._first_answers  # noqa: B018 - adds the first connection to the pool
+        self._server_facts  # noqa: B018 - adds the first connection to the pool
         return self._idle.lend(where or self.where)
 
     @contextmanager
@@ -181,7 +183,10 @@ class Database(Source):
         """
         if self._overdue is not None:
             raise self._overdue
-        with self.lend_connection(where) as connection, connection.limit_time(self._patience):
+        with (
+            self.lend_connection(where) as connection,
+            connection.limit_time(self._catalog_timeout),
+        ):
             try:
                 yield connection
             except DatabaseError as error:
@@ -189,8 +194,8 @@ class Database(Source):
                 raise
 
     @property
-    def _patience(self) -> int:
-        return _PATIENCE + self.lock_timeout
+    def _catalog_timeout(self) -> int:
+        return _CATALOG_TIMEOUT + self.lock_timeout
 
     @property
     def lock_timeout(self) -> int:
@@ -200,12 +205,12 @@ class Database(Source):
     @property
     def session(self) -> tuple[str, ...]:
         """Statements that every connection must run first."""
-        return self._first_answers.session
+        return self._server_facts.session
 
     @property
     def dialect(self) -> Dialect:
         """The dialect, with the quote character and the case of names that the database reports."""
-        return self._first_answers.dialect
+        return self._server_facts.dialect
 
     def relation(self, native: NativeColumns) -> str:
         """Returns the qualified and quoted name of a table."""
@@ -216,7 +221,7 @@ class Database(Source):
     @property
     def stream_fetch_size(self) -> int | None:
         """The fetch size that makes the driver stream rows; None if every fetch size does."""
-        required, configured = self._first_answers.streamed, self.options.fetch_size
+        required, configured = self._server_facts.streamed, self.options.fetch_size
         return required if required is None or required < 0 else configured or required
 
     def reader(
@@ -263,7 +268,7 @@ class Database(Source):
         Args:
             types: the columns whose type the loader overrides; they are not read in binary.
         """
-        reading = self._first_answers.reading
+        reading = self._server_facts.reading
         related = {*reading, "binaryTransfer", "preferQueryMode"}
         return {} if types or self._user_properties.keys() & related else reading
 

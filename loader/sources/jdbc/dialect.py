@@ -19,7 +19,7 @@ from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, j
 LOGIN_SECONDS = 120
 """The time limit for opening a connection; the drivers of PostgreSQL and MySQL have none."""
 
-Place = tuple["str | None", "str | None", str]
+TablePath = tuple["str | None", "str | None", str]
 """The catalog, schema and name of a table."""
 
 
@@ -36,7 +36,7 @@ class Key:
     lacking: str = ""
 
 
-class Extent(NamedTuple):
+class TableSize(NamedTuple):
     """The size of a table according to the statistics of the database.
 
     Attributes:
@@ -90,7 +90,7 @@ class Dialect:
         return url
 
     @classmethod
-    def waiting(cls, seconds: int) -> tuple[str, ...]:
+    def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
         """Returns statements that limit how long a session waits for a locked table.
 
         If the database runs only one statement at a time, it also contains the other settings.
@@ -98,7 +98,7 @@ class Dialect:
         return ()
 
     @classmethod
-    def resting(cls, version: int) -> tuple[str, ...]:
+    def disable_idle_timeout(cls, version: int) -> tuple[str, ...]:
         """Returns statements that keep the server from closing an idle session.
 
         Args:
@@ -115,11 +115,11 @@ class Dialect:
         return ()
 
     def has_properties(self, connection: Connection) -> bool:
-        """Returns whether :meth:`properties` reached the server; a pooler may drop them."""
+        """Returns whether the startup properties reached the server; a pooler may drop them."""
         return True
 
     @classmethod
-    def reading(cls, version: int, readers: int) -> dict[str, str]:
+    def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
         """Returns driver properties for reads over a direct connection, without a pooler.
 
         Args:
@@ -138,10 +138,10 @@ class Dialect:
         return None
 
     @classmethod
-    def properties(cls, seconds: int) -> dict[str, str]:
+    def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
         """Returns driver properties that limit the wait for a locked table.
 
-        They are for connections on which no statement of :meth:`waiting` runs.
+        They are for connections on which no statement of :meth:`limit_lock_wait` runs.
         """
         return {}
 
@@ -193,7 +193,7 @@ class Dialect:
         """
         return ""
 
-    def doubt_texts(self, index: int, row: Column) -> list[LossyValue]:
+    def find_lossy_texts(self, index: int, row: Column) -> list[LossyValue]:
         """Returns the checks for values whose text, by :meth:`as_text`, the lake cannot store.
 
         Args:
@@ -202,7 +202,9 @@ class Dialect:
         """
         return []
 
-    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
+    def find_lossy_values(
+        self, index: int, kind: DataType, row: Column, binary: bool
+    ) -> list[LossyValue]:
         """Returns the checks for values of a column that the lake cannot store exactly.
 
         Args:
@@ -241,7 +243,7 @@ class Dialect:
         """Returns SQL for a time; its value is null if the lake cannot store the time."""
         return expression
 
-    def absent(self, column: str, type_: CursorType) -> str:
+    def match_null(self, column: str, type_: CursorType) -> str:
         """Returns SQL that is true if a cursor is loaded as null."""
         return f"{column} is null"
 
@@ -265,11 +267,11 @@ class Dialect:
         """
         return 0
 
-    def hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
+    def list_hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
         """Returns the tables that wildcards skip, as (schema, table)."""
         return set()
 
-    def elsewhere(self, connection: Connection) -> set[tuple[str, str]]:
+    def list_remote_tables(self, connection: Connection) -> set[tuple[str, str]]:
         """Returns the tables whose rows are stored on another server, as (schema, table)."""
         return set()
 
@@ -281,17 +283,17 @@ class Dialect:
         """
         return []
 
-    def extent(self, connection: Connection, place: Place) -> Extent | None:
+    def read_size(self, connection: Connection, place: TablePath) -> TableSize | None:
         """Returns the size of a table by the statistics of the database; None if unavailable."""
         return None
 
-    def key(self, connection: Connection, place: Place) -> Key:
+    def read_key(self, connection: Connection, place: TablePath) -> Key:
         """Returns the primary key of a table."""
         rows = connection.metadata("getPrimaryKeys", *place, labels=("COLUMN_NAME", "KEY_SEQ"))
         rows.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
 
-    def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
+    def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
         """Returns whether the database orders a text column by the bytes in UTF-8, as Spark does.
 
         False if that is unknown. Then only the database can compare two values of the column.

@@ -23,7 +23,7 @@ from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
-from loader.sources.jdbc.lossy_values import EVER, FOREVER
+from loader.sources.jdbc.lossy_values import EARLIEST_TIME, LATEST_TIME
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.partitions import choose_partition_count
 from loader.sources.jdbc.postgresql.continuity import read_activity
@@ -129,8 +129,8 @@ def load_capture(url: str, where: str) -> LogCapture:
 
 
 __all__ = [
-    "EVER",
-    "FOREVER",
+    "EARLIEST_TIME",
+    "LATEST_TIME",
     "Connection",
     "Database",
     "Dialect",

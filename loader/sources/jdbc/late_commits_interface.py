@@ -15,10 +15,10 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 
-WITHIN = "rows that commit late are found within the lookback only"
+ONLY_WITHIN_LOOKBACK = "rows that commit late are found within the lookback only"
 
 
-class Moment(Protocol):
+class SnapshotQueries(Protocol):
     """The methods of a snapshot that the search for late rows needs."""
 
     source: Database

@@ -16,14 +16,14 @@ from pyspark.sql import types as t
 
 from loader.errors import TableError
 
-FOREVER = "9999-12-31 23:59:59.999999"
+LATEST_TIME = "9999-12-31 23:59:59.999999"
 """`infinity` is loaded as this time; in a date column, as its day."""
-EVER = "0001-01-01 00:00:00"
+EARLIEST_TIME = "0001-01-01 00:00:00"
 """`-infinity` is loaded as this time; in a date column, as its day."""
-BEYOND = "294247-01-01 00:00:00"
+TIMESTAMP_OVERFLOW = "294247-01-01 00:00:00"
 """The start of the first year that does not fit a 64-bit timestamp in every time zone."""
 
-THROUGH = (
+LOAD_AS_TEXT = (
     "Load the column as text, column_types: {{name}: string}, or read the table through a view "
     "that leaves them out"
 )
@@ -63,7 +63,7 @@ class LossyValue:
         loaded: SQL that converts the column, with ``{}`` for the column; empty if it is loaded
             unchanged.
         cursors: whether to look for these values in a cursor column, too.
-        alike: pairs of a value and the value that is loaded instead.
+        replacements: pairs of a value and the value that is loaded instead.
         ordinary: SQL that is true for most values, but for no lossy value of this column, so that
             one count can exclude all kinds; empty if there is no such SQL.
     """
@@ -74,7 +74,7 @@ class LossyValue:
     remedy: str = ""
     loaded: str = ""
     cursors: bool = True
-    alike: tuple[tuple[str, str], ...] = ()
+    replacements: tuple[tuple[str, str], ...] = ()
     ordinary: str = ""
 
     def condition(self, column: str) -> str:
@@ -149,17 +149,17 @@ def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
     """
     message = check.message.partition(":")[0]
     remedy = check.remedy or "Give the table another key, or exclude these rows with a view"
-    if not check.alike:
+    if not check.replacements:
         message += ", so that different keys would become equal"
         return [replace(check, message=message, remedy=remedy, loaded="", cursors=True)]
     both = [
         f"({{}} = '{value}' and exists (select from {relation} where {{}} = '{other}'))"
-        for pair in check.alike
+        for pair in check.replacements
         for value, other in (pair, pair[::-1])
     ]
     message += " or equal to the value that is loaded instead"
     message += ", so that different keys would become equal"
-    rare = ", ".join(f"'{value}'" for pair in check.alike for value in pair)
+    rare = ", ".join(f"'{value}'" for pair in check.replacements for value in pair)
     usual = f"({{}} not in ({rare}))"
     return [
         check,
@@ -170,8 +170,8 @@ def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
 def replace_infinity(column: str) -> str:
     """Returns SQL that replaces infinite times by finite ones."""
     return (
-        f"(case when {column} = 'infinity' then '{FOREVER}' "
-        f"when {column} = '-infinity' then '{EVER}' else {column} end)"
+        f"(case when {column} = 'infinity' then '{LATEST_TIME}' "
+        f"when {column} = '-infinity' then '{EARLIEST_TIME}' else {column} end)"
     )
 
 
@@ -188,11 +188,13 @@ def find_postgresql_losses(
     """
     if isinstance(kind, t.ArrayType):
         of = (row.get("TYPE_NAME") or "").removeprefix("_")
-        deep = LossyValue(index, "array_ndims({}) > 1", "have more than one dimension", THROUGH)
+        deep = LossyValue(
+            index, "array_ndims({}) > 1", "have more than one dimension", LOAD_AS_TEXT
+        )
         if of not in ("date", "timestamp", "timestamptz"):
             return [deep]
         endless = LossyValue(
-            index, "value in ('infinity', '-infinity')", "contain infinite times", THROUGH
+            index, "value in ('infinity', '-infinity')", "contain infinite times", LOAD_AS_TEXT
         )
         late = [_find_late_times(index, "value")] if of != "date" else []
         return [deep, *map(move_into_array, [endless, *late])]
@@ -201,10 +203,10 @@ def find_postgresql_losses(
     infinite = LossyValue(
         index,
         "{} in ('infinity', '-infinity')",
-        f"are infinite: infinity is loaded as {FOREVER}, -infinity as {EVER}",
+        f"are infinite: infinity is loaded as {LATEST_TIME}, -infinity as {EARLIEST_TIME}",
         loaded=replace_infinity("{}"),
         cursors=False,  # the cursor's parser refuses infinity
-        alike=(("infinity", FOREVER), ("-infinity", EVER)),
+        replacements=(("infinity", LATEST_TIME), ("-infinity", EARLIEST_TIME)),
     )
     skipped = LossyValue(
         index,
@@ -216,11 +218,11 @@ def find_postgresql_losses(
     if jdbc_type(row) == DATE:
         usual = "({} >= '1582-10-15' and {} < 'infinity')"
         days = tuple((f"1582-10-{day:02}", f"1582-10-{day + 10}") for day in range(5, 15))
-        checks = [infinite, replace(skipped, alike=days), *misread]
+        checks = [infinite, replace(skipped, replacements=days), *misread]
         return [replace(check, ordinary=usual) for check in checks]
-    before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
-    ancient = LossyValue(index, before, "lie before year 1, and would lose their era", THROUGH)
-    usual = f"({{}} >= '1582-10-15' and {{}} < '{BEYOND}')"
+    before = f"({{}} < '{EARLIEST_TIME}' and {{}} <> '-infinity')"
+    ancient = LossyValue(index, before, "lie before year 1, and would lose their era", LOAD_AS_TEXT)
+    usual = f"({{}} >= '1582-10-15' and {{}} < '{TIMESTAMP_OVERFLOW}')"
     checks = [infinite, skipped, ancient, _find_late_times(index, "{}"), *misread]
     return [replace(check, ordinary=usual) for check in checks]
 
@@ -243,9 +245,9 @@ def _find_misread_times(index: int) -> LossyValue:
 
 
 def _find_late_times(index: int, value: str) -> LossyValue:
-    wrong = f"({value} >= '{BEYOND}' and {value} <> 'infinity')"
+    wrong = f"({value} >= '{TIMESTAMP_OVERFLOW}' and {value} <> 'infinity')"
     message = "lie after the year 294246, the last year of a timestamp"
-    return LossyValue(index, wrong, message, THROUGH)
+    return LossyValue(index, wrong, message, LOAD_AS_TEXT)
 
 
 def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:

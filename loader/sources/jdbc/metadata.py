@@ -15,9 +15,9 @@ _OF_COLUMNS = (
     *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
 )
 _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
-Described = Mapping[str, Mapping[str, "str | None"]]
+ColumnDescriptions = Mapping[str, Mapping[str, "str | None"]]
 """The description of each column by the database (``DatabaseMetaData.getColumns``)."""
-Layout = tuple[tuple["str | None", ...], ...]
+ColumnLayout = tuple[tuple["str | None", ...], ...]
 """The names and types of a table's columns; see :func:`build_layout`."""
 
 
@@ -29,9 +29,9 @@ class NativeColumns:
         catalog, schema, table: the exact names in the database.
         stored: whether the database itself stores the rows; false for views and foreign tables.
         columns: the names of the columns.
-        writers: whether the last column is the system column `xmin` of PostgreSQL.
+        has_xmin: whether the last column is the system column `xmin` of PostgreSQL.
         comment: the comment on the table in the database.
-        doubts: the checks for values that the lake cannot store exactly.
+        lossy_values: the checks for values that the lake cannot store exactly.
         shown: SQL for the columns that are converted: the position of the column, and an
             expression with ``{}`` for the column.
         layout: the names and types of the columns as described (:func:`build_layout`).
@@ -45,18 +45,18 @@ class NativeColumns:
     table: str
     stored: bool = True
     columns: tuple[str, ...] = ()
-    writers: bool = False
+    has_xmin: bool = False
     comment: str = ""
-    doubts: tuple[LossyValue, ...] = ()
+    lossy_values: tuple[LossyValue, ...] = ()
     shown: tuple[tuple[int, str], ...] = ()
-    layout: Layout = ()
+    layout: ColumnLayout = ()
     types: tuple[tuple[str, str], ...] = ()
     as_texts: tuple[int, ...] = ()
 
 
 def read_native_columns(
     connection: Connection, native: NativeColumns, labels: tuple[str, ...] = _OF_COLUMNS
-) -> Described:
+) -> ColumnDescriptions:
     """Reads the description of each column.
 
     Args:
@@ -72,12 +72,12 @@ def read_native_columns(
     }
 
 
-def build_layout(described: Described) -> Layout:
+def build_layout(described: ColumnDescriptions) -> ColumnLayout:
     """Returns the names and types of the columns, which change only if the table is altered."""
     return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in described.items())
 
 
-def read_layout(connection: Connection, native: NativeColumns) -> Layout:
+def read_layout(connection: Connection, native: NativeColumns) -> ColumnLayout:
     """Reads the current names and types of a table's columns.
 
     If a column has a default, PostgreSQL takes a read lock on the table. So this may wait for a

@@ -8,7 +8,7 @@ from pyspark.sql.types import DataType
 
 from loader.rows.cursor import CursorType
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.dialect import Dialect, Place
+from loader.sources.jdbc.dialect import Dialect, TablePath
 from loader.sources.jdbc.lossy_values import (
     BIT,
     BYTES,
@@ -67,9 +67,9 @@ class MySQL(Dialect):
     def time(self, expression: str) -> str:
         return f"nullif({expression}, '0000-00-00')"
 
-    def absent(self, column: str, type_: CursorType) -> str:
+    def match_null(self, column: str, type_: CursorType) -> str:
         # A zero date is loaded as null. In a NOT NULL column, `is null` is true for it in MariaDB.
-        null = super().absent(column, type_)
+        null = super().match_null(column, type_)
         return f"({null} or {column} <= '0000-00-00')" if type_.is_time else null
 
     def text(self, value: str) -> str:
@@ -89,7 +89,7 @@ class MySQL(Dialect):
         return int(seconds or 0)
 
     @classmethod
-    def waiting(cls, seconds: int) -> tuple[str, ...]:
+    def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
         # Overrides defaults of the server that would show uncommitted rows, limit the number of
         # rows or change how strings are parsed. In one statement, because the drivers run only one
         # at a time.
@@ -107,7 +107,7 @@ class MySQL(Dialect):
         return -(2**31) if driver.startswith("MySQL") else _FEW
 
     @classmethod
-    def properties(cls, seconds: int) -> dict[str, str]:
+    def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
         return {"sessionVariables": f"lock_wait_timeout={seconds}"} if seconds else {}
 
     def select_expression(self, row: Column) -> str:
@@ -133,7 +133,7 @@ class MySQL(Dialect):
         shown = self.select_expression(row)
         return f"cast({shown or '{}'} as char)"
 
-    def doubt_texts(self, index: int, row: Column) -> list[LossyValue]:
+    def find_lossy_texts(self, index: int, row: Column) -> list[LossyValue]:
         if jdbc_type(row) not in BYTES:
             return []
         too_long = LossyValue(
@@ -147,10 +147,12 @@ class MySQL(Dialect):
     def choose_read_type(self, row: Column) -> str:
         return _READ_AS.get((row.get("TYPE_NAME") or "").upper(), "")
 
-    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
+    def find_lossy_values(
+        self, index: int, kind: DataType, row: Column, binary: bool
+    ) -> list[LossyValue]:
         return find_mysql_losses(index, row)
 
-    def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
+    def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
         # Other binary collations pad texts with blanks, so that 'a' sorts after 'a<tab>'.
         catalog, _, table = place
         answer = connection.rows(

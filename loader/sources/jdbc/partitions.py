@@ -34,7 +34,7 @@ from loader.spark.error_translation import DatabaseError
 _SKEWED = 0.8
 
 
-class Divided(Protocol):
+class DividedSnapshot(Protocol):
     """The methods of a snapshot that the ranges need."""
 
     source: Database
@@ -57,7 +57,7 @@ class Divided(Protocol):
 
 
 @dataclass(frozen=True)
-class Division:
+class RangeSplit:
     """The ranges of a window.
 
     Attributes:
@@ -79,22 +79,22 @@ class Ranges:
         window, bounds: the rows to read.
     """
 
-    snapshot: Divided
+    snapshot: DividedSnapshot
     table: SourceTable
     window: Window
     bounds: Bounds
 
-    def divide(self, spark: SparkSession) -> Division:
+    def divide(self, spark: SparkSession) -> RangeSplit:
         """Returns the ranges: one for each core, or fewer if there are few rows."""
         source, literal = self.snapshot.source, self.snapshot.dialect.literal
         options = source.read_options(self.table.ref)
         cores = spark.sparkContext.defaultParallelism
         count = choose_partition_count(self.bounds.rows or 0, cores, options.num_partitions)
         if count < 2:
-            return Division()
+            return RangeSplit()
         pages = self._cut_pages(count)
         if pages:
-            return Division(pages, COLUMN)
+            return RangeSplit(pages, ROW_POSITION_COLUMN)
         for name in self._list_columns():
             cuts = self._find_cuts(name, count)
             if cuts:
@@ -106,8 +106,8 @@ class Ranges:
                     *(f"{column} >= {low} and {column} < {high}" for low, high in pairwise(marks)),
                     f"{column} >= {marks[-1]}",
                 ]
-                return Division(conditions)
-        return Division()
+                return RangeSplit(conditions)
+        return RangeSplit()
 
     def _cut_pages(self, count: int) -> list[str]:
         """Returns conditions on pages; empty if the window is better split by a column."""
@@ -242,10 +242,10 @@ def _interpolate(low: Cursor, high: Cursor, index: int, count: int) -> Cursor:
     return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), low.type)
 
 
-PLACE = "strandline_ctid"
+ROW_POSITION = "strandline_ctid"
 """The name of the row's physical position (page and index) in a subquery."""
 
-COLUMN = f"ctid as {PLACE}"
+ROW_POSITION_COLUMN = f"ctid as {ROW_POSITION}"
 
 _ORDERED = 0.95
 """The correlation from which rows are considered to be stored in the order of the cursor."""
@@ -254,7 +254,7 @@ _ORDERED = 0.95
 def cut_pages(
     connection: Connection, dialect: Dialect, relation: str, cursor: str | None, count: int
 ) -> list[str]:
-    """Returns conditions on :data:`PLACE` for `count` ranges of pages; empty if unsuitable.
+    """Returns conditions on :data:`ROW_POSITION` for `count` ranges of pages; empty if unsuitable.
 
     Unsuitable are partitioned tables, storage without pages, and versions before 14, which scan the
     whole table for each range. So are tables that are not stored in the order of the cursor: each
@@ -296,8 +296,8 @@ def cut_pages(
     if cursor is not None and abs(float(correlation or 0)) < _ORDERED:
         return []
     cuts = sorted({int(pages or 0) * part // count for part in range(1, count)} - {0})
-    marks = [f"{PLACE} >= '({cut},0)'::tid" for cut in cuts]
-    ends = [f"{PLACE} < '({cut},0)'::tid" for cut in cuts]
+    marks = [f"{ROW_POSITION} >= '({cut},0)'::tid" for cut in cuts]
+    ends = [f"{ROW_POSITION} < '({cut},0)'::tid" for cut in cuts]
     if not cuts:
         return []
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql.types import DataType
 
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect, Extent, Key, Place
+from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect, Key, TablePath, TableSize
 from loader.sources.jdbc.lossy_values import (
     ARRAY,
     BYTES,
@@ -70,15 +70,17 @@ class PostgreSQL(Dialect):
             return r"('\x' || encode({}, 'hex'))"
         return _TIME_OF_DAY if jdbc_type(row) == TIME else "{}::text"
 
-    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
+    def find_lossy_values(
+        self, index: int, kind: DataType, row: Column, binary: bool
+    ) -> list[LossyValue]:
         return find_postgresql_losses(index, kind, row, binary)
 
     @classmethod
-    def waiting(cls, seconds: int) -> tuple[str, ...]:
+    def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
         return (f"set lock_timeout = '{seconds}s'",)
 
     @classmethod
-    def resting(cls, version: int) -> tuple[str, ...]:
+    def disable_idle_timeout(cls, version: int) -> tuple[str, ...]:
         return ("set idle_session_timeout = 0",) if version >= 14 else ()
 
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ class PostgreSQL(Dialect):
         return setting == "on"
 
     @classmethod
-    def reading(cls, version: int, readers: int) -> dict[str, str]:
+    def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
         # The binary format halves the CPU time of a read; -1 uses it from the first query on. The
         # driver formats the coordinates of points and boxes differently from PostgreSQL, so these
         # are read as texts. Versions before 10 are other products that use the same protocol.
@@ -108,7 +110,7 @@ class PostgreSQL(Dialect):
         return {**binary, "maxResultBuffer": f"{percent}percent"} if version >= 10 else {}
 
     @classmethod
-    def properties(cls, seconds: int) -> dict[str, str]:
+    def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
         # The timeout must be off before the first statement of a transaction: the driver queries
         # its types first, and is then idle in the transaction.
         no_timeout = "-c idle_in_transaction_session_timeout=0"
@@ -156,7 +158,7 @@ class PostgreSQL(Dialect):
         )
         return int(seconds or 0)
 
-    def hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
+    def list_hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
         # Reading a parent also reads the rows of its partitions.
         return {
             (schema or "", name or "")
@@ -170,7 +172,7 @@ class PostgreSQL(Dialect):
             )
         }
 
-    def elsewhere(self, connection: Connection) -> set[tuple[str, str]]:
+    def list_remote_tables(self, connection: Connection) -> set[tuple[str, str]]:
         try:
             tables = connection.rows(
                 """
@@ -206,7 +208,7 @@ class PostgreSQL(Dialect):
             "with a role that has BYPASSRLS"
         ]
 
-    def extent(self, connection: Connection, place: Place) -> Extent | None:
+    def read_size(self, connection: Connection, place: TablePath) -> TableSize | None:
         _, schema, table = place
         [(size, rows)] = connection.rows(
             f"""
@@ -230,14 +232,14 @@ class PostgreSQL(Dialect):
             where c.relkind in ('r', 'm')
             """
         )
-        return Extent(int(size), int(rows or 0)) if size is not None else None
+        return TableSize(int(size), int(rows or 0)) if size is not None else None
 
-    def key(self, connection: Connection, place: Place) -> Key:
+    def read_key(self, connection: Connection, place: TablePath) -> Key:
         # The driver would also list INCLUDE columns of the index. The key of a table is not unique
         # across its child tables (INHERITS), except for the chunks of TimescaleDB.
         _, schema, table = place
         try:
-            rows = connection.texts(
+            rows = connection.text_rows(
                 f"""
                 select
                     a.attname,
@@ -264,7 +266,7 @@ class PostgreSQL(Dialect):
                 """
             )
         except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
-            return super().key(connection, place)
+            return super().read_key(connection, place)
         columns = tuple(name or "" for name, _ in rows)
         if any(has_children == "true" for _, has_children in rows):
             return Key(
@@ -274,7 +276,7 @@ class PostgreSQL(Dialect):
             )
         return Key(columns)
 
-    def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
+    def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
         _, schema, table = place
         answer = connection.rows(
             f"""

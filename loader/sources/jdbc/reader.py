@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.version_order import quote_name
 from loader.sources.jdbc.connections import Connection, spark_options
-from loader.sources.jdbc.dialect import Dialect, Extent
+from loader.sources.jdbc.dialect import Dialect, TableSize
 from loader.spark.spark_version import jdbc_relation
 
 
@@ -142,7 +142,7 @@ def needs_row_width(schema: StructType, rows: int | None) -> bool:
 def choose_fetch_size(
     schema: StructType,
     rows: int | None,
-    extent: Extent | None = None,
+    extent: TableSize | None = None,
     sampled: int = 0,
     *,
     whole: bool = False,

@@ -37,11 +37,11 @@ from loader.sources.jdbc.column_sql import ColumnSql, add_condition, build_where
 from loader.sources.jdbc.connections import Connection, ConnectionPool
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.late_commits_interface import LateCommits
-from loader.sources.jdbc.metadata import Layout, read_layout
+from loader.sources.jdbc.metadata import ColumnLayout, read_layout
 from loader.sources.jdbc.mysql.late_commits_by_time import MysqlLateCommits
 from loader.sources.jdbc.mysql.open_transactions import TransactionWatcher
 from loader.sources.jdbc.mysql_dialect import MySQL
-from loader.sources.jdbc.partitions import PLACE, Division, Ranges
+from loader.sources.jdbc.partitions import ROW_POSITION, Ranges, RangeSplit
 from loader.sources.jdbc.postgresql.exported_snapshot import ExportedSnapshot
 from loader.sources.jdbc.postgresql.late_commits_by_xmin import PostgresLateCommits
 from loader.sources.jdbc.reader import (
@@ -86,7 +86,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
         self._digests = True
-        self._layouts: dict[str, Layout] = {}  # columns of locked tables, which cannot be altered
+        # The columns of locked tables, which cannot be altered.
+        self._layouts: dict[str, ColumnLayout] = {}
         self._idle = ConnectionPool(self._connect)
 
     @cached_property
@@ -376,7 +377,9 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return choose_fetch_size(table.schema, rows)
         native, sampled = table.ref.native, None
         with self.connect(table) as connection:
-            extent = self.dialect.extent(connection, (native.catalog, native.schema, native.table))
+            extent = self.dialect.read_size(
+                connection, (native.catalog, native.schema, native.table)
+            )
             if self.is_steady(table):
                 [(sampled,)] = connection.rows(
                     f"select avg({' + '.join(self._list_sizes(table))})::bigint "
@@ -390,7 +393,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         table: SourceTable,
         where: str,
         fetch_size: int,
-        division: Division = Division(),  # noqa: B008 - it is frozen
+        division: RangeSplit = RangeSplit(),  # noqa: B008 - it is frozen
         cursor: CursorField | None = None,
         key: str = "",
     ) -> DataFrame:
@@ -412,7 +415,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             raise translate_jdbc_error(error, f"table {source.name}.{table.ref.name}") from error
         key_hash = [KEY] if key else []
         if division.column:
-            frame = frame.drop(PLACE)
+            frame = frame.drop(ROW_POSITION)
         fields = frame.schema.fields
         names = [field.name for field in fields]
         if len({name.lower() for name in names}) < len(names):  # Spark cannot address them by name
@@ -461,7 +464,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return ""
         column = self.column(table, window.cursor.name)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
-        if late is not None and table.ref.native.writers:  # earlier transactions are in raw
+        if late is not None and table.ref.native.has_xmin:  # earlier transactions are in raw
             return build_where(self.dialect, column, window, bounds, only=late)
         return build_where(self.dialect, column, window, bounds, late=late)
 

@@ -41,7 +41,12 @@ from loader.sources.jdbc.lossy_values import (
     jdbc_type,
     refuse_in_key,
 )
-from loader.sources.jdbc.metadata import Described, NativeColumns, build_layout, read_native_columns
+from loader.sources.jdbc.metadata import (
+    ColumnDescriptions,
+    NativeColumns,
+    build_layout,
+    read_native_columns,
+)
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql.continuity import XMIN
@@ -67,7 +72,7 @@ class JdbcSource(Database):
         return capture.find_single_reader(name, options)
 
     @cached_property
-    def _schemas(self) -> dict[str, tuple[Described, StructType]]:
+    def _schemas(self) -> dict[str, tuple[ColumnDescriptions, StructType]]:
         return {}
 
     @property
@@ -77,9 +82,9 @@ class JdbcSource(Database):
     def tables(self) -> list[TableRef]:
         dialect = self.dialect
         with self.lend_catalog_connection() as connection:
-            home = connection.home("Catalog") if dialect.uses_catalogs else None
-            default = home if dialect.uses_catalogs else connection.home("Schema")
-            kinds = connection.array(
+            home = connection.default_namespace("Catalog") if dialect.uses_catalogs else None
+            default = home if dialect.uses_catalogs else connection.default_namespace("Schema")
+            kinds = connection.string_array(
                 "TABLE",
                 "BASE TABLE",
                 "PARTITIONED TABLE",
@@ -87,8 +92,8 @@ class JdbcSource(Database):
                 "MATERIALIZED VIEW",
                 "FOREIGN TABLE",
             )
-            hidden = dialect.hidden_tables(connection)
-            elsewhere = dialect.elsewhere(connection)
+            hidden = dialect.list_hidden_tables(connection)
+            remote = dialect.list_remote_tables(connection)
             refs = []
             listed = connection.metadata("getTables", home, None, "%", kinds, labels=_OF_TABLES)
             for row in listed:
@@ -101,7 +106,7 @@ class JdbcSource(Database):
                     shown = f"{dialect.lake_name(schema or '')}.{shown}"
                 is_view = "VIEW" in (row["TABLE_TYPE"] or "")
                 is_foreign = "FOREIGN" in (row["TABLE_TYPE"] or "")
-                stored = not is_view and not is_foreign and (schema or "", name) not in elsewhere
+                stored = not is_view and not is_foreign and (schema or "", name) not in remote
                 # MySQL reports the comment VIEW for a view without a comment.
                 comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
                 native = NativeColumns(
@@ -119,30 +124,30 @@ class JdbcSource(Database):
         native: NativeColumns = ref.native
         with self.lend_catalog_connection(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
-            key = self.dialect.key(connection, place)
+            key = self.dialect.read_key(connection, place)
             labels = ("COLUMN_NAME", "ORDINAL_POSITION")
             indexes = connection.metadata("getIndexInfo", *place, False, True, labels=labels)
             described = self._resolve_domains(
                 connection, native, read_native_columns(connection, native)
             )
-        writers = self._has_writer_cursor(ref, described)
+        has_xmin = self._has_writer_cursor(ref, described)
         cursor = (self.read_options(ref).choose_cursor(described) or "").lower()
-        cursor = XMIN if writers else cursor
+        cursor = XMIN if has_xmin else cursor
         declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
         chosen = self._choose_types(
             ref, described, cursor, {*map(str.lower, key.columns), *declared}
         )
         schema = self._find_schema(ref, described, chosen)
         types = self._choose_read_types(described, chosen)
-        doubtful = find_rounded_decimals(schema, described, ref.name)
+        lossy_values = find_rounded_decimals(schema, described, ref.name)
         shown = []
         binary = self.reads_binary(types)
         for index, column in enumerate(schema.fields):
             row = described.get(column.name, {})
             if column.name in chosen:
-                doubtful += self.dialect.doubt_texts(index, row)
+                lossy_values += self.dialect.find_lossy_texts(index, row)
             else:
-                doubtful += self.dialect.doubts(index, column.dataType, row, binary)
+                lossy_values += self.dialect.find_lossy_values(index, column.dataType, row, binary)
             sql = self._choose_expression(column.name, row, chosen)
             shown += [(index, sql)] if sql else []
         relation = self.relation(native)
@@ -151,16 +156,16 @@ class JdbcSource(Database):
             for index, name in enumerate(schema.names)
             if name in key.columns or self.dialect.lake_name(name).lower() in declared
         }
-        doubtful = [
+        lossy_values = [
             asked
-            for d in doubtful
+            for d in lossy_values
             for asked in (refuse_in_key(d, relation) if d.index in in_key else [d])
         ]
         as_texts = tuple(i for i, name in enumerate(schema.names) if name in chosen)
         schema = StructType(
             [StructField(c.name, chosen.get(c.name, c.dataType)) for c in schema.fields]
         )
-        if writers:
+        if has_xmin:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])
         columns = tuple(schema.names)
         fields = [
@@ -173,8 +178,8 @@ class JdbcSource(Database):
                 native=replace(
                     native,
                     columns=columns,
-                    writers=writers,
-                    doubts=tuple(doubtful),
+                    has_xmin=has_xmin,
+                    lossy_values=tuple(lossy_values),
                     layout=build_layout(described),
                     shown=tuple(shown),
                     types=tuple(types.items()),
@@ -202,7 +207,7 @@ class JdbcSource(Database):
         return described_table
 
     def _choose_types(
-        self, ref: TableRef, described: Described, cursor: str, key: Collection[str]
+        self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
         """Returns the types that the option `column_types` sets, by column name in the database.
 
@@ -266,7 +271,9 @@ class JdbcSource(Database):
         """Returns SQL that converts a column, with ``{}`` for the column; empty if not needed."""
         return self.dialect.as_text(row) if name in chosen else self.dialect.select_expression(row)
 
-    def _refuse_unordered_cursor(self, ref: TableRef, described: Described, cursor: str) -> None:
+    def _refuse_unordered_cursor(
+        self, ref: TableRef, described: ColumnDescriptions, cursor: str
+    ) -> None:
         """Checks that the values of the cursor have a usable order.
 
         Raises:
@@ -308,7 +315,7 @@ class JdbcSource(Database):
                     collated.add(self.dialect.lake_name(column.name))
         return frozenset(collated)
 
-    def _has_writer_cursor(self, ref: TableRef, described: Described) -> bool:
+    def _has_writer_cursor(self, ref: TableRef, described: ColumnDescriptions) -> bool:
         """Returns whether the cursor is the system column xmin: the transaction that wrote a row.
 
         Raises:
@@ -337,7 +344,7 @@ class JdbcSource(Database):
         return True
 
     def _find_schema(
-        self, ref: TableRef, described: Described, chosen: Collection[str]
+        self, ref: TableRef, described: ColumnDescriptions, chosen: Collection[str]
     ) -> StructType:
         """Returns the columns and their types, from a cache while the description is the same.
 
@@ -352,8 +359,8 @@ class JdbcSource(Database):
         return cached[1]
 
     def _resolve_domains(
-        self, connection: Connection, native: NativeColumns, described: Described
-    ) -> Described:
+        self, connection: Connection, native: NativeColumns, described: ColumnDescriptions
+    ) -> ColumnDescriptions:
         """Adds the base types of nested domains to the description of the columns."""
         nested = [name for name, row in described.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
         if not nested:
@@ -366,7 +373,7 @@ class JdbcSource(Database):
         }
 
     def _read_schema(
-        self, ref: TableRef, described: Described, chosen: Collection[str]
+        self, ref: TableRef, described: ColumnDescriptions, chosen: Collection[str]
     ) -> StructType:
         native: NativeColumns = ref.native
         where = f"table {self.name}.{ref.name}"
@@ -414,7 +421,9 @@ class JdbcSource(Database):
         types = {name: kind for name, kind in types.items() if name not in chosen}
         return StructType([StructField(c.name, types.get(c.name, c.dataType)) for c in schema])
 
-    def _choose_read_types(self, described: Described, chosen: Collection[str]) -> dict[str, str]:
+    def _choose_read_types(
+        self, described: ColumnDescriptions, chosen: Collection[str]
+    ) -> dict[str, str]:
         """Returns the Spark types of columns where the loader overrides Spark's choice."""
         types = {
             n: self.dialect.choose_read_type(row) for n, row in described.items() if n not in chosen
@@ -422,7 +431,9 @@ class JdbcSource(Database):
         types |= {n: "string" for n in chosen if not self.dialect.as_text(described.get(n, {}))}
         return {name: type_name for name, type_name in types.items() if type_name}
 
-    def _list_expressions(self, described: Described, chosen: Collection[str]) -> Iterator[str]:
+    def _list_expressions(
+        self, described: ColumnDescriptions, chosen: Collection[str]
+    ) -> Iterator[str]:
         """Yields SQL for each column; nothing if `select *` reads the same values."""
         shown = {
             name: self._choose_expression(name, row, chosen) for name, row in described.items()

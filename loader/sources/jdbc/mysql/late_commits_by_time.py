@@ -17,7 +17,7 @@ from typing import Any
 from loader.rows.cursor import Cursor
 from loader.sources.interface import SourceTable, Window
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.late_commits_interface import WITHIN, Moment
+from loader.sources.jdbc.late_commits_interface import ONLY_WITHIN_LOOKBACK, SnapshotQueries
 from loader.sources.jdbc.mysql.open_transactions import (
     OpenTransactions,
     OpenWork,
@@ -37,7 +37,7 @@ class MysqlLateCommits:
         watcher: reads the open transactions of the server.
     """
 
-    def __init__(self, snapshot: Moment, watcher: TransactionWatcher) -> None:
+    def __init__(self, snapshot: SnapshotQueries, watcher: TransactionWatcher) -> None:
         self.snapshot = snapshot
         self.watcher = watcher
         self.activities: dict[str, OpenTransactions] = {}
@@ -120,9 +120,9 @@ class MysqlLateCommits:
         if window.cursor is None or not window.cursor.type.is_time:
             return notes
         if not table.ref.native.stored:
-            return (*notes, f"in a view, {WITHIN}")
+            return (*notes, f"in a view, {ONLY_WITHIN_LOOKBACK}")
         blind = self.activities[table.ref.name].blind
-        return (*notes, f"{blind}: {WITHIN}") if blind else notes
+        return (*notes, f"{blind}: {ONLY_WITHIN_LOOKBACK}") if blind else notes
 
     def _is_replaced(self, table: SourceTable, window: Window) -> bool:
         before = (window.mark or {}).get(_IDENTITY)

@@ -56,12 +56,12 @@ class Writer:
 
     Attributes:
         started: the start of the transaction, in UTC, in whole seconds.
-        adopted: whether the transaction is prepared, and without a session. Then `started` may be
-            the start of the server.
+        is_prepared: whether the transaction is prepared, and without a session. Then `started`
+            may be the start of the server.
     """
 
     started: dt.datetime
-    adopted: bool = False
+    is_prepared: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class OpenTransactions:
 
 def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> dt.datetime:
     """Returns the earliest possible start of the first statement of a transaction."""
-    if writer.adopted:
+    if writer.is_prepared:
         return before.since if before else _EVER
     earliest = before.open.get(key) if before else None
     if before and earliest:
@@ -129,13 +129,13 @@ class OpenWork:
         return min([self.base, *self.open.values()])
 
     @property
-    def expects(self) -> bool:
+    def expects_late_rows(self) -> bool:
         """Whether the next sync must search for late rows older than a second."""
         return self.since < self.clock - _ROUNDING
 
     def is_settled(self, now: OpenWork) -> bool:
         """Returns whether all transactions of this mark have ended, so that `now` replaces it."""
-        return self.expects and now.since > self.clock
+        return self.expects_late_rows and now.since > self.clock
 
     def reach(self, low: Cursor, wall_offset: int) -> Cursor:
         """Returns a lower bound for the cursors of late rows, in the type of the cursor.

@@ -12,7 +12,7 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import BY_HAND
 from loader.sources.interface import SourceTable, Window, parse_bound
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.late_commits_interface import WITHIN, Moment
+from loader.sources.jdbc.late_commits_interface import ONLY_WITHIN_LOOKBACK, SnapshotQueries
 from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
 from loader.sources.jdbc.postgresql.lineage import Lineage, find_lowest, read_lineage
 from loader.spark.error_translation import DatabaseError
@@ -27,7 +27,9 @@ class PostgresLateCommits:
         blind: why the age of open transactions is unknown; empty if it is known.
     """
 
-    def __init__(self, snapshot: Moment, transactions: TransactionMark | None, blind: str) -> None:
+    def __init__(
+        self, snapshot: SnapshotQueries, transactions: TransactionMark | None, blind: str
+    ) -> None:
         self.snapshot = snapshot
         self.transactions = transactions
         self.blind = blind
@@ -86,7 +88,7 @@ class PostgresLateCommits:
         parts = [self.added[table.ref.name]]
         if reach is not None:
             above = f"{column} >= {literal(reach)}"
-            parts.append(above if table.ref.native.writers else f"{above} and {written}")
+            parts.append(above if table.ref.native.has_xmin else f"{above} and {written}")
         elif not is_same or not (
             is_idle or (window.has_lookback and not before.is_clock_behind(now))
         ):
@@ -102,7 +104,7 @@ class PostgresLateCommits:
         before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
-        if table.ref.native.writers:
+        if table.ref.native.has_xmin:
             ids = [before.xmin]
             if _is_set_by_hand(window) and window.low is not None:
                 ids.append(int(window.low.text))
@@ -130,7 +132,7 @@ class PostgresLateCommits:
             return True
         if before.is_clock_behind(self.transactions):
             return True
-        if table.ref.native.writers:
+        if table.ref.native.has_xmin:
             return before.xmin <= int(window.low.text) < self.transactions.xmin
         return before.open and not self.transactions.open
 
@@ -157,7 +159,7 @@ class PostgresLateCommits:
                 f"{what} been replaced since the last sync: all its rows are read; rows that it "
                 "lacks stay in raw until a full refresh"
             )
-            late = f"in a view or a table of another server, {WITHIN}"
+            late = f"in a view or a table of another server, {ONLY_WITHIN_LOOKBACK}"
             return (moved, late) if self._has_moved(table, window) else (late,)
         notes = []
         before = self._read_comparable_mark(table, window)
@@ -190,9 +192,9 @@ class PostgresLateCommits:
         scans_all = self.transactions is not None and not window.has_lookback
         if self.blind and is_time:
             scans = "each sync scans the table for rows that commit late"
-            notes.append(f"{self.blind}: {scans if scans_all else WITHIN}")
+            notes.append(f"{self.blind}: {scans if scans_all else ONLY_WITHIN_LOOKBACK}")
         elif window.has_lookback and before and is_time and self._is_replicated(table, window):
-            notes.append(f"logical replication writes this table: {WITHIN}")
+            notes.append(f"logical replication writes this table: {ONLY_WITHIN_LOOKBACK}")
         return tuple(notes)
 
     def _read_comparable_mark(self, table: SourceTable, window: Window) -> TransactionMark | None:
@@ -224,7 +226,7 @@ class PostgresLateCommits:
             return False
         continuity = before.compare_database(self.transactions)
         lineage = self.lineages[table.ref.name]
-        is_replaced = lineage.elsewhere(window.mark) or lineage.is_redefined(window.mark)
+        is_replaced = lineage.is_in_other_database(window.mark) or lineage.is_redefined(window.mark)
         return is_replaced or continuity in (
             DatabaseContinuity.RESTORED,
             DatabaseContinuity.FAILED_OVER,
@@ -248,7 +250,7 @@ class PostgresLateCommits:
             return "true"
         condition = f"tableoid in ({', '.join(map(str, sorted(tables)))})"
         type_ = window.cursor.type
-        if table.ref.native.writers or type_ is CursorType.STRING:
+        if table.ref.native.has_xmin or type_ is CursorType.STRING:
             return condition
         lowest_of = self.snapshot.ends(table, window.cursor)[0]
         values = find_lowest(connection, tables, lowest_of)
@@ -268,8 +270,12 @@ class PostgresLateCommits:
         if before is None or self.transactions is None or window.cursor is None:
             return
         continuity = before.compare_database(self.transactions)
-        elsewhere = self.lineages[table.ref.name].elsewhere(window.mark)
-        if elsewhere and self._has_moved(table, window) and continuity is DatabaseContinuity.SAME:
+        is_in_other_database = self.lineages[table.ref.name].is_in_other_database(window.mark)
+        if (
+            is_in_other_database
+            and self._has_moved(table, window)
+            and continuity is DatabaseContinuity.SAME
+        ):
             continuity = DatabaseContinuity.RESTORED  # another database of the same server
         if continuity is DatabaseContinuity.BEHIND and not window.cursor.type.is_time:
             raise DatabaseError(
@@ -278,7 +284,7 @@ class PostgresLateCommits:
                 where=f"table {self.snapshot.source.name}.{table.ref.lake_name}",
                 remedy="Run again once it has caught up",
             )
-        by_writer = table.ref.native.writers
+        by_writer = table.ref.native.has_xmin
         if continuity is DatabaseContinuity.RESTORED and not window.cursor.type.is_time:
             what = "this is not the database of the last sync: it was restored or replaced"
         elif continuity is DatabaseContinuity.FAILED_OVER and by_writer:

@@ -59,7 +59,7 @@ class Lineage:
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
         """Returns the tables added since a mark; all tables if the mark has only a hash of them."""
-        if self.elsewhere(mark) or self.has_renamed_column(mark):
+        if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
         before = str((mark or {}).get("tables") or "")
         if not before or before == self.to_mark()["tables"]:
@@ -70,7 +70,7 @@ class Lineage:
     def is_replaced(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether another table has replaced the table of a mark."""
         before = str((mark or {}).get("tables") or "")
-        if self.elsewhere(mark) or self.has_renamed_column(mark):
+        if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return True
         known = before and not before.startswith("md5:")
         return bool(known) and self.root not in set(map(int, before.split()))
@@ -95,7 +95,7 @@ class Lineage:
         """The columns, by a short hash of each name."""
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
-    def elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
+    def is_in_other_database(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark is from another database; False for marks without a database."""
         before = (mark or {}).get("database")
         return before is not None and before != self.database
@@ -135,7 +135,7 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
     Args:
         relation: the quoted name of the table, as a text literal.
     """
-    [(root, database, columns, tables, views, replicated)] = connection.texts(
+    [(root, database, columns, tables, views, replicated)] = connection.text_rows(
         f"""
         with recursive tree as (
             select {relation}::regclass::oid as id
