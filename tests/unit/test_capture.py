@@ -19,8 +19,9 @@ URL = "jdbc:postgresql://h/shop"
 
 
 def _own(kind: type[Snapshot]) -> set[str]:
-    asked = {name for name, _ in inspect.getmembers(Snapshot, inspect.isfunction)}
-    return {name for name in asked if getattr(kind, name) is not getattr(Snapshot, name)}
+    members = inspect.getmembers(Snapshot, inspect.isfunction)
+    public = {name for name, _ in members if not name.startswith("_")}
+    return {name for name in public if getattr(kind, name) is not getattr(Snapshot, name)}
 
 
 def test_what_either_answers_is_passed_on() -> None:

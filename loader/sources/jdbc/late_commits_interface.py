@@ -68,11 +68,11 @@ class LateCommits(Protocol):
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether to store the mark even if there are no new rows."""
 
-    def rewound(self, table: SourceTable, window: Window) -> bool:
+    def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numbers.
 
         If so, the state stores the highest number in the table, even if it is lower than before.
         """
 
-    def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
+    def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""

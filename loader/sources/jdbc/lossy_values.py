@@ -141,11 +141,11 @@ def move_into_array(check: LossyValue) -> LossyValue:
 
 
 def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
-    """Returns checks for a key column, in which two keys must not be loaded as the same key.
+    """Returns checks for a key column, because different keys must not become equal in the lake.
 
     Args:
-        relation: the table in SQL. The database scans it only if a rare value occurs that is equal
-            to another value once both are loaded.
+        relation: the table in SQL, in which the database searches for a key that would become equal
+            to a value that is not loaded exactly.
     """
     message = check.message.partition(":")[0]
     remedy = check.remedy or "Give the table another key, or exclude these rows with a view"

@@ -174,10 +174,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 reach=reach,
                 mark=self.late.mark(connection, table, window),
                 must_store_mark=self.late.is_settled(table, window),
-                is_rewound=self.late.rewound(table, window),
+                is_rewound=self.late.may_reuse_numbers(table, window),
                 is_finer=Cursor.is_finer(high, type_),
                 notes=(
-                    *self.late.notes(table, window),
+                    *self.late.list_warnings(table, window),
                     *self._warn_of_losses(connection, table, others, where, cursor),
                 ),
             )

@@ -99,12 +99,12 @@ class MysqlLateCommits:
         before, after = self._read_last_mark(table, window), self.open_work.get(table.ref.name)
         return before is not None and after is not None and before.is_settled(after)
 
-    def rewound(self, table: SourceTable, window: Window) -> bool:
+    def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numbers."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         return not is_time and self._is_replaced(table, window)
 
-    def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
+    def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""
         is_replaced = self._is_replaced(table, window)
         what = (

@@ -140,10 +140,10 @@ class OpenWork:
     def reach(self, low: Cursor, wall_offset: int) -> Cursor:
         """Returns a lower bound for the cursors of late rows, in the type of the cursor.
 
-        Times without a zone may be in another zone than the wall clock of the database. So for them
-        the bound is the lower one of two: the newest row of the last sync minus the largest age of
-        a late row, and a bound by the wall clock of the database. The latter is lower if the wall
-        clock was set back by an hour.
+        An application may write times without a zone in another zone than the database's. For such
+        times the bound is the lower one of two: the newest time of the last sync minus the largest
+        delay of a late row, and :attr:`since` on the current wall clock of the database, which is
+        lower if daylight saving time has ended.
 
         Args:
             low: the lower bound of the window.

@@ -136,7 +136,7 @@ class PostgresLateCommits:
             return before.xmin <= int(window.low.text) < self.transactions.xmin
         return before.open and not self.transactions.open
 
-    def rewound(self, table: SourceTable, window: Window) -> bool:
+    def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numbers."""
         before, now = self._read_last_mark(window), self.transactions
         if before is None or now is None or window.cursor is None:
@@ -147,7 +147,7 @@ class PostgresLateCommits:
         )
         return may_reuse and not window.cursor.type.is_time
 
-    def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
+    def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         if not self.snapshot.dialect.shares_snapshots:
