@@ -297,11 +297,11 @@ class JdbcContents(Contents):
         )
 
     def hashes(self, share: KeySelection) -> DataFrame:
-        wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
+        is_wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
         hashed = (
             f"select {self._hash(self.key)} as k, "
             f"{self._sql.number(self._hash(self.parts))} as n, "
-            f"{wanted} as w from {self._relation}{_join_conditions(self._holds(share))}"
+            f"{is_wanted} as w from {self._relation}{_join_conditions(self._holds(share))}"
         )
         return self._query(hashed).select(
             f.col("k").alias(KEY),

@@ -125,8 +125,12 @@ class ColumnSql:
     ) -> list[LossyValue]:
         """Returns the checks for values that the lake cannot store exactly."""
         names = table.schema.names
-        own = names.index(cursor.name) if cursor else None
-        return [d for d in table.ref.native.lossy_values if d.cursors or d.index != own]
+        cursor_index = names.index(cursor.name) if cursor else None
+        return [
+            check
+            for check in table.ref.native.lossy_values
+            if check.cursors or check.index != cursor_index
+        ]
 
     def _list_lossy_counts(
         self, table: SourceTable, cursor: CursorField | None = None

@@ -227,16 +227,16 @@ class Connection:
             columns = range(1, meta.getColumnCount() + 1)
             self._label_positions[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
         positions = self._label_positions[call]
-        found = []
+        records = []
         while result.next():  # each value is a call to the JVM, so only the requested ones are read
-            found.append(
+            records.append(
                 {
                     label: result.getString(positions[label]) if label in positions else None
                     for label in labels
                 }
             )
         result.close()
-        return found
+        return records
 
     def _read_as_csv(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
         """Reads a small result in one call to the JVM, with the CSV writer that Spark includes.

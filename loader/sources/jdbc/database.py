@@ -80,17 +80,17 @@ class Database(Source):
         return self._options(self._server_facts.startup)
 
     def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
-        given = self.options
+        configured = self.options
         options = {
-            "url": self.kind().url(given.url, given.properties),
+            "url": self.kind().url(configured.url, configured.properties),
             **dict(self.kind.network),
             **startup,
-            **given.properties,
+            **configured.properties,
         }
         for key, value in (
-            ("user", given.user),
-            ("password", given.password),
-            ("driver", given.driver or self.kind.driver),
+            ("user", configured.user),
+            ("password", configured.password),
+            ("driver", configured.driver or self.kind.driver),
         ):
             if value is not None:
                 options[key] = value
@@ -286,8 +286,8 @@ class Database(Source):
     @property
     def _user_properties(self) -> dict[str, str]:
         """The driver properties that the spec sets, in the URL or in `properties`."""
-        given = re.findall(r"[?&;](\w+)=([^?&;]*)", self.options.url)
-        return {**dict(given), **self.options.properties}
+        in_url = re.findall(r"[?&;](\w+)=([^?&;]*)", self.options.url)
+        return {**dict(in_url), **self.options.properties}
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
         """Returns the options of a table."""
@@ -296,9 +296,9 @@ class Database(Source):
     def list_cdc_tables(self) -> set[str]:
         """Returns the names of all tables with `sync_mode: cdc`."""
         by_name = self.options.table_options
-        wanted = {name for name, options in by_name.items() if options.sync_mode == "cdc"}
+        patterns = {name for name, options in by_name.items() if options.sync_mode == "cdc"}
         names = [name for name in by_name if not is_wildcard(name)]
-        if any(map(is_wildcard, wanted)):
+        if any(map(is_wildcard, patterns)):
             names += [ref.name for ref in self.tables()]
         default = JdbcTableOptions()
         return {n for n in names if options_for(by_name, n, default).sync_mode == "cdc"}
@@ -309,22 +309,22 @@ class Database(Source):
         Raises:
             TableError: if there is no such column, or its type cannot be split into ranges.
         """
-        wanted = self.read_options(table.ref).partition_column
-        if wanted is None:
+        configured = self.read_options(table.ref).partition_column
+        if configured is None:
             return None
         where = f"table {self.name}.{table.ref.name}, partition_column"
         for index, column in enumerate(table.schema.fields):
-            if column.name.lower() == wanted.lower():
+            if column.name.lower() == configured.lower():
                 if index in table.ref.native.as_texts:
                     raise TableError(
-                        f"the database cannot split the column {wanted!r} into ranges, because "
+                        f"the database cannot split the column {configured!r} into ranges, because "
                         "column_types changes its type",
                         where=where,
                         remedy="Choose another column, or remove it from column_types",
                     )
                 if CursorType.of(column.dataType) in (None, CursorType.STRING):
                     raise TableError(
-                        f"the column {wanted!r} of type {column.dataType.simpleString()} "
+                        f"the column {configured!r} of type {column.dataType.simpleString()} "
                         "cannot be split into ranges",
                         where=where,
                         remedy="Choose a number, date or timestamp column, "
@@ -332,9 +332,9 @@ class Database(Source):
                     )
                 return column.name
         raise TableError(
-            f"there is no column {wanted!r}",
+            f"there is no column {configured!r}",
             where=where,
-            remedy=f"{did_you_mean(wanted, table.schema.names)} Its columns: "
+            remedy=f"{did_you_mean(configured, table.schema.names)} Its columns: "
             f"{', '.join(table.schema.names)}".strip(),
         )
 
@@ -366,8 +366,8 @@ def strip_url(url: str) -> str:
     if "@" not in url:
         return re.sub(r"[?;].*$", "", url, flags=re.DOTALL)
     for credentials in _CREDENTIALS:
-        found = credentials.fullmatch(url)
-        if found is not None:
-            return found[1] + found[2]
+        match = credentials.fullmatch(url)
+        if match is not None:
+            return match[1] + match[2]
     start = re.match(r"(?:[\w+-]+:){1,2}", url)
     return f"{start[0]}…" if start else "…"

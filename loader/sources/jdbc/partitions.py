@@ -210,8 +210,8 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
     total = counts[-1]
     chosen: list[Cursor] = []
     for part in range(1, partitions):
-        wanted = total * part / partitions
-        index = min(range(len(cuts)), key=lambda i: abs(counts[i] - wanted), default=None)
+        target = total * part / partitions
+        index = min(range(len(cuts)), key=lambda i: abs(counts[i] - target), default=None)
         if index is not None and (not chosen or cuts[index].order > chosen[-1].order):
             chosen.append(cuts[index])
     return chosen

@@ -356,7 +356,7 @@ class _Copies:
                     or trx_mysql_thread_id = connection_id()
                 """
             )
-            if self._open == any(own == "1" for *_, own in rows):
+            if self._open == any(is_own == "1" for *_, is_own in rows):
                 return (
                     {session or "" for _, session, _, _, reads, _ in rows if reads == "1"},
                     {

@@ -64,16 +64,16 @@ class Lineage:
         before = str((mark or {}).get("tables") or "")
         if not before or before == self.to_mark()["tables"]:
             return frozenset()
-        known = () if before.startswith("md5:") else before.split()
-        return self.tables - set(map(int, known))
+        stored_ids = () if before.startswith("md5:") else before.split()
+        return self.tables - set(map(int, stored_ids))
 
     def is_replaced(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether another table has replaced the table of a mark."""
         before = str((mark or {}).get("tables") or "")
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return True
-        known = before and not before.startswith("md5:")
-        return bool(known) and self.root not in set(map(int, before.split()))
+        has_ids = before and not before.startswith("md5:")
+        return bool(has_ids) and self.root not in set(map(int, before.split()))
 
     def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a name belongs to another column than in a mark.
@@ -204,8 +204,8 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
     numbers = json.loads(columns or "{}")
     shown = json.loads(views)[:2] if views else ("", "")
     view, in_path = (hash_text(text) if text else "" for text in shown)
-    own = int(database or 0)
-    return Lineage(int(root or 0), ids, replicated == "true", own, numbers, view, in_path)
+    database_id = int(database or 0)
+    return Lineage(int(root or 0), ids, replicated == "true", database_id, numbers, view, in_path)
 
 
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
