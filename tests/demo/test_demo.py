@@ -47,7 +47,7 @@ def test_the_demo_tells_its_story_and_touches_no_tracked_file(tmp_path: Path) ->
     assert ran.stderr == ""
     assert [line for line in STORY if line not in said] == []
     assert "✗" not in said
-    assert said.count("each snapshot holds what its source holds") == 2
+    assert said.count("each snapshot equals its source") == 2
     assert max(map(len, ran.stdout.splitlines())) <= 100
     assert _contents(clone) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a clone"]
