@@ -47,7 +47,7 @@ class AirbyteOptions(ProgramOptions):
     logged_errors: Literal["fail", "warn"] = "fail"
 
     @model_validator(mode="after")
-    def _one_connector(self) -> AirbyteOptions:
+    def _check_connector(self) -> AirbyteOptions:
         if self.command is not None and self.image is not None:
             raise OptionError("`command` and `image` are both set", "Remove one of them")
         if self.command is None and self.image is None and self.manifest is None:

@@ -99,8 +99,9 @@ class AirbyteMessages:
                 reader.note_possible_gap(strip_trace(text))
         elif kind == "CONTROL" and not self._store_update(_get_object(message, "control")):
             reader.log.warn_once(
-                "it has refreshed its configuration (perhaps a token), and needs the new values at "
-                "its next run: set `renewed_config`, a file in which the loader stores them"
+                "the connector has refreshed its configuration (perhaps a token), and needs the "
+                "new values in the next run: set `renewed_config`, a file in which the loader "
+                "stores them"
             )
 
     def _find_stream(self, key: Key, reader: MessageReader) -> Key:
@@ -222,10 +223,10 @@ def _parse(line: bytes) -> tuple[dict[str, Any] | None, bool]:
         is_broken = is_untyped_record(message, line) or (
             kind in _DATA_TYPES and not isinstance(body, dict)
         )
-    return message, is_broken or (kind == "STATE" and not _is_state(message["state"]))
+    return message, is_broken or (kind == "STATE" and not _is_valid_state(message["state"]))
 
 
-def _is_state(state: Mapping[str, Any]) -> bool:
+def _is_valid_state(state: Mapping[str, Any]) -> bool:
     kind = state.get("type")
     if kind == "STREAM":
         stream = _get_object(state, "stream")
@@ -244,5 +245,5 @@ def describe_error(error: Mapping[str, Any]) -> str:
     message = str(error.get("message") or "").strip()
     inner = str(error.get("internal_message") or "").strip()
     if not inner or inner in message:
-        return message or "it gives no reason"
+        return message or "the connector gives no reason"
     return f"{message.rstrip('.')} ({inner})" if message else inner

@@ -83,9 +83,11 @@ class CloudQueryIngest:
                 {
                     "command": ["/bin/sh", "-c", 'cat "$0"', str(messages)],
                     "catalog": str(folder / _CATALOG),
-                    "table_options": {s["name"]: _options(s, session["stale"]) for s in streams},
+                    "table_options": {
+                        s["name"]: _build_options(s, session["stale"]) for s in streams
+                    },
                 },
-                [_pushed_table(stream, session["stale"]) for stream in streams],
+                [_build_pushed_table(stream, session["stale"]) for stream in streams],
                 messages.exists,  # the bridge deletes the file if the sync ends
                 expected=UNREQUESTED,  # every attempt replays the rows of all tables
             )
@@ -95,13 +97,13 @@ class CloudQueryIngest:
             messages.unlink(missing_ok=True)
 
 
-def _pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTable:
+def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTable:
     """Returns a table of a sync; with `write_mode: append`, CloudQuery omits the keys."""
     key = tuple(name for [name] in stream["source_defined_primary_key"])
     return PushedTable(stream["name"], key, stream["name"] in stale)
 
 
-def _options(stream: Mapping[str, Any], stale: Sequence[str]) -> dict[str, Any]:
+def _build_options(stream: Mapping[str, Any], stale: Sequence[str]) -> dict[str, Any]:
     """Returns the options of a table that a sync writes.
 
     If the sync deletes stale rows, its rows are complete, and begin a new generation.

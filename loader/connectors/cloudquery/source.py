@@ -46,7 +46,7 @@ class CloudQueryOptions(ProgramOptions):
     deterministic_cq_id: bool = True
 
     @model_validator(mode="after")
-    def _one_plugin(self) -> CloudQueryOptions:
+    def _check_plugin(self) -> CloudQueryOptions:
         if (self.command is None) == (self.connection is None):
             raise OptionError(
                 "no plugin is set"

@@ -47,7 +47,7 @@ class _Stream(TypedDict, total=False):
 
 def _refuse_nameless(stream: _Stream) -> _Stream:
     if not (stream.get("stream") or stream.get("tap_stream_id")):
-        raise ValueError("it has no name")
+        raise ValueError("the stream has no name")
     return stream
 
 

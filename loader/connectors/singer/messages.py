@@ -108,7 +108,7 @@ class SingerMessages:
         planned = self._keys.get(self._aliases.get(name) if isinstance(name, str) else None)
         if planned is not None and keys and set(keys) != set(planned):
             reader.log.warn_once(
-                f"its records have the key {', '.join(keys)}, and its catalog declares "
+                f"the tap's records have the key {', '.join(keys)}, and its catalog declares "
                 f"{', '.join(planned) or 'none'}: set table_options.{name}.primary_key"
             )
 

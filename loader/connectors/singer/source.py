@@ -52,7 +52,7 @@ class SingerSource(ProgramSource):
     def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
         states = {r.table.ref.native.key: read.states[r.name] for r in read.requests}
         catalog = configure_catalog(self._catalog, read.requests)
-        command = [*self._command(read.folder), "--catalog"]
+        command = [*self._build_command(read.folder), "--catalog"]
         command.append(str(write_json(read.folder, "catalog.json", catalog)))
         aliases = map_aliases(self._catalog)
         state = build_state_input(states, aliases, lambda text: read.context.warn(self.name, text))
@@ -61,7 +61,7 @@ class SingerSource(ProgramSource):
         keys = {request.table.ref.native.key: request.key for request in read.requests}
         return command, SingerMessages(keys, aliases)
 
-    def _command(self, folder: Path) -> list[str]:
+    def _build_command(self, folder: Path) -> list[str]:
         return [
             *self.options.command,
             "--config",
@@ -69,7 +69,7 @@ class SingerSource(ProgramSource):
         ]
 
     def _discover(self, folder: Path) -> Any:
-        command = [*self._command(folder), "--discover"]
+        command = [*self._build_command(folder), "--discover"]
         lines = read_answer(
             lambda on_log_line: self.start_program(command, on_log_line),
             lambda line: line,

@@ -80,7 +80,7 @@ class ConnectorState:
             return None
         try:
             if mark["protocol"] != protocol:
-                raise ValueError(f"it belongs to path: {mark['protocol']}")
+                raise ValueError(f"the state belongs to path: {mark['protocol']}")
             text = mark.get("state")
             if text is None:
                 text = zlib.decompress(base64.b64decode(mark["packed"])).decode()

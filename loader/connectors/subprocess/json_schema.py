@@ -37,7 +37,7 @@ def read_streams(
         TableError: if a part of the catalog has another type.
     """
     streams = catalog.get("streams") if isinstance(catalog, dict) else None
-    problem = None if isinstance(streams, list) else "it has no list of streams"
+    problem = None if isinstance(streams, list) else "there is no list of streams"
     for number, each in enumerate([] if problem else streams or [], 1):
         try:
             stream.validate_python(each)
@@ -105,7 +105,7 @@ def build_columns(
         spark_types[name] = types.get(name) or parse_type(declared[name], schema, budget)
         if budget["parts"] < 0:
             raise TableError(
-                f"its JSON schema's references lead to more than {_MOST_PARTS:,} parts",
+                f"the JSON schema's references lead to more than {_MOST_PARTS:,} parts",
                 where=where,
                 remedy="Exclude fields with skip_columns, or set their types in column_types",
             )

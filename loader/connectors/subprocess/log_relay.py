@@ -74,10 +74,10 @@ class LogRelay:
     def relay(self, level: str, text: str) -> None:
         """Relays one log message of the program, as a warning or to the logger."""
         if level.strip().upper() in ("WARN", "WARNING"):
-            self._pass_on(f"it warns: {strip_trace(text)}")
+            self._relay_warning(f"the connector warns: {strip_trace(text)}")
         elif is_error(level):
             self.log(text)
-            self._pass_on(f"it reports an error: {strip_trace(text)}")
+            self._relay_warning(f"the connector reports an error: {strip_trace(text)}")
         else:
             self.log(text)
 
@@ -94,7 +94,7 @@ class LogRelay:
         self._warned.add(text)
         self._warn(table or self.source, text)
 
-    def _pass_on(self, text: str) -> None:
+    def _relay_warning(self, text: str) -> None:
         """Shows a warning of the program; writes it to the logger once there are too many."""
         if text not in self._shown and len(self._shown) >= _MAX_WARNINGS:
             self.log(text)

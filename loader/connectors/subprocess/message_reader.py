@@ -61,7 +61,7 @@ class Stream:
     is_wanted: bool = True
     received: int = 0
 
-    def accepts_records(self) -> bool:
+    def can_accept_records(self) -> bool:
         """Returns whether the run can still load records of the stream."""
         return self.is_wanted and self.error is None
 
@@ -265,11 +265,11 @@ class MessageReader:
     ) -> None:
         if stream is None:
             self.log.warn_once(f"records of {format_stream(key)}, {UNREQUESTED}")
-        elif stream.has_ended and stream.accepts_records():
+        elif stream.has_ended and stream.can_accept_records():
             self.log.warn_once(
                 "the program sent records after the end of their stream", stream.name
             )
-        elif stream.accepts_records():
+        elif stream.can_accept_records():
             try:
                 into(stream.spool)
             except LoaderError as problem:
@@ -308,7 +308,7 @@ class MessageReader:
                     )
                     self._end_stream(stream, read_error(reason, f"table {stream.name}"))
                 stream.received = 0
-            if stream.has_ended or stream.find_gap_reason() or not stream.accepts_records():
+            if stream.has_ended or stream.find_gap_reason() or not stream.can_accept_records():
                 continue
             batch = stream.spool.add_state(state)
             if batch is not None:
@@ -409,7 +409,7 @@ class MessageReader:
             )
         except Exception as error:
             problem = TableError(
-                f"its messages cannot be processed: {type(error).__name__}: {error}",
+                f"the program's messages cannot be processed: {type(error).__name__}: {error}",
                 where=f"source {self.source}",
                 remedy="This is a bug: run again with --debug, and report the stack trace",
             )
@@ -428,7 +428,7 @@ class MessageReader:
             ended = f"the program failed ({how})" if code else "the program failed"
             problem = read_error(f"{ended}: {text}" if text else ended, f"source {self.source}")
         if problem is not None and all(s.has_ended_well() for s in self.streams.values()):
-            self.log.warn_once(f"all its streams are complete, but {problem.what}")
+            self.log.warn_once(f"all streams are complete, but {problem.what}")
         reports_status = problem is None and any(
             stream.is_complete for stream in self.streams.values()
         )

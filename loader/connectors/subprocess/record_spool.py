@@ -198,19 +198,19 @@ class RecordSpool:
         waited = time.monotonic() - self._started_at
         enough = rows >= limits.rows or self._covered.size >= limits.size
         if enough or (rows and waited >= limits.seconds):
-            return self._seal(self._covered, is_last=False)
+            return self._close_batch(self._covered, is_last=False)
         return None
 
     def finish(self) -> SpooledBatch:
         """Returns the last batch, with all records: the program has succeeded."""
-        return self._seal(self._tally.to_counts(), is_last=True)
+        return self._close_batch(self._tally.to_counts(), is_last=True)
 
     def finish_at_state(self) -> SpooledBatch | None:
         """Returns the last batch up to its last state; None if no state covers any records."""
         if self.limits is None or self.state is None:
             self.discard()
             return None
-        return self._seal(self._covered, is_last=False)
+        return self._close_batch(self._covered, is_last=False)
 
     def discard(self) -> None:
         """Deletes the file of the current batch."""
@@ -219,7 +219,7 @@ class RecordSpool:
             self._file = None
             self._path.unlink(missing_ok=True)
 
-    def _seal(self, counts: Counts, is_last: bool) -> SpooledBatch:
+    def _close_batch(self, counts: Counts, is_last: bool) -> SpooledBatch:
         path = None
         if self._file is not None:
             self._file.flush()
@@ -231,7 +231,7 @@ class RecordSpool:
             if not counts.rows:
                 path.unlink(missing_ok=True)
                 path = None
-        deletions_path, deletion_columns = self._seal_deletions(counts.deletions)
+        deletions_path, deletion_columns = self._write_deletions(counts.deletions)
         batch = SpooledBatch(
             path,
             counts,
@@ -245,7 +245,7 @@ class RecordSpool:
         self._reset()
         return batch
 
-    def _seal_deletions(self, count: int) -> tuple[Path | None, tuple[tuple[str, ...], ...]]:
+    def _write_deletions(self, count: int) -> tuple[Path | None, tuple[tuple[str, ...], ...]]:
         covered = [deletion for deletion in self._deleted if deletion.number <= count]
         if not covered:
             return None, ()

@@ -119,7 +119,7 @@ class ProgramSnapshot(Snapshot):
         for number, request in enumerate(requests):
             key = _key_of(request.table)
             self._names[key] = request.name
-            self._layouts[key] = layout = self._layout(request)
+            self._layouts[key] = layout = self._build_layout(request)
             is_incremental = request.table.progress is Progress.MARK
             if (
                 is_incremental
@@ -183,9 +183,9 @@ class ProgramSnapshot(Snapshot):
         self._delete_batch(key)
         batch = self._reader.next_batch(key, lambda: context.check_interruption(name))
         self._batches[key] = batch
-        return self._bounds(table, window, batch)
+        return self._build_bounds(table, window, batch)
 
-    def _bounds(self, table: SourceTable, window: Window, batch: SpooledBatch) -> Bounds:
+    def _build_bounds(self, table: SourceTable, window: Window, batch: SpooledBatch) -> Bounds:
         counts, cursor = batch.counts, window.cursor
         mark = window.mark
         if batch.state is not None and table.progress is Progress.MARK:
@@ -193,7 +193,9 @@ class ProgramSnapshot(Snapshot):
         low = high = clock = None
         nulls = 0
         if cursor is not None:
-            low, high = (self._edge(value, table, window) for value in (counts.low, counts.high))
+            low, high = (
+                self._parse_edge(value, table, window) for value in (counts.low, counts.high)
+            )
             nulls = counts.nulls
             clock = read_clock(cursor.type)
         return Bounds(
@@ -226,14 +228,14 @@ class ProgramSnapshot(Snapshot):
         if batch.deletions_path is None:
             return layout.read_rows(spark, batch.path)
         rows = layout.read_rows(spark, batch.path, numbered=True)
-        return flag_deleted(rows, self._deletions(spark, table, batch))
+        return flag_deleted(rows, self._read_deletions(spark, table, batch))
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> list[DataFrame]:
         batch = self._batches.get(_key_of(table))
-        result = [] if batch is None else self._deletions(spark, table, batch)
+        result = [] if batch is None else self._read_deletions(spark, table, batch)
         return [rows.drop(DELETIONS_BEFORE) for rows in result]
 
-    def _deletions(
+    def _read_deletions(
         self, spark: SparkSession, table: SourceTable, batch: SpooledBatch
     ) -> list[DataFrame]:
         layout, path = self._layouts[_key_of(table)], batch.deletions_path
@@ -264,11 +266,11 @@ class ProgramSnapshot(Snapshot):
         if batch is not None:
             batch.delete_files()
 
-    def _layout(self, request: Request) -> RecordLayout:
+    def _build_layout(self, request: Request) -> RecordLayout:
         native = request.table.ref.native
         return RecordLayout(request.name, native.columns, request.key, native.skipped)
 
-    def _edge(self, value: object, table: SourceTable, window: Window) -> Cursor | None:
+    def _parse_edge(self, value: object, table: SourceTable, window: Window) -> Cursor | None:
         if value is None or window.cursor is None:
             return None
         text = format_value(value, table.schema[window.cursor.name].dataType)

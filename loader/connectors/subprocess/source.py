@@ -38,7 +38,7 @@ def _parse_command(value: Any) -> Any:
         try:
             return tuple(shlex.split(value))
         except ValueError as error:
-            raise OptionError(f"it is not a command: {error}", "Write it as a list") from None
+            raise OptionError(f"the text is not a command: {error}", "Write a list") from None
     return value
 
 
@@ -187,12 +187,12 @@ class ProgramSource(Source):
 
     def find_cursor(self, name: str, fields: Collection[str]) -> str | None:
         """Returns the cursor field that the spec sets for a table with these fields."""
-        return self._options_of(name).choose_cursor(fields)
+        return self._find_options(name).choose_cursor(fields)
 
     def describe(self, ref: TableRef) -> SourceTable:
         entry: CatalogEntry = ref.native
         where = f"table {self.name}.{ref.name}"
-        options = self._options_of(ref.name)
+        options = self._find_options(ref.name)
         self._refuse_window_options(options, where)
         types = {n: _parse_type(text, n, where) for n, text in options.column_types.items()}
         columns = build_columns(entry.schema, types, options.skip_columns, where)
@@ -203,7 +203,7 @@ class ProgramSource(Source):
             and REST_COLUMN not in options.skip_columns
         ):
             raise TableError(
-                f"its records have a field {REST_COLUMN!r}, a column name of the loader",
+                f"the records have a field {REST_COLUMN!r}, a column name of the loader",
                 where=where,
                 remedy=f"Exclude the field: skip_columns: [{REST_COLUMN}]",
             )
@@ -272,7 +272,7 @@ class ProgramSource(Source):
             command, self.folder, options.environment, options.message_limit, on_log_line
         )
 
-    def _options_of(self, name: str) -> ProgramTableOptions:
+    def _find_options(self, name: str) -> ProgramTableOptions:
         exact, wildcards = self._options_by_name
         return options_for(
             {**wildcards, **exact.get(name.lower(), {})}, name, ProgramTableOptions()

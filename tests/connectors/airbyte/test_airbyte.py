@@ -282,7 +282,7 @@ def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
     assert program.raw("items") == [(1, 1), (2, 1), (3, 1)]
     assert program.raw("eu_items2") == [(1, 1), (2, 1)]
     said = " ".join(ran.warnings)
-    assert "it warns: token=*** is old" in said
+    assert "the connector warns: token=*** is old" in said
     assert "records of other, which this run did not request, are ignored" in said
     assert "a file in which the loader stores them" in said
     assert "quiet" not in said
@@ -312,7 +312,7 @@ def test_a_stream_lacks_what_its_connector_logs_an_error_about(program: Program)
     assert program.raw("items") == five[:3]
     program.configure(config={"acts": acts}, logged_errors="warn")
     warned = program.run()
-    assert any("it reports an error: Failed to parse it" in w for w in warned.warnings)
+    assert any("the connector reports an error: Failed to parse it" in w for w in warned.warnings)
     assert [row[0] for row in program.raw("items")] == [1, 2, 3, 4, 5]
 
 

@@ -69,7 +69,7 @@ def test_a_schema_that_leads_on_for_ever_is_one_error() -> None:
         "properties": {f"c{n}": {"$ref": "#/definitions/many"} for n in range(2000)},
     }
     started = time.monotonic()
-    with pytest.raises(TableError, match=r"api\.items: its JSON schema.*100,000") as refused:
+    with pytest.raises(TableError, match=r"api\.items: the JSON schema.*100,000") as refused:
         build_columns(schema, {}, where="table api.items")
     assert "skip_columns" in refused.value.remedy
     assert time.monotonic() - started < 5

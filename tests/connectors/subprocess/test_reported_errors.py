@@ -71,7 +71,7 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
     delivery, following = opened(tmp_path, script, Limits(9), warned)
     assert following().is_last
     delivery.close()
-    assert warned == ["all its streams are complete, but the program failed (exit code 3)"]
+    assert warned == ["all streams are complete, but the program failed (exit code 3)"]
 
 
 @pytest.mark.parametrize(

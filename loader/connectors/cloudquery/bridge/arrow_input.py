@@ -189,7 +189,7 @@ def read_schema(data: bytes) -> pa.Schema:
     Raises:
         MalformedError: if it is damaged, or has a type that CloudQuery does not use.
     """
-    return _read(data, _schema)
+    return _read(data, _parse_schema)
 
 
 def read_record(data: bytes) -> pa.RecordBatch:
@@ -198,7 +198,7 @@ def read_record(data: bytes) -> pa.RecordBatch:
     Raises:
         MalformedError: if it is damaged, too large, or not exactly one record batch.
     """
-    return _read(data, _record)
+    return _read(data, _parse_record)
 
 
 def _read(data: bytes, parse: Any) -> Any:
@@ -215,7 +215,7 @@ def _read(data: bytes, parse: Any) -> Any:
         raise build_malformed_error(error, table) from None
 
 
-def _schema(_data: bytes, reader: Any) -> pa.Schema:
+def _parse_schema(_data: bytes, reader: Any) -> pa.Schema:
     names = reader.schema.names
     if len(set(names)) < len(names):
         raise MalformedError("two of its columns have the same name")
@@ -224,10 +224,10 @@ def _schema(_data: bytes, reader: Any) -> pa.Schema:
     return reader.schema
 
 
-def _record(data: bytes, reader: Any) -> pa.RecordBatch:
-    _schema(data, reader)
+def _parse_record(data: bytes, reader: Any) -> pa.RecordBatch:
+    _parse_schema(data, reader)
     kinds = []
-    for message in _messages(data):
+    for message in _read_ipc_messages(data):
         kinds.append(message.type)
         if message.type == "record batch":
             _check_size(message)
@@ -238,7 +238,7 @@ def _record(data: bytes, reader: Any) -> pa.RecordBatch:
     return batch
 
 
-def _messages(data: bytes) -> Iterator[Any]:
+def _read_ipc_messages(data: bytes) -> Iterator[Any]:
     reader = pa.ipc.MessageReader.open_stream(data)
     while True:
         try:
@@ -270,12 +270,12 @@ def _check_size(message: Any) -> None:
         raise MalformedError(f"it has {sum(values):,} values; the most is {MAX_VALUES:,}")
     if root.number("<h", 0) != _VERSION_5:
         raise MalformedError("it is in a format older than Arrow 1.0")
-    size = sum(_sizes(batch, memoryview(message.body)))
+    size = sum(_list_sizes(batch, memoryview(message.body)))
     if size > MAX_BYTES:
         raise MalformedError(f"it has {size:,} bytes decompressed; the most is {MAX_BYTES:,}")
 
 
-def _sizes(batch: _Table, body: memoryview) -> Iterator[int]:
+def _list_sizes(batch: _Table, body: memoryview) -> Iterator[int]:
     """Yields the decompressed size of each buffer; a compressed buffer begins with it."""
     for offset, length in batch.pairs(2):
         if offset < 0 or length < 0 or offset + length > len(body):
@@ -317,17 +317,17 @@ class _Table:
         )
 
     def table(self, field: int) -> _Table:
-        return _Table(self._data, self._follow(field))
+        return _Table(self._data, self._resolve_offset(field))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
         """Returns the value of a field that is a list of structs with two long integers."""
         if self.field_offset(field) is None:
             return []
-        at = self._follow(field)
+        at = self._resolve_offset(field)
         (count,) = struct.unpack_from("<I", self._data, at)
         return list(struct.iter_unpack("<qq", self._data[at + 4 : at + 4 + 16 * count]))
 
-    def _follow(self, field: int) -> int:
+    def _resolve_offset(self, field: int) -> int:
         field_offset = self.field_offset(field)
         if field_offset is None:
             raise MalformedError("its metadata are incomplete")

@@ -47,7 +47,7 @@ from .state_barrier import StateBarrier
 
 _LOADER_ENDED = "the loader has ended, and has reported the reason; run the sync again"
 _BROKEN_OFF = "the sync was interrupted"
-_TIMED_OUT = "it sent nothing for too long (`--idle-timeout`), so it was cancelled"
+_TIMED_OUT = "the sync sent nothing for too long (`--idle-timeout`), so it was cancelled"
 _STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
 
 _output_lock = threading.Lock()
@@ -235,7 +235,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     session.has_rows = True
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     message = {"type": "DELETE", "delete": build_deletion(request.delete_record)}
-                    _append(session, rows, message)
+                    _write_message(session, rows, message)
             if not context.is_active():  # the stream may also end because the client was killed
                 raise ConnectionAbortedError(_BROKEN_OFF)
             if rows is not None:
@@ -253,7 +253,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         if session is None:
             self._end_stream(number, None)
         else:
-            self._hand_over(session, catalog, context)
+            self._send_session(session, catalog, context)
 
     def end_session(self, number: int, error: str | None) -> None:
         """Ends a session that the loader has appended: its state is sent to the loader."""
@@ -297,7 +297,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             session.has_rows = True
             session.set_source(str(data.get("_cq_source_name") or ""), name)
             record = {"stream": name, "data": data, "emitted_at": 0}
-            _append(session, rows, {"type": "RECORD", "record": record})
+            _write_message(session, rows, {"type": "RECORD", "record": record})
 
     def _add_stale(self, session: Session, delete: Any) -> None:
         session.set_source(delete.source_name, delete.table_name)
@@ -305,7 +305,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         if len(session.stale) > MAX_TABLES or len(delete.table_name) > MAX_NAME:
             raise OverBudgetError(f"a sync may delete stale rows of at most {MAX_TABLES:,} tables")
 
-    def _hand_over(self, session: Session, catalog: Mapping[str, Any], context: Any) -> None:
+    def _send_session(self, session: Session, catalog: Mapping[str, Any], context: Any) -> None:
         """Sends a session to the loader, and waits until the loader has appended it.
 
         If the client disconnects meanwhile, deletes the rows, so that the loader does not append
@@ -357,7 +357,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     send_to_loader({"state": pending.table, "rows": rows})
 
 
-def _append(session: Session, rows: Any, message: Mapping[str, Any]) -> None:
+def _write_message(session: Session, rows: Any, message: Mapping[str, Any]) -> None:
     """Writes a message to the file of a session's rows."""
     line = json.dumps(message) + "\n"
     session.disk.take(len(line))  # the line is ASCII
