@@ -1,7 +1,7 @@
-"""Reads the commits of a raw table: the source of truth, which state and ledger only index.
+"""Reads batches from the commits of a raw table, the source of truth for state and ledger.
 
-Each batch is one commit. Its Iceberg snapshot's summary carries the batch number
-(`strandline.batch`), the state as of that batch (`strandline.state`) and its ledger row
+Each batch is one commit. The summary of its Iceberg snapshot contains the batch number
+(`strandline.batch`), the state as of that batch (`strandline.state`) and the ledger row
 (`strandline.sync`).
 """
 
@@ -27,22 +27,22 @@ SYNC = "strandline.sync"
 NEWEST = "strandline.newest"
 COMPACTED_TO = "strandline.compacted_to"
 SOURCES = "strandline.sources"
-"""Property of a shared raw table: its sources (JSON), see :mod:`loader.sync.ownership`."""
+"""Property of a shared raw table: its sources (JSON); see :mod:`loader.sync.ownership`."""
 ORIGINS = "strandline.origins"
-"""Property of a raw table: the table that each of its sources loads into it (JSON)."""
+"""Property of a raw table: which table of each source is loaded into it (JSON)."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A published batch, as its own commit describes it.
+    """A published batch, as its commit describes it.
 
     Attributes:
-        batch: the batch number; 0 if nothing was published yet.
-        snapshot_id: the id of the Iceberg snapshot that made it visible.
+        batch: the batch number; 0 if no batch was published yet.
+        snapshot_id: the id of the published Iceberg snapshot.
         state: the state (JSON text) as of this batch; None if the commit has expired.
-        sync: its ledger row, as far as it was known before the commit.
-        rows: rows appended.
-        at: when it was committed.
+        sync: the values of the ledger row that were known before the commit.
+        rows: the number of appended rows.
+        at: the commit time.
     """
 
     batch: int = 0
@@ -54,9 +54,9 @@ class Commit:
 
     @property
     def source(self) -> str | None:
-        """The source whose rows these are; None if the commit has expired."""
-        named = (self.sync or {}).get("source_name")
-        return str(named) if named else None
+        """The source of the rows; None if the commit has expired."""
+        name = (self.sync or {}).get("source_name")
+        return str(name) if name else None
 
 
 def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
@@ -72,8 +72,8 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
     for found in _list_published(handle):
         if of and (found.source or source_of(lake, table, found.batch)) not in of:
             continue
-        forgot = found.state is None and kept is not None and kept.batch == found.batch
-        return kept if kept and forgot else found
+        has_expired = found.state is None and kept is not None and kept.batch == found.batch
+        return kept if kept and has_expired else found
     rows = lake.frame(table)
     rows = rows.where(f.col(SOURCE_NAME).isin(*of)) if of else rows
     [row] = rows.agg(f.max("_cq_batch").alias("batch")).collect()
@@ -81,13 +81,13 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
 
 
 def source_of(lake: Lake, table: str, batch: int) -> str | None:
-    """Returns a batch's source, read from its rows; None if it has no rows any more."""
+    """Returns the source of a batch from its rows; None if all its rows were removed."""
     rows = lake.frame(table).where(f.col("_cq_batch") == batch).select(SOURCE_NAME).take(1)
     return str(rows[0][0]) if rows else None
 
 
 def sharers(handle: Any) -> dict[str, Any]:
-    """Returns the sources that share a raw table, each with its shape; empty if it is not shared.
+    """Returns the sources of a shared raw table, each with its shape; empty if it is not shared.
 
     Args:
         handle: Iceberg's own object for the table.
@@ -97,7 +97,7 @@ def sharers(handle: Any) -> dict[str, Any]:
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Returns the table that each source loads into a raw table, as far as it is recorded.
+    """Returns which table of each source is loaded into a raw table, as far as it was recorded.
 
     Args:
         handle: Iceberg's own object for the table.
@@ -107,29 +107,30 @@ def origins(handle: Any) -> dict[str, str]:
 
 
 def newest_of(source: str) -> str:
-    """Returns the property that keeps a source's newest commit in a shared table."""
+    """Returns the name of the property with a source's newest commit in a shared table."""
     return f"{NEWEST}.{source.encode().hex()}"
 
 
 def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Commit]:
-    """Returns every published batch, oldest first; if its commit has expired, from its rows.
+    """Returns all published batches, oldest first.
 
-    Such a batch has no state, and its `sync` holds only what each row says. If compaction has
-    removed rows, their number is unknown.
+    A batch whose commit has expired is derived from its rows: it has no state, and `sync` has only
+    the values that are in each row. If compaction has removed rows of the batch, `rows` is None.
 
     Args:
-        known: batches that the caller has: if only these have expired, no rows are read.
+        known: batches that the caller does not need: if only these have expired, no row is read.
     """
     handle = lake.handle(table)
     current = handle.currentSnapshot()
     found: dict[int, Commit] = {}
     for commit in _list_published(handle):
         found.setdefault(commit.batch, commit)
-    headed = bool(found)  # no later batch can have expired: snapshots lead back from the newest
+    # Snapshots expire from the oldest on, so no batch after these can have expired.
+    has_commits = bool(found)
     for kept in _all_kept(handle) if current is not None else ():
         found.setdefault(kept.batch, kept)
     missing = set(range(1, max(found, default=1) + 1)) - set(found)
-    if headed:
+    if has_commits:
         missing -= set(known)
     if current is not None and missing:
         found = {commit.batch: commit for commit in _read_from_rows(lake, table)} | found
@@ -137,9 +138,9 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
 
 
 def keep_newest(lake: Lake, table: str) -> None:
-    """Keeps the newest batch's commit in a property, as the commit itself is about to expire.
+    """Copies the newest commit to a table property, before the commit expires.
 
-    In a shared table, it keeps the newest commit of each source.
+    In a shared table, copies the newest commit of each source too.
     """
     properties = lake.handle(table).properties()
     wanted: dict[str, Collection[str]] = {NEWEST: ()}
@@ -176,12 +177,12 @@ def _read_from_rows(lake: Lake, table: str) -> Iterator[Commit]:
         at = dt.datetime.fromtimestamp(row["started"], dt.timezone.utc)
         facts = {"source_name": row["source_name"], "generation": row["generation"]}
         sync = {**facts, "batch": row["batch"], "started_at": at.isoformat()}
-        whole = row["batch"] > compacted_to
-        yield Commit(row["batch"], sync=sync, rows=row["rows"] if whole else None, at=at)
+        is_complete = row["batch"] > compacted_to
+        yield Commit(row["batch"], sync=sync, rows=row["rows"] if is_complete else None, at=at)
 
 
 def batch_of(snapshot: Any) -> int | None:
-    """Returns the number of the batch that an Iceberg snapshot holds; None if it holds none."""
+    """Returns the batch number of an Iceberg snapshot; None if it is not a batch."""
     summary = snapshot.summary()
     batch = summary.get(BATCH) or summary.get("published-wap-id")
     return None if batch is None else int(batch)
@@ -194,7 +195,7 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
         return None
     facts = summary
     if summary.get(BATCH) is None:
-        # Published on top of another process's commit: the properties stayed with the original.
+        # Published on top of a commit of another process: only the staged snapshot has the facts.
         original = handle.snapshot(int(summary.get("source-snapshot-id")))
         facts = original.summary() if original is not None else summary
     sync = facts.get(SYNC)
@@ -220,9 +221,9 @@ def _list_published(handle: Any) -> Iterator[Commit]:
 
 
 def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:
-    """Returns the newest batch that compaction kept; batches published since may be newer."""
-    kept = [one for one in _all_kept(handle) if not of or one.source in of]
-    return max(kept, key=lambda one: one.batch, default=None)
+    """Returns the newest commit in a table property; later commits may exist."""
+    kept = [commit for commit in _all_kept(handle) if not of or commit.source in of]
+    return max(kept, key=lambda commit: commit.batch, default=None)
 
 
 def _all_kept(handle: Any) -> Iterator[Commit]:
@@ -230,6 +231,6 @@ def _all_kept(handle: Any) -> Iterator[Commit]:
     for key in (NEWEST, *map(newest_of, sharers(handle))):
         text = properties.get(key)
         if text:
-            said = json.loads(decode_property(text))
-            at = dt.datetime.fromisoformat(said["at"]) if said["at"] else None
-            yield Commit(**{**said, "at": at})
+            facts = json.loads(decode_property(text))
+            at = dt.datetime.fromisoformat(facts["at"]) if facts["at"] else None
+            yield Commit(**{**facts, "at": at})

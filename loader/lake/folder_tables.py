@@ -1,7 +1,7 @@
-"""Reads the loader's own tables in a local folder by pyiceberg, as starting Spark takes longer.
+"""Reads system tables in a local folder with pyiceberg, which is faster than starting Spark.
 
-Only what Iceberg's Hadoop catalog keeps in such a folder is read here, and only if nothing is odd
-about it. All else is left to Spark, which also reports the errors of a damaged table.
+Reads only intact tables of a Hadoop catalog. For all other tables, it raises
+:class:`SparkNeededError`: Spark reads them, or reports the damage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 MOST_ROWS = 2_000_000
-"""Of more rows, Spark reads a column faster, and in less memory."""
+"""Spark reads larger tables faster, and in less memory."""
 
 _LONGEST_HINT = 20  # a version's digits
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
@@ -29,14 +29,14 @@ _KNOWN = re.compile(r"type|warehouse|cache-enabled|cache\..*")
 
 
 class SparkNeededError(Exception):
-    """Reports that a table can only be read, or judged, by Spark."""
+    """A table can only be read with Spark."""
 
 
 def find_warehouse(conf: Mapping[str, str]) -> Path | None:
-    """Returns the folder of a profile's default catalog; None if that is not a local folder.
+    """Returns the folder of a profile's default catalog; None if it is not a local folder.
 
     Args:
-        conf: Spark's settings, from the profile.
+        conf: Spark settings from the profile.
     """
     prefix = f"spark.sql.catalog.{conf.get('spark.sql.defaultCatalog')}"
     own = {key[len(prefix) + 1 :]: v for key, v in conf.items() if key.startswith(f"{prefix}.")}
@@ -59,7 +59,7 @@ class FolderTables:
     >>> FolderTables(Path("/srv/lake/warehouse"), "raw").read("_cq_state", {"key": "string"})
 
     Args:
-        warehouse: the catalog's folder; without one, all tables need Spark.
+        warehouse: the catalog's folder; if None, all tables need Spark.
     """
 
     def __init__(self, warehouse: Path | None, schema: str) -> None:
@@ -67,10 +67,10 @@ class FolderTables:
         self.schema = schema
 
     def exists(self, table: str) -> bool:
-        """Returns whether there may be such a table.
+        """Whether the table may exist: its folder has metadata.
 
         Raises:
-            SparkNeededError: if there is no folder to look in.
+            SparkNeededError: if there is no local folder.
         """
         return (self._folder(table) / "metadata").is_dir()
 
@@ -78,8 +78,8 @@ class FolderTables:
         """Returns the rows of a table's newest snapshot; None if there is no such table.
 
         Args:
-            columns: `long`, `string` or `timestamptz`, by names in lower case; a column that the
-                table lacks is null.
+            columns: the type of each column (`long`, `string` or `timestamptz`), by name in lower
+                case. A column that the table lacks is null.
 
         Raises:
             SparkNeededError: if pyiceberg is missing, or cannot read the table.
@@ -106,12 +106,12 @@ class FolderTables:
         newest = self._newest_metadata(table)
         if newest is None:
             return None
-        # not `from_metadata`: a property of the table would choose Python code to import
+        # Not `from_metadata`: with it, a table property could name a Python class to import.
         files = PyArrowFileIO({})
         local = files.fs_by_scheme("file", None)
 
         def open_files(scheme: str, _: str | None) -> FileSystem:
-            if scheme != "file":  # metadata names each file in full
+            if scheme != "file":  # the metadata has the full URL of each file
                 raise SparkNeededError("its files are not in a local folder")
             return local
 
@@ -119,35 +119,35 @@ class FolderTables:
         metadata = FromInputFile.table_metadata(files.new_input(str(newest)))
         name = f"{self.schema}.{table}"
         refuse_moved(str(self._folder(table)), metadata.location.rstrip("/"), name)
-        found = StaticTable((name,), metadata, str(newest), files, NoopCatalog("folder"))
+        static = StaticTable((name,), metadata, str(newest), files, NoopCatalog("folder"))
         snapshot = metadata.current_snapshot()
         summary = snapshot.summary if snapshot is not None else None
         if summary is not None and int(summary.get("total-records") or 0) > MOST_ROWS:
             raise SparkNeededError("it has many rows")
-        actual = {one.name.lower(): one for one in metadata.schema().fields}
+        actual = {field.name.lower(): field for field in metadata.schema().fields}
         for name, kind in columns.items():
             if name in actual and str(actual[name].field_type) != kind:
-                raise SparkNeededError(f"its column {name} is of another type than {kind}")
-        there = {name: actual[name].name for name in columns if name in actual}
-        rows = found.scan(selected_fields=tuple(there.values())).to_arrow()
+                raise SparkNeededError(f"its column {name} does not have the type {kind}")
+        existing = {name: actual[name].name for name in columns if name in actual}
+        rows = static.scan(selected_fields=tuple(existing.values())).to_arrow()
         types = {
             "long": pa.int64(),
             "string": pa.string(),
             "timestamptz": pa.timestamp("us", "UTC"),
         }
-        # cast, as older versions of pyiceberg read texts as `large_string`
-        read = [
-            rows[there[name]].cast(types[kind])
-            if name in there
+        # Cast, because older versions of pyiceberg read texts as `large_string`.
+        arrays = [
+            rows[existing[name]].cast(types[kind])
+            if name in existing
             else pa.nulls(rows.num_rows, types[kind])
             for name, kind in columns.items()
         ]
-        return pa.table(read, names=list(columns))
+        return pa.table(arrays, names=list(columns))
 
     def _newest_metadata(self, table: str) -> Path | None:
-        """Finds a table's newest metadata as Iceberg's HadoopTableOperations does.
+        """Returns a table's newest metadata file, as Iceberg's HadoopTableOperations finds it.
 
-        Its hint may be older than the newest version: it is written after each commit.
+        The version hint is written after each commit, so it may be older than the newest version.
         """
         folder = self._folder(table) / "metadata"
         try:

@@ -1,7 +1,7 @@
-"""Reads and appends a few rows of an Iceberg table without Spark, by Iceberg itself.
+"""Reads and appends a few rows of an Iceberg table with Iceberg's API, without a Spark job.
 
-Every sync reads and writes a row or two of the state and the ledger. A Spark job for that takes
-seconds in a JVM that has run none yet; Iceberg's own readers and writers need no job.
+Each sync reads and writes one or two rows of the state and the ledger. The first Spark job in a JVM
+takes seconds; Iceberg's generic readers and writers need no job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN = frozenset({"string", "long", "int", "boolean"})
 
 
 class Records:
-    """The rows of one table, as of when it was loaded.
+    """The rows of one table, as of the time when its handle was loaded.
 
     Args:
         handle: Iceberg's object for the table, freshly loaded.
@@ -48,13 +48,13 @@ class Records:
     def select(
         self, columns: Sequence[str], equal: Mapping[str, Any], at_least: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """Returns the rows that match, in no order; statistics skip the files of all others.
+        """Returns the matching rows, in any order; skips files by their statistics.
 
         Timestamps are in UTC.
 
         Args:
-            equal: the values that columns must have; None for a null.
-            at_least: the lowest values that columns may have.
+            equal: the required values by column; None means null.
+            at_least: the lowest accepted values by column.
         """
         expressions = self._iceberg.expressions.Expressions
         scan = self._iceberg.data.IcebergGenerics.read(self.handle)
@@ -74,11 +74,14 @@ class Records:
         return self._values(records, columns)
 
     def _values(self, records: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns the records' values; if all are texts or numbers, in one call to the JVM."""
+        """Returns the records as Python values.
+
+        If all columns are texts or numbers, one call to the JVM converts all records.
+        """
         if not records.size():
             return []
         types = [self._columns.get(name.lower(), ("", ""))[1] for name in columns]
-        # Records of files with rows that were deleted since have one value more.
+        # In files with deleted rows, each record has an additional value.
         deletes = self.handle.currentSnapshot().summary().get("total-delete-files")
         if not _PLAIN.issuperset(types) or deletes not in (None, "0"):
             return [{name: self._value(record, name) for name in columns} for record in records]
@@ -89,34 +92,37 @@ class Records:
         return [{name: row.get(ids[name]) for name in columns} for row in values]
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rows in one commit, durably, by the table's write properties.
+        """Appends rows in one durable commit, with the table's write properties.
 
         Args:
-            rows: values by column: texts, whole numbers, booleans, aware times; null if absent.
+            rows: values by column: texts, integers, booleans or timezone-aware times. A missing
+                column is null.
         """
         schema, spec = self.handle.schema(), self._spec()
-        form = self._iceberg.FileFormat.fromString(
+        file_format = self._iceberg.FileFormat.fromString(
             self.handle.properties().get("write.format.default") or "parquet"
         )
-        files = self._iceberg.io.OutputFileFactory.builderFor(self.handle, 1, 1).format(form)
-        files, fresh = files.build(), self.handle.newAppend()
-        open_writer = record_writers(self._iceberg, self.handle, spec, form)
+        files = self._iceberg.io.OutputFileFactory.builderFor(self.handle, 1, 1).format(file_format)
+        files, commit = files.build(), self.handle.newAppend()
+        open_writer = record_writers(self._iceberg, self.handle, spec, file_format)
         for partition, records in self._group_by_partition(spec, self._records(schema, rows)):
-            alone = partition is None
-            output = files.newOutputFile() if alone else files.newOutputFile(spec, partition)
+            is_unpartitioned = partition is None
+            output = (
+                files.newOutputFile() if is_unpartitioned else files.newOutputFile(spec, partition)
+            )
             writer = open_writer(output, partition)
             try:
                 for record in records:
                     writer.write(record)
             finally:
                 writer.close()
-            fresh.appendFile(writer.toDataFile())
-        fresh.commit()
+            commit.appendFile(writer.toDataFile())
+        commit.commit()
 
     def _spec(self) -> Any:
-        """Returns the partition spec to write with: none, if the table ever had none.
+        """Returns the partition spec to write with: the unpartitioned one, if the table has one.
 
-        Files may use an older spec, so one file is enough even if partitions were added later.
+        New files may use an older spec. Without partitions, one file is enough.
         """
         current = self.handle.spec()
         if current.isUnpartitioned():
@@ -125,7 +131,7 @@ class Records:
         return next((spec for spec in specs if spec.isUnpartitioned()), current)
 
     def _group_by_partition(self, spec: Any, records: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
-        """Groups the records by partition; None stands for an unpartitioned table."""
+        """Groups the records by partition key, which is None for an unpartitioned table."""
         if spec.isUnpartitioned():
             return [(None, list(records))]
         schema = self.handle.schema()
@@ -138,9 +144,9 @@ class Records:
         return list(found.values())
 
     def _records(self, schema: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Converts rows to Iceberg's records, in the types of the table's columns."""
+        """Converts rows to Iceberg records, with the types of the table's columns."""
         features = self._jackson.DeserializationFeature
-        # Whole numbers as longs: from Python, small ones would arrive as ints.
+        # Integers as longs: by default, small ones become ints.
         mapper = self._jackson.ObjectMapper().configure(features.USE_LONG_FOR_INTS, True)
         kind = self._java.lang.Class.forName("java.util.List")
         given = [{self._name(k): v for k, v in row.items() if v is not None} for row in rows]
@@ -151,13 +157,13 @@ class Records:
         for place, row in enumerate(given):
             values = read.get(place)
             for name in row.keys() - plain[place].keys():
-                values.put(name, self._fitting(name, row[name]))
+                values.put(name, self._convert(name, row[name]))
             records.append(empty.copy(values))
         return records
 
     @cached_property
     def _columns(self) -> dict[str, tuple[str, str]]:
-        """The table's columns: name and type, by name in lower case, as SQL finds them."""
+        """The table's columns: name and type, by name in lower case."""
         fields = json.loads(self._iceberg.SchemaParser.toJson(self.handle.schema()))["fields"]
         return {field["name"].lower(): (field["name"], str(field["type"])) for field in fields}
 
@@ -167,7 +173,7 @@ class Records:
         raise TableError(
             f"it has no column {column}",
             where=f"table {self.handle.name()}",
-            remedy="Add the column. If another loader made the table, rename it: the name is ours",
+            remedy="Add the column. If another program created the table, rename it",
         )
 
     def _is_plain(self, name: str, value: Any) -> bool:
@@ -175,8 +181,8 @@ class Records:
             isinstance(value, int) and self._columns[name.lower()][1] == "long"
         )
 
-    def _fitting(self, name: str, value: Any) -> Any:
-        """Converts a value to its column's type, in case another program created the table."""
+    def _convert(self, name: str, value: Any) -> Any:
+        """Converts a value to its column's type, which another program may have chosen."""
         data_type = self._columns[name.lower()][1]
         time = self._java.time
         if isinstance(value, dt.datetime):

@@ -1,6 +1,6 @@
-"""The lake: the Iceberg tables of one namespace, listed, created, read, inspected and locked.
+"""The Iceberg tables of one namespace: lists, creates, reads and inspects them.
 
-Everything about Iceberg is in this folder, and nothing about sources.
+All code that uses Iceberg tables is in this folder. It knows nothing about sources.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from loader.rows.version_order import quote_name
 
 
 class Lake:
-    """One namespace of an Iceberg catalog that the loader writes to, seen by one Spark session.
+    """One namespace of an Iceberg catalog that the loader writes to, in one Spark session.
 
-    Each thread that writes needs its own session: the id of a staged snapshot is a session setting.
+    Each writing thread needs a separate session: the id of a staged snapshot is a session setting.
 
     Args:
-        separate: with a session of its own, which is made once it is needed: most syncs find
-            nothing new, and look only at what Iceberg knows of a table.
+        separate: whether to use a separate session. It is created when it is first needed, because
+            most syncs find nothing new and read only Iceberg's metadata.
     """
 
     def __init__(self, spark: SparkSession, schema: str, separate: bool = False) -> None:
@@ -41,10 +41,10 @@ class Lake:
 
     @contextmanager
     def unchanging(self, table: str) -> Iterator[None]:
-        """Loads a table only once in this block: it is locked, so no other run appends to it.
+        """Loads a table only once in this block. It is locked, so no other run appends to it.
 
-        The handle includes this thread's own commits through it; for commits by Spark or other
-        processes, see :meth:`fresh`.
+        The handle includes commits that this thread makes with it. :meth:`fresh` includes commits
+        by Spark and by other processes.
         """
         self._unchanging = table
         try:
@@ -65,7 +65,7 @@ class Lake:
         return self._shared._jvm
 
     def for_thread(self) -> Lake:
-        """Returns the same namespace with a session of its own."""
+        """Returns the same namespace with a separate session."""
         made = Lake(self._shared, self.schema, separate=True)
         made.__dict__ |= {"catalog": self.catalog, "_in_folders": self._in_folders}
         return made
@@ -83,14 +83,14 @@ class Lake:
         """Whether the table exists."""
         if table == self._unchanging:
             with suppress(Py4JJavaError, AnalysisException):
-                self.handle(table)  # it will be needed
+                self.handle(table)  # cheaper than a query, as the handle is needed later
                 return True
         try:
             return self.spark.catalog.tableExists(self.name(table))
         except UnsupportedOperationException:
-            return self._loads(table)  # Spark 4 asks for a view, too: a catalog may know of none
+            return self._can_load(table)  # Spark 4 also searches for views: not all catalogs can
 
-    def _loads(self, table: str) -> bool:
+    def _can_load(self, table: str) -> bool:
         try:
             self.handle(table)
         except AnalysisException:
@@ -106,12 +106,12 @@ class Lake:
         try:
             return self.records(table)
         except (Py4JJavaError, AnalysisException):
-            # Some catalogs answer a question about a table in no namespace with an error.
-            there = self.spark.catalog.databaseExists(quote_name(self.schema)) and self.exists(
+            # Some catalogs raise an error if the namespace does not exist.
+            exists = self.spark.catalog.databaseExists(quote_name(self.schema)) and self.exists(
                 table
             )
-            # It is damaged, or another process has just created it.
-            return self.records(table) if there else None
+            # If it exists, it is damaged (raises again), or another process has just created it.
+            return self.records(table) if exists else None
 
     def frame(self, table: str) -> DataFrame:
         """Returns the table's published rows."""
@@ -120,19 +120,19 @@ class Lake:
     def create(
         self, table: str, schema: StructType | str, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Creates an empty table, without a snapshot, with properties for small appended batches.
+        """Creates an empty table without a snapshot, with properties for small appended batches.
 
-        If another process has just created it, it stays as it is.
+        Does not change a table that another process has just created.
 
         Args:
             schema: the columns, as a struct or as DDL.
-            properties: Iceberg table properties besides ours.
+            properties: additional Iceberg table properties.
         """
         if isinstance(schema, StructType):
             schema = self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL()
-        given = {**_PROPERTIES, **(properties or {})}
+        all_properties = {**_PROPERTIES, **(properties or {})}
         listed = ", ".join(
-            f"{text_literal(key)} = {text_literal(value)}" for key, value in given.items()
+            f"{text_literal(key)} = {text_literal(value)}" for key, value in all_properties.items()
         )
         self.spark.sql(
             f"create table if not exists {self.name(table)} ({schema}) using iceberg "
@@ -160,24 +160,24 @@ class Lake:
         return sorted(row["tableName"] for row in rows if not row["isTemporary"])
 
     def records(self, table: str) -> Records:
-        """Reads and appends a few of the table's rows, without a Spark job."""
+        """Returns an object that reads and appends a few rows without a Spark job."""
         return Records(self._shared, self.handle(table))
 
     def schema_of(self, table: str, fresh: bool = False) -> StructType:
-        """Returns a table's columns as Spark reads them, without asking Spark.
+        """Returns a table's columns in Spark's types, without a Spark query.
 
         Args:
-            fresh: as other processes may have altered them since the table was loaded.
+            fresh: loads the table again, as other processes may have altered it.
         """
         return self.columns_of(self.fresh(table) if fresh else self.handle(table))
 
     def columns_of(self, handle: Any) -> StructType:
-        """Returns the columns of a table that is loaded, as Spark reads them."""
+        """Returns the columns of a loaded table in Spark's types."""
         convert = self.jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
         return StructType.fromJson(json.loads(convert(handle.schema()).json()))
 
     def handle(self, table: str) -> Any:
-        """Loads Iceberg's own object for a table.
+        """Returns Iceberg's object for a table.
 
         Raises:
             TableError: if the warehouse was copied or moved.
@@ -191,8 +191,9 @@ class Lake:
     def fresh(self, table: str) -> Any:
         """Loads a table's current version, including commits of other processes.
 
-        It is not refreshed: after many commits of others a Hadoop catalog cannot find the way from
-        where it was, and a REST catalog would keep credentials that may have expired.
+        Loads the table again instead of refreshing the handle: after many commits by other
+        processes, a Hadoop catalog could not find the newest version, and a REST catalog would
+        reuse credentials that may have expired.
         """
         if table == self._unchanging:
             self._loaded = None
@@ -200,7 +201,7 @@ class Lake:
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's Iceberg properties."""
-        # In one text, as each entry of a Java map costs several calls to the JVM.
+        # As one JSON text: reading a Java map takes several calls to the JVM for each entry.
         mapper = self.jvm.com.fasterxml.jackson.databind.ObjectMapper()
         found: dict[str, str] = json.loads(
             mapper.writeValueAsString(self.handle(table).properties())
@@ -208,7 +209,7 @@ class Lake:
         return found
 
     def _load(self, table: str) -> Any:
-        # Iceberg looks catalogs up in the settings of the thread's active session.
+        # Iceberg finds catalogs in the settings of the thread's active session.
         self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(self._shared._jsparkSession)
         handle = self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self._shared._jsparkSession, f"{quote_name(self.catalog)}.{self.name(table)}"
@@ -219,25 +220,25 @@ class Lake:
 
     @cached_property
     def _in_folders(self) -> bool:
-        """Whether the catalog is nothing but folders, which can be copied or moved."""
+        """Whether it is a Hadoop catalog, whose folders can be copied or moved."""
         kind = self._shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
         return (kind or "").lower() == "hadoop"
 
     @cached_property
     def catalog(self) -> str:
-        """The catalog that two-part names belong to."""
+        """The default catalog, which contains the namespace."""
         return self._shared.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
 
 
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}
-"""Each commit adds a manifest, and each reader of a table opens all of them. By default Iceberg
-puts them together once there are a hundred, which is late for batches of a few rows."""
+"""Each commit adds a manifest, and each reader opens all manifests. By default, Iceberg merges them
+when there are a hundred, which is late for batches of a few rows."""
 
 _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
-    # By default it is 3: a seventh more CPU in a first load (benchmarks/README.md has sizes, too).
+    # The default level, 3, takes 14 % more CPU in a first load (see benchmarks/README.md).
     "write.parquet.compression-level": "1",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",

@@ -1,4 +1,4 @@
-"""The ledger ``_cq_syncs``: one row per attempt at a table, append-only."""
+"""The ledger ``_cq_syncs``: one row per attempt to sync a table, append-only."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class SyncRecord:
-    """A row of the ledger; the column order is the table's.
+    """A row of the ledger, with its columns in this order.
 
     Attributes:
-        batch: the batch that was committed; None if none was.
-        cursor_low: the window's inclusive lower bound, lookback and late rows included; None reads
-            everything.
+        batch: the committed batch; None if nothing was committed.
+        cursor_low: the window's inclusive lower bound, with lookback and late rows; None if
+            everything was read.
         cursor_high: the cursor stored after this attempt.
-        read_from, read_to: the range that was read completely, inclusive; late rows below it do
-            not belong to it. None is no bound.
-        rows_read: rows that the source delivered: appended + redelivered.
-        error: one line, secrets removed.
-        log_bytes: how much log the source kept for the loader when the attempt began, for tables
-            with `sync_mode: cdc`.
+        read_from, read_to: the inclusive range that was read completely, without late rows below
+            it. None is no bound.
+        rows_read: rows that the source delivered: appended and redelivered rows.
+        error: one line without secrets.
+        log_bytes: for `sync_mode: cdc`, the size of the log that the source retained for the loader
+            when the attempt began.
     """
 
     run_id: str
@@ -90,31 +90,34 @@ class SyncRecord:
 
     @property
     def table(self) -> tuple[str, str]:
-        """The source and the raw table: sources may share one."""
+        """The source and the raw table, which sources may share."""
         return self.source_name, self.table_name
 
     def finish(self, **changes: Any) -> SyncRecord:
-        """Returns the record with its outcome, finished now."""
+        """Returns a copy with these changes and the current time as the end."""
         return replace(self, finished_at=now(), **changes)
 
     def plus(self, later: SyncRecord) -> SyncRecord:
-        """Adds a run's next batch up to one record for people; the ledger has a row for each."""
+        """Returns the sum with a later batch of the run, for display.
 
-        def added(name: str) -> int:
+        The ledger has a row for each batch.
+        """
+
+        def add(name: str) -> int:
             return (getattr(self, name) or 0) + (getattr(later, name) or 0)
 
         newer = later if later.batch is not None or self.batch is None else self
         return replace(
             newer,
-            rows_read=added("rows_read"),
-            rows_appended=added("rows_appended"),
-            rows_redelivered=added("rows_redelivered"),
+            rows_read=add("rows_read"),
+            rows_appended=add("rows_appended"),
+            rows_redelivered=add("rows_redelivered"),
             started_at=self.started_at,
             finished_at=later.finished_at,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain values; times as ISO text in UTC."""
+        """Returns the values by name, with times as ISO text in UTC."""
         return {
             key: value.isoformat() if isinstance(value, dt.datetime) else value
             for key, value in asdict(self).items()
@@ -122,7 +125,7 @@ class SyncRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
-        """Reads the record that a commit carries; ignores unknown keys of later versions."""
+        """Creates a record from the values in a commit; ignores keys of later versions."""
         names = {field.name for field in fields(cls)}
         known = {key: value for key, value in values.items() if key in names}
         for key in ("started_at", "finished_at"):
@@ -131,11 +134,11 @@ class SyncRecord:
         return cls(**known)
 
 
-# Of more rows or files, a Spark job is the faster way to read a column.
+# With more rows or files, a Spark job reads a column faster than Iceberg's API.
 _FEW_ROWS = 50_000
 _FEW_FILES = 100
 _ALL = ("", "")
-"""Among what is remembered of the ledger: it is about all tables."""
+"""A key of the cache: its presence means that the cache contains all tables."""
 
 COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
 """The ledger's columns, in order, with their types."""
@@ -148,7 +151,7 @@ class Ledger:
         self.lake = lake
 
     def rehearse(self) -> None:
-        """Reads no row; makes the JVM load the classes that reading any lake table needs."""
+        """Makes the JVM load the classes that reading a table needs; reads no row."""
         self.lake.records(TABLE).select(["table_name"], {"table_name": ""}, {})
 
     @_reports_damage
@@ -158,29 +161,29 @@ class Ledger:
         add_missing_columns(self.lake, TABLE, ensure_table(self.lake, TABLE, schema), COLUMNS)
 
     def append(self, record: SyncRecord) -> None:
-        """Adds one row, durably."""
+        """Appends one row, durably."""
         self.append_all([record])
 
     @_reports_damage
     def append_all(self, records: Sequence[SyncRecord]) -> None:
-        """Adds many rows in one commit, durably."""
+        """Appends rows in one commit, durably."""
 
-        def noted(known: dict[Any, Any]) -> None:
+        def note(known: dict[Any, Any]) -> None:
             for one in records:
                 of = one.source_name, one.table_name
                 if one.batch is not None and (of in known or _ALL in known):
                     known[of] = max(known.get(of, 0), one.batch)
 
         if records:
-            append_rows(self.lake, TABLE, [asdict(record) for record in records], noted)
+            append_rows(self.lake, TABLE, [asdict(record) for record in records], note)
 
     @_reports_damage
     def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
-        """Returns the batch numbers that have a row, by table.
+        """Returns the batch numbers in the ledger, by table.
 
         Args:
-            sources: only rows of these; empty is all.
-            table: only this one; None is all.
+            sources: reads only rows of these sources; empty means all.
+            table: reads only rows of this table; None means all.
         """
         one = f"and table_name = {text_literal(table)}" if table is not None else ""
         rows = self.lake.spark.sql(
@@ -195,12 +198,11 @@ class Ledger:
 
     @_reports_damage
     def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
-        """Returns a table's highest batch number that has a row; 0 if none has.
+        """Returns a table's highest batch number in the ledger; 0 if there is none.
 
         Args:
-            sources: only rows of these; empty is all.
-            since: looks only at this batch and later ones, so that statistics skip the files of
-                all others.
+            sources: reads only rows of these sources; empty means all.
+            since: reads only this batch and later ones, so that most files are skipped.
         """
         records = self.lake.records(TABLE)
         known = get_cache(records.handle)
@@ -216,15 +218,15 @@ class Ledger:
             if of in known or _ALL in known:
                 continue
             found = last({"table_name": table, "source_name": source})
-            if found:  # the highest of all, as it is at or above `since`
+            if found:  # the highest batch, because it is at least `since`
                 known[of] = found
         return max(int(known.get((source, table), 0)) for source in sources)
 
     @_reports_damage
     def last_batches(self) -> Mapping[tuple[str, str], int]:
-        """Returns the highest batch number that has a row, by source and table.
+        """Returns the highest batch number in the ledger, by source and table.
 
-        Reads nothing if only this process has written to the ledger since the last call.
+        Uses the cache if only this process has written to the ledger since the last call.
         """
         records = self.lake.records(TABLE)
         known = get_cache(records.handle)
@@ -236,7 +238,7 @@ class Ledger:
         return known
 
     def _by_iceberg(self, records: Records) -> dict[tuple[str, str], int]:
-        """Reads :meth:`last_batches` without a Spark job: a JVM's first job takes seconds."""
+        """Reads :meth:`last_batches` without a Spark job: the first job of a JVM takes seconds."""
         found: dict[tuple[str, str], int] = {}
         for row in records.select(["source_name", "table_name", "batch"], {}, {"batch": 0}):
             of = row["source_name"], row["table_name"]
@@ -259,8 +261,8 @@ class Ledger:
         """Returns each table's last successful attempt and its last attempt, for `status`."""
         if not self.lake.exists(TABLE):
             return []
-        # A ledger that an older loader wrote gets the column with the next run.
-        kept = "log_bytes" if "log_bytes" in self.lake.frame(TABLE).columns else "null"
+        # The next run adds this column to a ledger from an older version.
+        log_bytes = "log_bytes" if "log_bytes" in self.lake.frame(TABLE).columns else "null"
         rows = self.lake.spark.sql(
             f"""
             select
@@ -274,7 +276,7 @@ class Ledger:
                     max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
                 ) as synced_micros,
                 max_by(status, finished_at) as status,
-                max_by(struct({kept} as log_bytes), finished_at).log_bytes as log_bytes,
+                max_by(struct({log_bytes} as log_bytes), finished_at).log_bytes as log_bytes,
                 max_by(struct(error), finished_at).error as error
             from {self.lake.name(TABLE)}
             group by source_name, table_name
@@ -285,11 +287,11 @@ class Ledger:
 
 
 def _among(sources: Sequence[str]) -> str:
-    """Returns a condition on the source's name; empty if no source is given."""
+    """Returns an SQL condition on the source's name; empty if there are no sources."""
     listed = ", ".join(map(text_literal, sources))
     return f"and source_name in ({listed})" if sources else ""
 
 
 def now() -> dt.datetime:
-    """Returns this machine's time in UTC, in microseconds as Spark keeps them."""
+    """Returns this machine's time in UTC, with microseconds, as in Spark."""
     return dt.datetime.now(dt.timezone.utc)

@@ -1,6 +1,6 @@
-"""Raw tables: created like their source, altered as it changes, bounded by their statistics.
+"""Creates and alters raw tables as their source requires, and reads their file statistics.
 
-What a batch appends is in :mod:`loader.lake.staging`.
+:mod:`loader.lake.staging` appends batches to them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from loader.rows.bookkeeping import COLUMNS
 from loader.rows.cursor import Cursor, CursorType
 
 IDENTITY = "strandline.table-id"
-"""Identifies a raw table, also against a dropped one of its name: SQL hides Iceberg's own
+"""Distinguishes a raw table from a dropped one with the same name: SQL does not show Iceberg's
 UUID."""
 
 FIRST_BATCH = "strandline.first-batch"
-"""A raw table's first batch number; the ledger may have earlier batches, of a dropped table."""
+"""A raw table's first batch number; earlier batches in the ledger are of a dropped table."""
 
-# A quarter of Parquet's own: a task holds that much while it writes, and a large load has as many
-# tasks as there are cores.
+# A quarter of Parquet's default: a writing task buffers a row group, and a large load has as many
+# tasks as the machine has cores.
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 
@@ -39,15 +39,15 @@ def create_raw_table(
     first_batch: int,
     more: Mapping[str, str],
 ) -> None:
-    """Creates a raw table: the source's columns, then ours, with statistics to prune by.
+    """Creates a raw table: the source's columns, then the ``_cq_`` columns.
 
     Args:
-        first_batch: its first batch number: a dropped table of the same name may have had
-            batches before.
-        more: properties that it has besides.
+        first_batch: the first batch number; higher than all numbers of a dropped table with the
+            same name.
+        more: additional table properties.
 
     Raises:
-        TableError: if the source has a column that only the loader may write.
+        TableError: if the source has a ``_cq_`` column, which only the loader may write.
     """
     taken = [name for name in schema.names if name.lower() in COLUMNS]
     if taken:
@@ -56,7 +56,7 @@ def create_raw_table(
             where=f"table {table}",
             remedy="Rename it, or read the others through a view in the source",
         )
-    # Iceberg keeps statistics of a table's first 100 columns only; ours come last.
+    # By default, Iceberg has statistics only of the first 100 columns. The `_cq_` columns are last.
     measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]
     properties = {
         "write.wap.enabled": "true",
@@ -74,9 +74,9 @@ def create_raw_table(
 
 
 def drop_outdated_table(lake: Lake, table: str, schema: StructType) -> None:
-    """Drops a raw table that never had a batch if the source's columns are others by now.
+    """Drops a raw table without batches if the source's columns have changed.
 
-    It has no rows whose columns would have to be kept, so it is created again.
+    It has no rows, so it can be created again with the new columns.
     """
     if not lake.exists(table):
         return
@@ -104,18 +104,18 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
             remedy="If its rows are the loader's (a copy that was put back, say), set it: "
             f"alter table {lake.name(table)} set tblproperties ('write.wap.enabled' = 'true')",
         )
-    said = read_source_schema(properties, policy.source, f"table {table}")
-    return derive_drift(lake.schema_of(table), said, schema, policy)
+    remembered = read_source_schema(properties, policy.source, f"table {table}")
+    return derive_drift(lake.schema_of(table), remembered, schema, policy)
 
 
 def alter_table(lake: Lake, table: str, followed: Drift, source: str = "") -> None:
     """Alters a raw table's columns as planned, before rows with the new columns are staged.
 
-    The remembered source schema stays as it was until those rows are published. After a crash
-    in between, the next run plans the same change, less what is already done.
+    The remembered source schema changes only when these rows are published. After a crash in
+    between, the next run plans the remaining changes.
 
     Args:
-        source: whose columns these are, if the table is shared.
+        source: the source with these columns, if the table is shared.
     """
     if not followed.alterations:
         return
@@ -141,9 +141,9 @@ def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
 
 
 def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
-    """Returns whether a row may have a higher cursor than this one.
+    """Whether a row may have a higher cursor, by the statistics of the table's files.
 
-    Also true if there are no statistics, or if the column has another type by now.
+    True if there are no statistics, or if the column has another type than the cursor.
     """
     handle = lake.handle(table)
     field = handle.schema().caseInsensitiveFindField(column)
@@ -159,7 +159,11 @@ def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
 
 
 def _iceberg_value(cursor: Cursor, kind: str) -> str | int | None:
-    """Returns a cursor as Iceberg reads it for a column of a type; None if it does not fit."""
+    """Returns a cursor as a literal for Iceberg; None if the column has another type.
+
+    Args:
+        kind: the type of the column.
+    """
     if cursor.type is CursorType.INTEGER and kind in ("int", "long"):
         return int(cursor.text)
     if cursor.type is CursorType.DATE and kind == "date":

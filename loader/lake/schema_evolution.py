@@ -1,12 +1,13 @@
-"""Plans how raw follows the source's schema: the ALTERs that it needs, and the ledger's notes.
+"""Plans how raw follows the source's schema: the ALTERs of raw, and the notes in the ledger.
 
-These are two comparisons. The notes compare the source at the last batch with the source now. The
-ALTERs compare raw's columns with the source's. After a crash between ALTER and publish, raw has
-changed but no note was recorded: then the notes are the same again, and there is nothing to alter.
+The notes are the differences between the source at the last batch and the source now. The ALTERs
+are the differences between raw's columns and the source's columns. After a crash between ALTER and
+publish, raw has changed but no note was recorded. The next run then plans the same notes, and no
+ALTERs.
 
-A column of raw never changes its meaning. Values that its type cannot take
-(:mod:`loader.lake.type_widening`) go into a variant column, ``<name>__<type>``, and are null in
-the column itself.
+A column of raw never changes its meaning. Values that its type cannot store
+(:mod:`loader.lake.type_widening`) are stored in a variant column, ``<name>__<type>``, and are null
+in the column itself.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from loader.rows.version_order import quote_name
 
 @dataclass(frozen=True)
 class EvolutionPolicy:
-    """The policy of one table: which schema changes raw follows.
+    """Which schema changes raw follows, for one table.
 
     Attributes:
-        where: the table, in errors.
-        select: its name on the command line.
+        where: the table's name in errors.
+        select: the table's name on the command line.
         key: the primary key's columns.
         cursor: the cursor column.
-        freeze: refuses every change.
-        accepts_key_change: key and cursor columns may change their type if raw can follow.
-        reads_everything: everything is read again, so every row gets a value in a new column.
-        source: whose columns these are, if sources share the table; each has its own property.
+        freeze: whether to refuse all changes.
+        accepts_key_change: whether key and cursor columns may change their type if raw can follow.
+        reads_everything: whether all rows are read again, so that all get a value in new columns.
+        source: the source with these columns, if sources share the table.
     """
 
     where: str
@@ -58,15 +59,15 @@ def check_key_and_cursor(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> None:
-    """Refuses changes after which new rows' keys or order cannot be compared with those in raw.
+    """Refuses changes after which keys or cursors of new rows are not comparable with raw.
 
     Args:
         columns: raw's columns by name in lower case, with bare types.
-        before: the source as it was.
-        arriving: the source's columns as they are, in the same form as `columns`.
+        before: the source at the last batch.
+        arriving: the source's current columns, by name in lower case, with bare types.
 
     Raises:
-        TableError: if there is one; names the column, its old and new type, and the way out.
+        TableError: if there is such a change.
     """
     cursor = policy.cursor.lower() if policy.cursor else None
     key = {name.lower() for name in policy.key}
@@ -130,11 +131,11 @@ class Alteration:
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """Maps a source column to the raw column that takes its values.
+    """Maps a source column to the raw column that stores its values.
 
     Attributes:
-        source, source_type: its name and type in the source.
-        raw, raw_type: the raw column's name, and its type once raw is altered.
+        source, source_type: the name and type in the source.
+        raw, raw_type: the name and type in raw, after raw was altered.
     """
 
     source: str
@@ -148,13 +149,13 @@ class Drift:
     """A plan for raw to follow a source's schema.
 
     Attributes:
-        notes: for the ledger, one for each change.
+        notes: the texts for the ledger, one for each change.
         alterations: the changes to raw, in this order.
-        mappings: where each of the source's columns goes.
-        before: the source schema to remember before raw is altered.
-        after: the source schema to remember with the batch.
-        added: columns that the source did not have at the last batch, also renamed ones.
-        raw: the raw table's columns that this was planned for; None if there is no table.
+        mappings: the raw column of each source column.
+        before: the source schema to store before raw is altered.
+        after: the source schema to store with the batch.
+        added: columns that the source did not have at the last batch, including renamed ones.
+        raw: the raw table's columns when this was planned; None if there is no table.
     """
 
     notes: tuple[str, ...]
@@ -167,7 +168,7 @@ class Drift:
 
 
 def plan_creation(source: t.StructType) -> Drift:
-    """Returns the drift for a raw table that does not exist yet: it is created like the source."""
+    """Returns the drift for a raw table that does not exist yet: it gets the source's columns."""
     mappings = (
         ColumnMapping(f.name, bare(f.dataType), f.name, raw_type(f.dataType)) for f in source.fields
     )
@@ -181,15 +182,15 @@ def derive_drift(
     source: t.StructType,
     policy: EvolutionPolicy,
 ) -> Drift:
-    """Plans how raw follows the source. Names are compared as Spark does, ignoring case.
+    """Plans how raw follows the source. Ignores the case of names, as Spark does.
 
     Args:
         raw: all columns of the raw table.
-        remembered: the source at the last batch; None if nothing was remembered.
+        remembered: the source's schema at the last batch; None if it was not stored.
 
     Raises:
-        TableError: if a change of a key or cursor column cannot or may not be followed; if a
-            variant column would have another column's name; if the table is frozen and changed.
+        TableError: if raw cannot or may not follow a change of a key or cursor column; if a variant
+            column would have the name of another column; if a frozen table has changed.
     """
     before = remembered or SourceSchema.derive(raw, source)
     columns = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in raw.fields}
@@ -206,7 +207,7 @@ def derive_drift(
         if mapping.raw.lower() != name:
             variants[mapping.raw.lower()] = mapping.raw
         mappings.append(mapping)
-    notes = tuple(_notes(before, arriving, mappings, variants, told_where=not policy.freeze))
+    notes = tuple(_notes(before, arriving, mappings, variants, with_target=not policy.freeze))
     if notes and policy.freeze:
         raise TableError(
             f"the source's columns have changed: {'; '.join(notes)}",
@@ -229,7 +230,7 @@ def derive_drift(
 
 
 def _base(column: t.StructField | None, field: t.StructField) -> ColumnMapping | None:
-    """Returns the mapping into the column of the same name; None if that cannot take the type."""
+    """Returns the mapping to the column of the same name; None if it cannot store the type."""
     if column is None:
         return ColumnMapping(field.name, field.dataType, field.name, raw_type(field.dataType))
     data_type = find_wider_type(column.dataType, field.dataType)
@@ -246,10 +247,10 @@ def _variant(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> ColumnMapping:
-    """Returns the mapping into a variant column: one of raw's that can take the type, or a new one.
+    """Returns the mapping to a variant column: an existing one that fits, or a new one.
 
-    Its name states a scalar type in full. Structs that do not fit together are numbered, and so is
-    a variant whose name belongs to a column that the source once had.
+    Its name contains the complete scalar type. A number is appended if the name is already used: by
+    an incompatible struct, or by a column that the source once had.
     """
     kept = raw_type(field.dataType)
     first = name = f"{base}__{spell_type(kept)}"
@@ -274,7 +275,7 @@ def _base_of(variant: str) -> str:
 
 def _name_taken(column: str, variant: str, policy: EvolutionPolicy) -> TableError:
     return TableError(
-        f"the column {column!r} has the name under which raw keeps values of "
+        f"the column {column!r} has the name of the raw column for values of "
         f"{_base_of(variant)!r} that have another type",
         where=policy.where,
         remedy=f"Rename {column!r} in the source or in a view of it",
@@ -314,23 +315,28 @@ def _notes(
     arriving: Mapping[str, t.StructField],
     mappings: Sequence[ColumnMapping],
     variants: Mapping[str, str],
-    told_where: bool,
+    with_target: bool,
 ) -> Iterator[str]:
+    """Yields a note for each change of the source.
+
+    Args:
+        with_target: whether to include the raw column of a value.
+    """
     for mapping in mappings:
         name = mapping.source.lower()
         field, old = arriving[name], before.columns.get(name)
-        where = f", in {mapping.raw}" if told_where else ""
+        target = f", in {mapping.raw}" if with_target else ""
         if old is None:
             verb = "re-added" if name in before.dropped else "added"
-            aside = where if mapping.raw.lower() != name else ""
-            yield f"{verb} {field.name} {_format_type(field.dataType)}{aside}"
+            suffix = target if mapping.raw.lower() != name else ""
+            yield f"{verb} {field.name} {_format_type(field.dataType)}{suffix}"
             continue
         if old.name != field.name:
-            yield f"renamed {old.name} to {field.name}{where}"
+            yield f"renamed {old.name} to {field.name}{target}"
         if any(_base_of(variant) == name for variant in variants):
             if old.dataType != field.dataType:
                 types = f"{_format_type(old.dataType)} to {_format_type(field.dataType)}"
-                yield f"changed {field.name} {types}{where}"
+                yield f"changed {field.name} {types}{target}"
         else:
             yield from _describe_changes(old.dataType, field.dataType, field.name)
     for name, old in before.columns.items():
@@ -339,20 +345,20 @@ def _notes(
 
 
 def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
-    """Yields a note for each change inside a column that raw follows in place."""
+    """Yields a note for each change inside a column that raw can follow in place."""
     if isinstance(old, t.StructType) and isinstance(new, t.StructType):
         before = {field.name.lower(): field for field in old.fields}
         for field in new.fields:
-            there = before.pop(field.name.lower(), None)
+            old_field = before.pop(field.name.lower(), None)
             inner = f"{path}.{field.name}"
-            if there is None:
+            if old_field is None:
                 yield f"added {inner} {_format_type(field.dataType)}"
                 continue
-            if there.name != field.name:
-                yield f"renamed {path}.{there.name} to {field.name}"
-            yield from _describe_changes(there.dataType, field.dataType, inner)
-        for gone in before.values():
-            yield f"dropped {path}.{gone.name} {_format_type(gone.dataType)}"
+            if old_field.name != field.name:
+                yield f"renamed {path}.{old_field.name} to {field.name}"
+            yield from _describe_changes(old_field.dataType, field.dataType, inner)
+        for dropped in before.values():
+            yield f"dropped {path}.{dropped.name} {_format_type(dropped.dataType)}"
     elif isinstance(old, t.ArrayType) and isinstance(new, t.ArrayType):
         yield from _describe_changes(old.elementType, new.elementType, f"{path}.element")
     elif isinstance(old, t.MapType) and isinstance(new, t.MapType):
@@ -368,10 +374,10 @@ def _format_type(data_type: t.DataType) -> str:
 
 
 def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> DataFrame:
-    """Casts and renames each of the source's columns to its raw column.
+    """Casts and renames the source's columns to raw's columns.
 
     Args:
-        rows: the source's columns and the loader's own; the latter stay as they are.
+        rows: rows with the source's columns, and ``_cq_`` columns, which are not changed.
 
     Raises:
         TableError: if a column's type differs from the source's description of the table.
@@ -383,7 +389,7 @@ def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> D
     for mapping in mappings:
         arrived = bare(there[mapping.source.lower()].dataType)
         if arrived != mapping.source_type:
-            # Written to the type that was expected, its values might be truncated.
+            # A cast to the expected type could truncate the values.
             raise TableError(
                 f"the column {mapping.source!r} changed its type while the table was read, from "
                 f"{mapping.source_type.simpleString()} to {arrived.simpleString()}",

@@ -1,7 +1,7 @@
-"""Caches state and ledger per Iceberg snapshot, until another process writes to them.
+"""Caches values of state and ledger per Iceberg snapshot, until another process writes to them.
 
-An Iceberg snapshot never changes, so values read from one stay valid. A loop without new rows then
-reads only a table's newest snapshot id, however many tables it syncs.
+An Iceberg snapshot never changes, so values that were read from it remain valid. A run without new
+rows then reads only the newest snapshot id of each table.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-_MOST = 32
-"""So many tables are remembered: a process rarely writes to more than two."""
+_MAX_TABLES = 32
+"""The maximum number of cached tables; a process rarely writes to more than two."""
 
 _changing = threading.Lock()
 _tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
@@ -30,7 +30,7 @@ def get_cache(handle: Any) -> dict[Any, Any]:
         if as_of != current:
             known = {}
         _tables[identity] = current, known
-        while len(_tables) > _MOST:
+        while len(_tables) > _MAX_TABLES:
             _tables.popitem(last=False)
         return known
 
@@ -38,13 +38,13 @@ def get_cache(handle: Any) -> dict[Any, Any]:
 def append_and_note(
     handle: Any, write: Callable[[], None], note: Callable[[dict[Any, Any]], None]
 ) -> None:
-    """Appends to a table and carries the cache over to the new snapshot.
+    """Appends to a table, and keeps its cache valid for the new snapshot.
 
-    If another process has written in between, the cache starts empty.
+    If another process has written in between, the cache is discarded.
 
     Args:
         handle: Iceberg's object for the table, freshly loaded; `write` commits through it.
-        note: adds the appended values.
+        note: adds the appended values to the cache.
     """
     before, known = _current(handle), dict(get_cache(handle))
     write()

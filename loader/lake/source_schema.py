@@ -1,10 +1,10 @@
-"""Remembers the schema that a source's table had when its last batch was published.
+"""Stores the schema that a source's table had when its last batch was published.
 
-Kept as a property of the raw table, because raw's columns do not show it: raw keeps columns that
+It is a property of the raw table. Raw's columns do not show this schema: raw retains columns that
 the source has dropped, and has variant columns that the source never had. The ledger's notes of
-schema changes are the difference between this property and the source now. So the commit that
-publishes a batch also writes the property, and carries the ledger row with the notes: neither can
-be lost without the other, and no change is noted twice.
+schema changes are the differences between this property and the current source. The commit that
+publishes a batch writes both the property and the ledger row with the notes. So neither can be lost
+without the other, and no change is noted twice.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ PROPERTY = "strandline.source_schema"
 
 
 def property_of(source: str) -> str:
-    """Returns the property for a source: its own if sources share the table, else `PROPERTY`."""
+    """Returns the name of the property for a source.
+
+    Args:
+        source: the source's name if sources share the table, otherwise empty.
+    """
     return f"{PROPERTY}.{source}" if source else PROPERTY
 
 
 def read_source_schema(
     properties: Mapping[str, str], source: str, where: str
 ) -> SourceSchema | None:
-    """Reads a source's remembered schema from a raw table's properties; None if there is none.
+    """Reads a source's stored schema from a raw table's properties; None if there is none.
 
-    A source that has not loaded a shared table yet is compared with the table's first source.
-    Variant columns belong to raw, whichever source they were created for.
+    For a source that has not loaded a shared table yet, returns the schema of the first source.
+    The variant columns of all sources are included.
 
     Raises:
         TableError: if this loader did not write the property.
@@ -54,7 +58,7 @@ def read_source_schema(
 
 @dataclass(frozen=True)
 class SourceSchema:
-    """A source's columns, and the others that raw has.
+    """A source's columns, and raw's additional columns.
 
     Attributes:
         schema: the source's columns, bare (:func:`loader.lake.type_widening.bare`).
@@ -70,7 +74,7 @@ class SourceSchema:
     def of(
         cls, schema: t.StructType, dropped: Iterable[str] = (), variants: Iterable[str] = ()
     ) -> SourceSchema:
-        """Describes a source as it is now."""
+        """Creates the schema of a source from its current columns."""
         fields = [t.StructField(f.name, bare(f.dataType)) for f in schema.fields]
         return cls(t.StructType(fields), tuple(sorted(dropped)), tuple(sorted(variants)))
 
@@ -78,16 +82,16 @@ class SourceSchema:
     def derive(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
         """Derives the source schema from the raw table when none is stored.
 
-        If raw's type can hold the source's current type, the source is taken to have had it before.
+        If raw's column can store the source's current type, assumes that this type has not changed.
         """
         now = {field.name.lower(): field for field in source.fields}
         fields = []
         for field in raw.fields:
             if field.name.lower() in COLUMNS:
                 continue
-            there = now.get(field.name.lower())
-            known = there is not None and holds(field.dataType, there.dataType)
-            data_type = there.dataType if there is not None and known else field.dataType
+            current = now.get(field.name.lower())
+            fits = current is not None and holds(field.dataType, current.dataType)
+            data_type = current.dataType if current is not None and fits else field.dataType
             fields.append(t.StructField(field.name, data_type))
         return cls.of(t.StructType(fields))
 
@@ -109,7 +113,7 @@ class SourceSchema:
 
     @classmethod
     def parse(cls, text: str, where: str) -> SourceSchema:
-        """Reads the property.
+        """Parses the property's value.
 
         Raises:
             TableError: if this loader did not write it.

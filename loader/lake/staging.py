@@ -1,8 +1,8 @@
-"""Batches: staged where no reader sees them, then published whole.
+"""Stages batches invisibly, then publishes them completely (write-audit-publish).
 
-A batch is written as a staged Iceberg snapshot (write-audit-publish), which no reader sees, and
-published by one metadata commit. The batch number is its ``wap.id``: Iceberg refuses to publish
-the same one twice, even from another machine.
+A batch is first written as a staged Iceberg snapshot, which readers do not see. One metadata commit
+publishes it. The batch number is its ``wap.id``: Iceberg refuses to publish a number twice, even
+from another machine.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from loader.spark import local_files
 def stage_batch(
     lake: Lake, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]
 ) -> int:
-    """Writes a batch that no reader sees yet; returns its Iceberg snapshot's id.
+    """Writes a batch that readers do not see yet; returns the id of its Iceberg snapshot.
 
     Args:
         table: loaded a moment ago, if this block may load it only once (:meth:`unchanging`).
-        rows: by column name, null in columns that they lack; created in this lake's session.
-        facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
+        rows: the rows, created in this lake's session. Columns are matched by name, and missing
+            columns are null.
+        facts: ``state`` (JSON text) and ``sync`` (a ledger row), stored in the commit.
     """
-    full, wanted, there = rows, lake.schema_of(table).names, rows.columns
-    if there != wanted:
-        present = {name.lower() for name in there}
+    full, wanted, existing = rows, lake.schema_of(table).names, rows.columns
+    if existing != wanted:
+        present = {name.lower() for name in existing}
         full = rows.selectExpr(
             *(
                 quote_name(name) if name.lower() in present else f"null as {quote_name(name)}"
@@ -70,14 +71,14 @@ def count_staged_rows(lake: Lake, table: str, snapshot_id: int) -> int:
 def publish_batch(
     lake: Lake, table: str, snapshot_id: int, columns: SourceSchema | None = None, source: str = ""
 ) -> Commit:
-    """Makes a staged batch visible, whole, in one commit.
+    """Makes a staged batch visible in one commit.
 
     Args:
-        columns: the source's columns, to remember with the same commit.
-        source: which source, if the table is shared.
+        columns: the source's columns, to store with the same commit.
+        source: the batch's source, if the table is shared.
 
     Raises:
-        TableError: if that batch number was published already.
+        TableError: if the batch number was already published.
     """
     handle = lake.fresh(table)
     transaction = handle.newTransaction()
@@ -101,12 +102,12 @@ def publish_batch(
 def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> int:
     """Deletes staged batches that were never published, with their files; returns how many."""
     handle = lake.handle(table)
-    orphans = [one for one in _staged_lately(handle) if snapshot_id in (None, one)]
+    orphans = [each for each in _list_recently_staged(handle) if snapshot_id in (None, each)]
     if orphans:
-        published = _published(handle)
-        orphans = [one for one in orphans if one not in published]
+        published = _list_published(handle)
+        orphans = [each for each in orphans if each not in published]
     if orphans:
-        # None by age: without this limit, Iceberg also expires by the table's properties.
+        # Age 0: otherwise Iceberg also expires old snapshots, by the table's properties.
         expiry = handle.expireSnapshots().expireOlderThan(0)
         for orphan in orphans:
             expiry = expiry.expireSnapshotId(orphan)
@@ -115,15 +116,15 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
 
 
 def _newest_first(handle: Any) -> Iterator[Any]:
-    """Yields a table's snapshots. Each costs a call to the JVM, and a table may have thousands."""
+    """Yields a table's snapshots lazily: each takes a JVM call, and there may be thousands."""
     snapshots = handle.snapshots()
     return (snapshots[place] for place in reversed(range(len(snapshots))))
 
 
-def _staged_lately(handle: Any) -> Iterator[int]:
+def _list_recently_staged(handle: Any) -> Iterator[int]:
     """Yields the snapshots that were staged after the newest published batch.
 
-    The run that staged that batch had discarded all earlier leftovers.
+    The run that staged the newest batch has discarded all earlier ones.
     """
     newest = handle.currentSnapshot()
     while newest is not None and batch_of(newest) is None:
@@ -139,10 +140,11 @@ def _staged_lately(handle: Any) -> Iterator[int]:
             yield int(snapshot.snapshotId())
 
 
-def _published(handle: Any) -> set[int]:
-    """Returns the heads of all branches and tags, all before them, and what those were staged as.
+def _list_published(handle: Any) -> set[int]:
+    """Returns the published snapshots, and the staged snapshots that they were published from.
 
-    A tagged snapshot may be older than all remaining snapshots of its branch.
+    These are the snapshots of all branches and tags, and their ancestors. A tagged snapshot may be
+    older than all remaining snapshots of its branch.
     """
     published: set[int] = set()
     refs = handle.refs()

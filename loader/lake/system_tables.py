@@ -1,6 +1,6 @@
-"""The loader's own tables (state, ledger): created, completed, and appended to by one writer.
+"""The loader's own tables (state, ledger): creates, alters and appends to them.
 
-An error names the one that is damaged, not the one being synced.
+If a system table is damaged, the error is reported for this table, not for the table being synced.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from loader.lake.lake import Lake
 
 PREFIX = "_cq_"
-"""No raw table's name begins so."""
+"""The prefix of system tables, which no raw table may have."""
 
 STATES = "_cq_plugin_state"
 """The append-only table with the state of the programs that push tables into the lake."""
 
 
 class InLake(Protocol):
-    """Something that reads and writes one of the loader's own tables."""
+    """An object that reads and writes a system table."""
 
     @property
     def lake(self) -> Lake:
@@ -44,12 +44,12 @@ Result = TypeVar("Result")
 
 
 def describe_remedy(stopped: str, table: str) -> str:
-    """Returns the remedy for a damaged table of the loader's own.
+    """Returns the remedy for a damaged system table.
 
     Args:
-        stopped: the features that do not work until then.
+        stopped: the features that do not work until the table is created again.
     """
-    if not table.startswith(PREFIX):  # it may be any table: nothing but people may move it
+    if not table.startswith(PREFIX):  # a name from the spec: only the user may remove such a table
         return f"{stopped} are stopped until it is removed and created again. {RECOVERY}"
     rebuilt = "until `loader state rebuild` (without --select) has created it again"
     return f"{stopped} are stopped {rebuilt}. {RECOVERY}"
@@ -57,7 +57,7 @@ def describe_remedy(stopped: str, table: str) -> str:
 
 @contextmanager
 def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
-    """Makes damage that is found meanwhile an error of this table.
+    """Reports damage that is found in this block as an error of this table.
 
     Raises:
         DamagedError: the table is damaged.
@@ -76,14 +76,14 @@ def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
         if not isinstance(found, DamagedError):
             raise
         with suppress(Py4JError, PySparkException):
-            lake.fresh(table)  # says so if all of the warehouse was moved: then nothing is damaged
+            lake.fresh(table)  # raises a TableError if the warehouse was moved, not damaged
         raise DamagedError(found.what, where=where, remedy=remedy) from problem
 
 
 def reports_damage(
     table: str, remedy: str
 ) -> Callable[[Callable[Concatenate[Owner, Given], Result]], Callable[..., Result]]:
-    """Decorates a method: damage that it finds is this table's error; see :func:`report_damage`."""
+    """Returns a decorator for methods that applies :func:`report_damage`."""
 
     def decorated(
         method: Callable[Concatenate[Owner, Given], Result],
@@ -99,15 +99,15 @@ def reports_damage(
 
 
 def ensure_table(lake: Lake, table: str, schema: str) -> Records:
-    """Returns a shared table (state, ledger); creates it, and its namespace, if it is missing.
+    """Returns a system table; creates it and its namespace if it does not exist.
 
-    Two runs may call at once.
+    Two runs may call it at the same time.
     """
     from loader.lake.locks import lock_table
 
-    there = lake.find_records(table)
-    if there is not None:
-        return there
+    records = lake.find_records(table)
+    if records is not None:
+        return records
     lake.prepare()
     with _shared, lock_table(lake, table):
         if not lake.exists(table):
@@ -115,14 +115,16 @@ def ensure_table(lake: Lake, table: str, schema: str) -> Records:
     return lake.records(table)
 
 
-def add_missing_columns(lake: Lake, table: str, there: Records, columns: Mapping[str, str]) -> None:
-    """Adds columns that a shared table from an older version lacks.
+def add_missing_columns(
+    lake: Lake, table: str, records: Records, columns: Mapping[str, str]
+) -> None:
+    """Adds columns that a system table from an older version lacks.
 
     Args:
-        there: the table, as it was a moment ago.
-        columns: types by name.
+        records: the table, loaded a moment ago.
+        columns: the types of all columns, by name.
     """
-    if not _find_missing(lake, there.handle, columns):
+    if not _find_missing(lake, records.handle, columns):
         return
     from loader.lake.locks import lock_table  # here, as `status` needs no Spark
     from loader.rows.version_order import quote_name
@@ -135,8 +137,8 @@ def add_missing_columns(lake: Lake, table: str, there: Records, columns: Mapping
 
 
 def _find_missing(lake: Lake, handle: Any, columns: Mapping[str, str]) -> list[str]:
-    there = {name.lower() for name in lake.columns_of(handle).names}
-    return [name for name in columns if name.lower() not in there]
+    existing = {name.lower() for name in lake.columns_of(handle).names}
+    return [name for name in columns if name.lower() not in existing]
 
 
 def append_rows(
@@ -145,14 +147,14 @@ def append_rows(
     rows: Sequence[Mapping[str, Any]],
     note: Callable[[dict[Any, Any]], None] | None = None,
 ) -> None:
-    """Appends a few rows to a shared table, without a Spark job: one writer at a time.
+    """Appends a few rows to a system table under its lock, without a Spark job.
 
     Args:
-        rows: values by column, as :meth:`loader.lake.iceberg_rows.Records.append` takes them.
-        note: adds them to the table's cache (:mod:`loader.lake.snapshot_cache`); None if
-            nothing is cached.
+        rows: values by column; see :meth:`loader.lake.iceberg_rows.Records.append`.
+        note: adds the rows to the table's cache (:mod:`loader.lake.snapshot_cache`); None if the
+            table has no cache.
     """
-    with _lock_alone(lake, table):
+    with _lock_for_append(lake, table):
         records = lake.records(table)
         if note is None:
             records.append(rows)
@@ -161,7 +163,7 @@ def append_rows(
 
 
 @contextmanager
-def _lock_alone(lake: Lake, table: str) -> Iterator[None]:
+def _lock_for_append(lake: Lake, table: str) -> Iterator[None]:
     from loader.lake.locks import lock_table
 
     try:
@@ -171,5 +173,5 @@ def _lock_alone(lake: Lake, table: str) -> Iterator[None]:
         raise TableError(
             f"another process has been writing {lake.schema}.{table} for a minute",
             where=f"table {table}",
-            remedy="Run again: what this run published is recorded by the next",
+            remedy="Run again: the next run records the batches that this run has published",
         ) from None

@@ -1,4 +1,4 @@
-"""Decides which types a raw column can take: those it holds, and those Iceberg widens to in place.
+"""Decides which types a raw column can store, directly or after Iceberg widens it in place.
 
 | raw column | the source's new type | what happens |
 |---|---|---|
@@ -41,7 +41,7 @@ _HELD: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
 
 
 def bare(data_type: t.DataType) -> t.DataType:
-    """Strips a type of nullability, metadata and text length, which do not count as changes."""
+    """Removes nullability, metadata and text length from a type; they are not schema changes."""
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, bare(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
@@ -54,7 +54,7 @@ def bare(data_type: t.DataType) -> t.DataType:
 
 
 def raw_type(data_type: t.DataType) -> t.DataType:
-    """Returns the type in which raw keeps a source's type: Iceberg has no integer below int."""
+    """Returns the type that raw stores a source's type as: Iceberg has no integer below int."""
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, raw_type(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
@@ -67,10 +67,10 @@ def raw_type(data_type: t.DataType) -> t.DataType:
 
 
 def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
-    """Returns the type that a raw column of type `raw` needs to also hold values of `source`.
+    """Returns the type with which a raw column of type `raw` can also store values of `source`.
 
-    That is `raw` itself if it already holds them; None if Iceberg cannot change to it in place.
-    Fields of structs match by name, ignoring case.
+    This is `raw` itself if it can store them; None if Iceberg cannot change the type in place.
+    Struct fields match by name, ignoring case.
     """
     raw, source = bare(raw), bare(source)
     if isinstance(raw, t.StructType) and isinstance(source, t.StructType):
@@ -88,19 +88,19 @@ def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
 
 
 def holds(raw: t.DataType, source: t.DataType) -> bool:
-    """Whether a raw column can hold every value of `source` without a change."""
+    """Whether a raw column can store every value of `source` without a change."""
     return find_wider_type(raw, source) == bare(raw)
 
 
 def is_wider(new: t.DataType, old: t.DataType) -> bool:
-    """Whether a source's new type holds every value of its old one, and more."""
+    """Whether a source's new type contains every value of its old type, and more."""
     if type(old) in _DIGITS and type(new) in _DIGITS:
         return _DIGITS[type(new)] > _DIGITS[type(old)]
     return holds(raw_type(new), old)
 
 
 def ddl(data_type: t.DataType) -> str:
-    """Returns a type as SQL with field names quoted; in full, however many fields it has."""
+    """Returns a type as complete SQL, with quoted field names."""
     if isinstance(data_type, t.StructType):
         fields = ", ".join(f"{quote_name(f.name)}: {ddl(f.dataType)}" for f in data_type.fields)
         return f"struct<{fields}>"

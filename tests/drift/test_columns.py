@@ -100,7 +100,7 @@ def test_a_variant_whose_name_is_taken(project: Project, table: Database) -> Non
     assert (ran.code, ran.errors) == (
         1,
         [
-            "table shop.t: the column 'v__string' has the name under which raw keeps values of "
+            "table shop.t: the column 'v__string' has the name of the raw column for values of "
             "'v' that have another type. Rename 'v__string' in the source or in a view of it"
         ],
     )

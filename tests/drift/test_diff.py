@@ -202,7 +202,7 @@ def test_a_variant_column_whose_name_is_taken_is_one_clear_error(order: str) -> 
     with pytest.raises(TableError) as refused:
         table.synced(schema(steps[-1]))
     assert str(refused.value) == (
-        "table shop.t: the column 'X__string' has the name under which raw keeps values of 'x' "
+        "table shop.t: the column 'X__string' has the name of the raw column for values of 'x' "
         "that have another type. Rename 'X__string' in the source or in a view of it"
     )
 
