@@ -125,7 +125,7 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
     found: dict[int, Commit] = {}
     for commit in _list_published(handle):
         found.setdefault(commit.batch, commit)
-    # Snapshots expire from the oldest on, so no batch after these can have expired.
+    # The chain of parents begins at the newest snapshot, so no later batch can have expired.
     has_commits = bool(found)
     for kept in _all_kept(handle) if current is not None else ():
         found.setdefault(kept.batch, kept)
