@@ -1,14 +1,14 @@
-"""Rows as texts that a database and Spark write identically, so that their md5 can be compared.
+"""Formats rows as texts that are identical in databases and in Spark, to compare their md5.
 
-A value's text is exact and has one form: integers and booleans as digits, decimals as the digits
-of their unscaled value, dates as days and times as microseconds since 1970, bytes in hex, texts
-prefixed with their length, a null as the control character 1. A row's checksum is the first
-60 bits of the md5 of its texts, joined by the control character 31; a bucket's checksum is the sum
-of its rows' checksums. A key's hash is the whole md5 of its texts. SQL can select a key of any
-type by its hash, without a literal of its value. The hash's first 60 bits choose the bucket.
+Integers and booleans are formatted as digits, decimals as the digits of their unscaled value, dates
+as days since 1970, times as microseconds since 1970, and bytes in hex. Texts are prefixed with
+their length. A null is the control character 1. The texts of a row are joined by the control
+character 31. A row's checksum is the first 60 bits of their md5. A bucket's checksum is the sum of
+the checksums of its rows. A key's hash is the full md5 of the key's texts: SQL can select a key of
+any type by its hash. The first 60 bits of the hash determine the key's bucket.
 
-No two systems agree on the text of a floating point number. A database's checksums leave out
-floating point columns, and columns of types that have no form here.
+Systems format floating point numbers differently. Checksums that a database computes therefore
+exclude floating point columns, and columns of types without a format here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pyspark.sql import types as t
 from loader.rows.version_order import quote_name
 
 DIGITS = 15
-"""How many hexadecimal digits of an md5 make a number: 60 bits, which fit a signed bigint."""
+"""The number of hexadecimal digits of an md5 that are used: 60 bits, which fit a signed bigint."""
 
 NULL, BETWEEN = 1, 31
-"""The control characters that stand for a null, and that separate two texts."""
+"""The control characters for a null and between two texts."""
 
 
 class TextFormat(enum.Enum):
@@ -40,12 +40,12 @@ class TextFormat(enum.Enum):
     TIMESTAMP = "timestamp"
     TEXT = "text"
     BINARY = "binary"
-    OTHER = "other"  # Spark's own text: only Spark can compare it
+    OTHER = "other"  # Spark's text, which no database writes identically
 
 
 @dataclass(frozen=True)
 class HashedColumn:
-    """A column to compare: its name and type in Spark, and the form of its values."""
+    """A column to compare: its name and type in Spark, and the text format of its values."""
 
     name: str
     type: t.DataType
@@ -58,7 +58,7 @@ class HashedColumn:
 
 
 def text_format(data_type: t.DataType) -> TextFormat:
-    """Returns the form of a column that only Spark reads and hashes."""
+    """Returns the text format for a column that Spark hashes."""
     if isinstance(data_type, t.IntegralType):
         return TextFormat.INTEGER
     for kind, form in _FORMS:
@@ -79,10 +79,10 @@ _FORMS: tuple[tuple[type[t.DataType], TextFormat], ...] = (
 
 
 def spark_text(part: HashedColumn) -> Column:
-    """Returns the text of the column that has the part's name and type."""
+    """Returns an expression for the text of a column."""
     value = f.col(quote_name(part.name))
     if part.form is TextFormat.DECIMAL:
-        # Spark writes small ones as 1.2E-7; the digits before the E are the unscaled value.
+        # Spark formats small decimals as 1.2E-7. The digits before the E are the unscaled value.
         digits = f.translate(f.substring_index(value.cast("string"), "E", 1), ".", "")
         text = digits.cast("decimal(38, 0)").cast("string")
     elif part.form is TextFormat.BOOLEAN:
@@ -113,5 +113,5 @@ def spark_number(md5: Column) -> Column:
 
 
 def spark_total(number: Column) -> Column:
-    """Returns the sum of 60-bit numbers, as text: no integer type holds it."""
+    """Returns the sum of 60-bit numbers, as text because it can overflow a bigint."""
     return f.sum(number.cast("decimal(20, 0)")).cast("string")

@@ -1,8 +1,8 @@
-"""The contents of a source's table, key by key: `loader reconcile` compares the lake with them.
+"""The rows of a source's table by key, which `loader reconcile` compares with the lake.
 
-It asks for a share of the keys, in three steps of finer detail: checksums of buckets, a hash for
-each key and its row, the rows themselves. A database that has md5 computes the first two itself
-(:mod:`loader.sources.jdbc.checksum_sql`). For other sources, Spark reads and hashes the rows.
+There are three levels of detail: checksums of buckets, hashes of keys and rows, and rows. A
+database with an md5 function computes the first two (:mod:`loader.sources.jdbc.checksum_sql`). For
+other sources, Spark reads and hashes the rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEY = "_cq_key"
 """A key's hash: the md5 of its texts, 32 hexadecimal digits."""
 
 CHECKSUM = "_cq_checksum"
-"""A row's: the first 60 bits of the md5 of its texts, a bigint. A bucket's: their sum, a text."""
+"""A row's checksum, a bigint; or a bucket's checksum, which is the sum of them, as text."""
 
 BUCKET = "_cq_bucket"
 COUNT = "_cq_count"
@@ -46,12 +46,12 @@ WANTED = "_cq_wanted"
 
 @dataclass(frozen=True)
 class KeySelection:
-    """A share of a table's keys: the keys in some buckets, or a list of keys.
+    """A subset of a table's keys: the keys in some buckets, or listed keys.
 
     Attributes:
-        of: the number of buckets; a key's bucket is its hash modulo this.
-        buckets: the chosen buckets; None means all.
-        keys: the hashes of single keys; if given, the buckets do not matter.
+        of: the number of buckets; a key's bucket is its hash modulo this number.
+        buckets: the selected buckets; None means all.
+        keys: the hashes of the selected keys; None to select by `buckets`.
     """
 
     of: int
@@ -59,7 +59,7 @@ class KeySelection:
     keys: tuple[str, ...] | None = None
 
     def contains(self, key: Column) -> Column:
-        """Returns whether the key with this hash is in the share."""
+        """Returns whether the key with this hash is selected."""
         if self.keys is not None:
             return key.isin(*self.keys)
         if self.buckets is None:
@@ -80,8 +80,8 @@ class Contents(ABC):
 
     Attributes:
         key: the key's columns.
-        parts: the columns that a row's checksum covers.
-        left_out: the columns that it does not cover, as ``name (type)``.
+        parts: the columns that a row's checksum includes.
+        left_out: the columns that it excludes, as ``name (type)``.
     """
 
     def __init__(
@@ -93,50 +93,50 @@ class Contents(ABC):
 
     @abstractmethod
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
-        """Counts and sums up each part of the buckets: BUCKET (its number), COUNT, CHECKSUM.
+        """Splits each bucket into parts; returns BUCKET (the part's number), COUNT and CHECKSUM.
 
-        Covers only rows that the spec asks for; a part without such rows is missing.
+        Includes only rows that the spec selects. Parts without such rows are missing.
 
         Args:
-            parts: how many parts each bucket has. A part's number is a key's hash modulo
-                `share.of` * `parts`.
+            parts: the number of parts in each bucket. The number of a key's part is the key's
+                hash modulo `share.of` * `parts`.
         """
 
     @abstractmethod
     def hashes(self, share: KeySelection) -> DataFrame:
-        """Hashes each row: KEY, CHECKSUM, and WANTED (whether the spec asks for the row)."""
+        """Hashes each row: KEY, CHECKSUM, and WANTED (whether the spec selects the row)."""
 
     @abstractmethod
     def rows(self, share: KeySelection) -> DataFrame:
-        """Reads at least the share's rows: the table's columns, and KEY as in :meth:`hashes`."""
+        """Reads at least the selected rows: the table's columns, and KEY as in :meth:`hashes`."""
 
     def check_storable(self, share: KeySelection) -> None:
-        """Refuses the share's rows if they hold values that the lake cannot, as a sync would.
+        """Checks that the lake can store all values of the selected rows, as a sync does.
 
         Raises:
-            TableError: they do.
+            TableError: if it cannot.
         """
-        del share  # rows that are read as a window's are judged there
+        del share  # sources that read windows of rows check them there
 
     def key_hash(self) -> Column:
-        """Returns the hash of the key, for rows whose columns have the source's names and types."""
+        """Returns the hash of a row's key; columns have their names and types in the source."""
         return spark_hash(self.key)
 
     def row_checksum(self) -> Column:
-        """Returns the checksum, for rows whose columns have the source's names and types."""
+        """Returns the checksum of a row; columns have their names and types in the source."""
         return spark_number(spark_hash(self.parts))
 
 
 class ReadContents(Contents):
-    """Contents of any source: Spark reads the rows and hashes them.
+    """Contents that Spark reads and hashes; works for all sources.
 
     Args:
         read: reads the rows of a window.
         schema: the table's columns.
         key: the primary key.
-        window: the rows that the spec asks for: by the cursor, or all.
-        unique: whether the source has each key only once. Otherwise the newest row of a key
-            counts, by cursor, then by the order in which the source emits the rows.
+        window: the cursor and the rows that the spec selects.
+        unique: whether each key has only one row in the source. Otherwise the newest row of a
+            key is used, by cursor, then by the order in which the source emits the rows.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class ReadContents(Contents):
         )
         if low is None or cursor is None or cursor.type is not CursorType.STRING:
             return hashes
-        # Only the source knows the order of its texts.
+        # Only the source can compare its texts.
         wanted = self._read(self._window).select(self.key_hash().alias(KEY)).distinct()
         return (
             hashes.drop(WANTED)
@@ -183,7 +183,7 @@ class ReadContents(Contents):
         names = rows.columns
         if not self._unique:
             cursor = self._window.cursor
-            # Of several rows with the newest cursor, the last one counts, as in raw.
+            # Of several rows with the newest cursor, the last row is used, as in raw.
             at = f.col(quote_name(cursor.name)) if cursor else f.lit(None).cast("string")
             newest = f.max_by(
                 f.struct(*(f.col(quote_name(name)).alias(f"c{i}") for i, name in enumerate(names))),
@@ -210,9 +210,9 @@ def sum_buckets(hashes: DataFrame, of: int) -> DataFrame:
 
 
 def is_wanted(schema: StructType, window: Window) -> Column:
-    """Returns whether the spec asks for a row: its cursor is at or above the window's lower bound.
+    """Returns whether the spec selects a row, by the window's lower bound.
 
-    Texts are not compared with the bound: only the database knows their order.
+    Texts are not compared with the bound, because only the database knows their order.
     """
     cursor = window.cursor
     if cursor is None:

@@ -33,7 +33,7 @@ not handle state, batches or Iceberg. It imports this module, :mod:`loader.rows.
             self.rows = fetch(self.url, since=window.low.text if window.low else None)
             days = [row["day"].isoformat() for row in self.rows]
             low, high = min(days, default=None), max(days, default=None)
-            low, high = (edge(day, CursorType.DATE, table, window) for day in (low, high))
+            low, high = (parse_bound(day, CursorType.DATE, table, window) for day in (low, high))
             return Bounds(len(self.rows), low=low, high=high)
 
         def read(self, spark, table, window, bounds) -> DataFrame:

@@ -68,18 +68,18 @@ _REMEDIES = {
     "malformed records are detected": BROKEN_LINE,
     "unexpected end-of-input": BROKEN_LINE,
     "is an archive, which spark cannot read": UNPACK,
-    "holds bytes that are not ": UNKNOWN_BYTES,
+    "contains bytes that are not ": UNKNOWN_BYTES,
     "a quote is still open where a line ends": "If values go over several lines, set the reader's "
     "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' "
     "quotes are literal characters; else correct the file",
-    "a quote stands behind a backslash": "If backslashes escape quotes, as Spark and MySQL write "
+    "a quote follows a backslash": "If backslashes escape quotes, as Spark and MySQL write "
     "them, set the reader's option escape: '\\'; with escape: '\"' backslashes are literal "
     "characters",
     "a key differs from a column only in case": "Write it in one way in all files, and in "
     "`column_types`: in JSON `id` and `ID` are two names, in the lake one",
     "a json key is an empty text": "Spark would leave the value out: give it a name, or declare "
     "the table's `column_types`, which leave out what they do not name",
-    "something stands behind a json value": "Write each value on a line of its own: Spark would "
+    "text follows a json value": "Write each value on a line of its own: Spark would "
     "read only the first one",
     "has digits below the microsecond": "Write it in microseconds (pyarrow: "
     "coerce_timestamps='us'), or set spark.sql.legacy.parquet.nanosAsLong: 'true' in the profile's "

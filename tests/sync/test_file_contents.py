@@ -273,7 +273,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     ran = project.loader("run")
     told = _told(ran)
     expected = {
-        "twice": "the column 'v' is there twice, as a key that comes again",
+        "twice": "the column 'v' exists twice: a key is repeated",
         "cases": "a key differs from a column only in case, ",
         "nested": "a key differs from a column only in case, ",
         "letters": "a key differs from a column only in case, id, in file:",
@@ -289,18 +289,18 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "deep": "a key differs from a column only in case, A, in file:",
         "inner": "a key differs from a column only in case, A, in file:",
         "listed": "a key differs from a column only in case, V, in file:",
-        "slash": "a quote stands behind a backslash within a quoted value, in file:",
+        "slash": "a quote follows a backslash within a quoted value, in file:",
         "Same": "Same.2025-02.csv, same, same.2025-01.csv. To read them as one table, move",
         "open": "1.csv: 1,\"hello. If values go over several lines, set the reader's option mul",
         "open_declared": "a quote is still open where a line ends, in file:",
         "bare": "a quote is still open where a line ends, in file:",
-        "latin": "latin/1.csv holds bytes that are not UTF-8. Name the encoding",
-        "late": "late/1.csv holds bytes that are not UTF-8. Name the encoding",
-        "text": "text/1.txt holds bytes that are not UTF-8. Name the encoding",
-        "wide": "wide/1.csv holds bytes that are not UTF-8. Name the encoding",
-        "bytes": "bytes/1.json holds bytes that are not UTF-8. Name the encoding",
-        "packed": "packed/1.csv is a gzip file, and its name does not say so. Rename it",
-        "stored": "stored/1.json is a gzip file, and its name does not say so. Rename it",
+        "latin": "latin/1.csv contains bytes that are not UTF-8. Name the encoding",
+        "late": "late/1.csv contains bytes that are not UTF-8. Name the encoding",
+        "text": "text/1.txt contains bytes that are not UTF-8. Name the encoding",
+        "wide": "wide/1.csv contains bytes that are not UTF-8. Name the encoding",
+        "bytes": "bytes/1.json contains bytes that are not UTF-8. Name the encoding",
+        "packed": "packed/1.csv is a gzip file without the usual extension. Rename it",
+        "stored": "stored/1.json is a gzip file without the usual extension. Rename it",
         "zipped": "zipped/1.csv is a zip archive, which Spark cannot read. Unpack it",
         "too_broad": "a line has more than 20,480 columns. Correct the file",
         "tar": "tar/1.csv.tar is a tar archive, which Spark cannot read. Unpack it",
@@ -309,14 +309,14 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "zip_bare": "zip_bare/1.zip is an archive, which Spark cannot read. Unpack it",
         "colon": "the file 'at10:00.csv' of ",
         "two": 'two/1.json: {"id":1}{"id":2}. Write each value on a line of its own',
-        "comma": "something stands behind a JSON value, in file:",
-        "arrays": "something stands behind a JSON value, in file:",
-        "behind": "something stands behind a JSON value, in file:",
-        "rest": "something stands behind a JSON value, in file:",
-        "whole": "something stands behind a JSON value, in file:",
+        "comma": "text follows a JSON value, in file:",
+        "arrays": "text follows a JSON value, in file:",
+        "behind": "text follows a JSON value, in file:",
+        "rest": "text follows a JSON value, in file:",
+        "whole": "text follows a JSON value, in file:",
         "unnamed": "a JSON key is an empty text, in file:",
         "unnamed_top": "a JSON key is an empty text, in file:",
-        "braces_json": "Spark takes the name of a file for a pattern (Input Pattern file:",
+        "braces_json": "Spark interprets the name of a file as a pattern (Input Pattern file:",
     }
     assert set(told) == set(expected), ran.text
     for name, what in expected.items():
@@ -455,7 +455,7 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     assert "the column at of below has digits below the microsecond. Write it in" in told["below"]
     assert "the column v is bigint in file:" in told["clash"]
     assert "clash/2.parquet. Write it with one type in all files" in told["clash"]
-    assert "has times in nanoseconds within another value" in told["within"]
+    assert "has times in nanoseconds within a nested value" in told["within"]
 
     wide = {"s": pa.string(), "id": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2)}
     write("wide/2.parquet", wide, {"id": 2**40, "f": 0.1, "d": Decimal("1234567.25"), "s": "b"})

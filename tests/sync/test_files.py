@@ -177,16 +177,16 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
     assert sorted(project.rows("select id from raw.orders")) == [("1",), ("1",), ("3",)]
     told = {e["where"].removeprefix("table drop."): e for e in ran.events if e["event"] == "error"}
     for name, what in {
-        "linked": "linked.csv is a link that leaves the folder",
-        "folder": "folder is a link that leaves the folder",
-        "deep": "more/2.csv is a link that leaves the folder",
-        "loop": "latest is a link to a folder that holds it",
-        "summary": "_metadata_x is a link that leaves the folder",
-        "chosen": "more is a link that leaves the folder",
-        "pipe": "2.csv is a named pipe, and no file",
-        "socket": "s is a socket, and no file",
-        "device": "2.csv is a link that leaves the folder",
-        "nowhere": "2.csv is a link that leads nowhere",
+        "linked": "linked.csv is a link to a path outside the folder",
+        "folder": "folder is a link to a path outside the folder",
+        "deep": "more/2.csv is a link to a path outside the folder",
+        "loop": "latest is a link to a folder that contains it",
+        "summary": "_metadata_x is a link to a path outside the folder",
+        "chosen": "more is a link to a path outside the folder",
+        "pipe": "2.csv is a named pipe, not a file",
+        "socket": "s is a socket, not a file",
+        "device": "2.csv is a link to a path outside the folder",
+        "nowhere": "2.csv is a link without a target",
         "latin": "latin/caf\\xe9.csv is not UTF-8, so Java cannot read the file",
         "gr\\xfcn": "gr\\xfcn.csv is not UTF-8, so Java cannot read the file",
     }.items():
@@ -412,8 +412,8 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
         "drop.bare": "Malformed CSV record",
         "drop.half": "Malformed CSV record: 2",
         "drop.cut": "Unexpected end-of-input",
-        "other": "2.csv names none of the table's columns: it has Key, Title",
-        "drop.stray": "1 of its files lie outside of the folders named column=value",
+        "other": "2.csv has none of the table's columns: it has Key, Title",
+        "drop.stray": "1 of its files are outside of the folders named column=value",
     }.items():
         assert what in told[name]["what"], told[name]
         assert told[name]["remedy"], told[name]

@@ -55,7 +55,9 @@ def test_tables_without_a_cursor_are_named_once_with_the_ways_out() -> None:
 
 
 def test_a_path_is_for_one_table() -> None:
-    with pytest.raises(ValidationError, match="matches several tables, and a path makes one"):
+    with pytest.raises(
+        ValidationError, match="matches several tables, but a path defines one table"
+    ):
         FileOptions(path=".", format="csv", table_options={"a*": {"path": "b"}})
 
 

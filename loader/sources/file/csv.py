@@ -1,6 +1,6 @@
-"""Reads the headers of CSV files, and finds lines whose quotes may be meant otherwise.
+"""Reads the headers of CSV files, and detects lines whose quotes Spark may misinterpret.
 
-Spark itself applies one file's header to all files, and reads the others by position.
+Spark applies the header of one file to all files, and reads the other files by position.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _READERS = 16
 _LINES = 1000
-"""A header of more lines is one whose quotes are not closed."""
+"""The maximum of lines in a header; a longer header has a quote that is not closed."""
 
 _LONGEST = 16 << 20
-"""So many bytes of a file are looked through for its header."""
+"""The maximum of bytes that are read to find a file's header."""
 
 _NO_CHARACTERS = ("MalformedInputException", "UnmappableCharacterException")
 
@@ -38,9 +38,9 @@ class Group:
     """Files with the same header.
 
     Attributes:
-        columns: the columns' names, as Spark reads this header.
-        paths: the files, as in :data:`loader.sources.file.listing.PATH`; the first one first.
-        literal: the header's text contains exactly these names.
+        columns: the names that Spark reads from this header.
+        paths: the files in order, as in :data:`loader.sources.file.listing.PATH`.
+        literal: whether the header's text contains exactly these names.
     """
 
     columns: tuple[str, ...]
@@ -48,10 +48,10 @@ class Group:
     literal: bool = False
 
     def guard_options(self, native: ReaderOptions) -> ReaderOptions:
-        """Returns reader options that make a file with another header an error.
+        """Returns reader options with which Spark fails on a file with a different header.
 
         A file may have been rewritten since its header was read. Spark cannot check names that it
-        made up itself, for columns without a name or with the same name.
+        generates for columns with an empty or duplicate name.
         """
         if not self.literal:
             return native
@@ -59,9 +59,9 @@ class Group:
 
 
 def is_matched_by_name(native: ReaderOptions) -> bool:
-    """Returns whether a table's files are CSV with headers, whose columns are matched by name.
+    """Returns whether the loader matches columns by name: for CSV files with headers.
 
-    If the spec sets `enforceSchema`, Spark itself handles the headers.
+    If the spec sets `enforceSchema`, Spark handles the headers.
     """
     options = {name.lower(): value.lower() for name, value in native.options}
     header = options.get("header") == "true"
@@ -69,10 +69,10 @@ def is_matched_by_name(native: ReaderOptions) -> bool:
 
 
 def groups(spark: SparkSession, native: ReaderOptions, paths: Iterable[str]) -> list[Group]:
-    """Groups files by their headers; leaves out files without any line.
+    """Groups files by their headers; omits files without lines.
 
     Raises:
-        TableError: if a file is compressed or encoded otherwise than the spec and its name say.
+        TableError: if a file's compression or encoding differs from its name or the spec.
         Py4JJavaError: if a file cannot be read.
     """
     paths = tuple(paths)
@@ -93,7 +93,7 @@ def groups(spark: SparkSession, native: ReaderOptions, paths: Iterable[str]) -> 
 
 
 def union(groups: Sequence[Group]) -> list[str]:
-    """Returns the columns of all groups, each once, ignoring case, in order of appearance."""
+    """Returns the distinct columns of all groups, ignoring case, in order of appearance."""
     names: dict[str, str] = {}
     for group in groups:
         for name in group.columns:
@@ -111,14 +111,14 @@ class _Reader:
         self.options = {name.lower(): value for name, value in native.options}
         self.hadoop = session.sparkContext._jsc.hadoopConfiguration()
         self.codecs = self.jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self.hadoop)
-        # Lines may end anywhere, so Spark reads each file separately.
+        # With a custom line separator, Spark reads the header of each file.
         self.whole = "linesep" in self.options
         opened = pattern(native) if native.multiline else None
         self.opened = self.jvm.java.util.regex.Pattern.compile(opened) if opened else None
         self.native = native
 
     def header(self, path: str) -> str | tuple[str, ...] | None:
-        """Returns a file's header: its line, or its columns; None if the file has no line."""
+        """Returns a file's header, as one line or as columns; None if the file has no lines."""
         file = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(path))
         if self.whole:
             options = {
@@ -140,7 +140,7 @@ class _Reader:
             if error.java_exception.getClass().getSimpleName() not in _NO_CHARACTERS:
                 raise
             raise TableError(
-                f"{path} holds bytes that are not {self.native.encoding}", remedy=UNKNOWN_BYTES
+                f"{path} contains bytes that are not {self.native.encoding}", remedy=UNKNOWN_BYTES
             ) from error
         finally:
             plain.close()
@@ -169,7 +169,7 @@ class _Reader:
             line += f"\n{more}"
             if not self._open(line):
                 break
-        return self.columns(line)  # which is how its names are written is not known
+        return self.columns(line)  # names may be quoted, so the text cannot be compared
 
     def _open(self, text: str) -> bool:
         return self.opened is not None and bool(self.opened.matcher(text).find())
@@ -191,9 +191,9 @@ class _Reader:
 
 
 def open_quote(native: ReaderOptions, text: Column) -> Column | None:
-    """Returns whether a line ends within a quoted value; None if that is not to be asked.
+    """Returns whether a line ends within a quoted value.
 
-    It is not to be asked if the option `multiLine` is set, to any value.
+    None if this must not be checked, because the option `multiLine` is set to any value.
     """
     found = pattern(native)
     if native.option("multiline") is not None or found is None:
@@ -201,32 +201,32 @@ def open_quote(native: ReaderOptions, text: Column) -> Column | None:
     quote, comment = _quote(native), native.option("comment")
     opened = text.contains(quote) & text.rlike(found)
     if _escape(native) == quote:
-        # Quicker than the pattern: in such a line, the number of quotes is odd.
+        # A cheap pre-check: in such a line, the number of quotes is odd.
         odd = (f.length(text) - f.length(f.replace(text, f.lit(quote)))) % 2 == 1
         opened = odd & text.rlike(found)
     return opened & ~text.startswith(comment) if comment else opened
 
 
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
-    r"""Returns whether a line has `\"` within a quoted value; None if that is not to be asked.
+    r"""Returns whether a line has `\"` within a quoted value, as Spark and MySQL escape quotes.
 
-    Spark, MySQL and others write a quote so. It is not to be asked if the option `escape` is set.
+    None if this must not be checked, because the option `escape` is set.
     """
     found, quote, comment = pattern(native), _quote(native), native.option("comment")
     if "escape" in native.given or native.multiline or found is None:
         return None
     q, s = re.escape(quote), re.escape(_separator(native))
-    # As many values as there are before it; then it begins as if it ended at the backslash.
+    # Matches the values before it, and then a value that would end at the backslash.
     begin = found.removesuffix(r"\z").replace(f"{s})*+", f"{s})*?", 1)
     escaped = text.contains(f"\\{quote}") & text.rlike(rf"{begin}(?<=\\){q}(?!{s}|\z)")
     return escaped & ~text.startswith(comment) if comment else escaped
 
 
 def pattern(native: ReaderOptions) -> str | None:
-    """Returns the pattern, in Java, of text that ends within a quoted value; None without quotes.
+    """Returns a Java pattern for text that ends within a quoted value; None without quotes.
 
-    As Spark's parser does, it takes a quote within a value literally. No part of the pattern
-    gives back what it has matched, so a long line takes neither long nor much of the stack.
+    A quote inside an unquoted value is literal, as in Spark's parser. All quantifiers are
+    possessive, so long lines need neither much time nor a deep stack.
     """
     quote, escape, separator = _quote(native), _escape(native), _separator(native)
     if not quote:

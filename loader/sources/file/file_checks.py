@@ -1,12 +1,12 @@
-"""Refuses files that must not be read, or that Java or Spark cannot read as what they are.
+"""Refuses files that must not be read, or that Java or Spark would misread.
 
-Write access to a folder must not give more than rows of its own table. A link that leaves the
-folder would put any file that the loader's user may read into raw, and a named pipe would block the
-run. Java silently leaves out files whose names it cannot decode. Spark reads archives, and packed
-files whose names do not say so, as text.
+A user who may write to a folder must not be able to load other files. A link to a file outside the
+folder could load any file that the loader's user can read, and a named pipe would block the run.
+Java silently omits files whose names it cannot decode. Spark reads archives, and compressed files
+without the usual extension, as text.
 
-Best effort: an entry may be replaced between the check and the read, and a hard link looks like any
-other file.
+The checks are not complete: an entry can be replaced between the check and the read, and hard links
+cannot be distinguished from files.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _HIDE = "or give it a name that begins with _, which hides it"
 def check_entries(
     spark: SparkSession, native: ReaderOptions, follow_links: bool, where: str
 ) -> None:
-    """Refuses links that leave the folder, entries that are no files, and names in other encodings.
+    """Refuses links to files outside the folder, special files, and undecodable names.
 
-    Folders that are not in this machine's file system have none of these.
+    Checks local folders only: object stores have no such entries.
 
     Raises:
-        TableError: names the first such entry.
+        TableError: if there is such an entry; the message contains the first one.
     """
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
@@ -60,14 +60,14 @@ def check_entries(
     for status in system.globStatus(path(native.pattern)) or ():
         root = str(status.getPath().toUri().getPath())
         for entry, refused in _refusals(root, real, encoding, follow_links):
-            # Spark matches the pattern against files, and enters every folder.
+            # Spark matches the pattern only against files, and reads all folders.
             name = show_name(os.path.basename(entry))
             if accepts is None or os.path.isdir(entry) or accepts(path("/", name)):
                 raise TableError(refused.what, where=where, remedy=refused.remedy)
 
 
 def show_name(path: str) -> str:
-    r"""Returns a path as people can read it: bytes that are not UTF-8 as `\xe9`."""
+    r"""Returns a path for messages, in which bytes that are not UTF-8 are escaped as `\xe9`."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -78,7 +78,7 @@ def _undecodable(path: str, encoding: str) -> TableError | None:
     except UnicodeDecodeError:
         return TableError(
             f"the name of {show_name(path)} is not {encoding}, so Java cannot read the file",
-            remedy=f"Rename it, and let whatever writes it use {encoding}; {_HIDE}",
+            remedy=f"Rename it, and write new names in {encoding}; {_HIDE}",
         )
     return None
 
@@ -86,8 +86,8 @@ def _undecodable(path: str, encoding: str) -> TableError | None:
 def _refusals(
     root: str, home: str, encoding: str, follow_links: bool
 ) -> Iterator[tuple[str, TableError]]:
-    """Yields what must not be read of a file or folder, and why."""
-    # Any folder on the way to the root may be a link, too.
+    """Yields the entries of a file or folder that must not be read, each with the error."""
+    # Any parent folder of the root may be a link.
     found = _check_link(root, home, follow_links) or _check_kind(root)
     if found is not None:
         yield root, found
@@ -110,7 +110,7 @@ def _refusals(
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether Spark reads nothing of this name: `HadoopFSUtils.shouldFilterOutPathName`."""
+    """Returns whether Spark ignores this name: `HadoopFSUtils.shouldFilterOutPathName`."""
     if name.startswith(("_metadata", "_common_metadata")):
         return False
     marked = name.startswith("_") and "=" not in name
@@ -123,27 +123,27 @@ def _check_link(entry: str, home: str, follow_links: bool) -> TableError | None:
         real
     ):
         return TableError(
-            f"{entry} is a link to a folder that holds it: its files would be read again and again",
+            f"{entry} is a link to a folder that contains it: its files would be read repeatedly",
             remedy=f"Remove it, {_HIDE}",
         )
     if follow_links or Path(real).is_relative_to(home):
         return None
     return TableError(
-        f"{entry} is a link that leaves the folder {home}",
-        remedy="Remove it, or put what it leads to into the folder; if you trust everybody who "
-        "may write there, set follow_links: true in the source's spec",
+        f"{entry} is a link to a path outside the folder {home}",
+        remedy="Remove it, or move its target into the folder; if you trust all users who may "
+        "write to the folder, set follow_links: true in the source's spec",
     )
 
 
 def _check_kind(entry: str) -> TableError | None:
-    """Returns the error for what is neither a file nor a folder; a link is what it leads to."""
+    """Returns the error if an entry, or the target of a link, is neither a file nor a folder."""
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(entry).st_mode))
     except FileNotFoundError:
-        kind = "a link that leads nowhere" if os.path.islink(entry) else None  # or just deleted
+        kind = "a link without a target" if os.path.islink(entry) else None  # deleted meanwhile
     if kind is None:
         return None
-    return TableError(f"{entry} is {kind}, and no file", remedy=f"Remove it, {_HIDE}")
+    return TableError(f"{entry} is {kind}, not a file", remedy=f"Remove it, {_HIDE}")
 
 
 _PACKED = {
@@ -159,20 +159,20 @@ _BZIP2_BLOCK = b"1AY&SY"
 
 
 def is_archive(text: Column) -> Column:
-    """Returns whether a line of a file is the first one of an archive."""
+    """Returns whether a line is the first line of an archive."""
     tar = text.contains("\0") & (f.substring(text, _TAR_AT + 1, len(_TAR)) == _TAR.decode())
     return text.startswith(_ZIP.decode()) | tar
 
 
 def check_unpacked(path: str, stream: Any) -> None:
-    """Refuses an archive, and a compressed file without an ending that Spark recognises.
+    """Refuses archives, and compressed files without an extension that Spark recognises.
 
     Args:
-        path: the file, for the error.
-        stream: a buffered stream of the file's content, at its begin, where it is left.
+        path: the file, for the error message.
+        stream: a buffered stream at the begin of the file; its position does not change.
 
     Raises:
-        TableError: if it is.
+        TableError: if the file is refused.
     """
     stream.mark(_LOOKED_AT)
     first = bytes(stream.readNBytes(_LOOKED_AT))
@@ -186,8 +186,8 @@ def check_unpacked(path: str, stream: Any) -> None:
     for sign, (kind, ending) in _PACKED.items():
         if not first.startswith(sign) or (sign == b"BZh" and first[4:10] != _BZIP2_BLOCK):
             continue
-        renamed = f"Rename it, so that its name ends in {ending}; or unpack it"
+        renamed = f"Rename it so that its name ends in {ending}, or unpack it"
         raise TableError(
-            f"{path} is {kind}, and its name does not say so",
+            f"{path} is {kind} without the usual extension",
             remedy=renamed if ending else "Unpack it",
         )

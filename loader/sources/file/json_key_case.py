@@ -1,7 +1,7 @@
-"""Finds keys in JSON that differ from a column only in case.
+"""Finds JSON keys that differ from a column only in case.
 
-Of `{"id": 1}` and `{"ID": 2}` Spark may make one column `id`, and the second row has null in it.
-The lake's names ignore case, so the two cannot be columns of their own either.
+From `{"id": 1}` and `{"ID": 2}`, Spark may infer one column `id`, with null in the second row.
+Names in the lake ignore case, so `id` and `ID` cannot be two columns.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ _PLACES = (
     "inner:array<struct<name:string,place:int>>,each:int,listed:boolean>>"
 )
 _FOUND = -1
-"""In place of a place: the text is a key that was found."""
+"""A special value of `place`: the text is a matching key."""
 
 
 def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns a key of a line that differs from a name only in case; null if none does.
+    """Returns a key that differs from a name in the schema only in case; null if there is none.
 
-    A key counts where the name would stand, and if that does not stand beside it.
+    Keys are compared with the names on the same level. A key is ignored if the same object also
+    has the exact name.
 
     Args:
-        text: the line: an object, or an array of them.
+        text: a line with an object or an array of objects.
         schema: the columns that are read.
-        options: the reader's, for one value.
+        options: the reader's options for one value.
     """
     found = _odd(text, schema, options)
     return found if _allows_bare_keys(options) else f.when(_suspect(text, schema), found)
@@ -46,10 +47,10 @@ def _allows_bare_keys(options: Mapping[str, str]) -> bool:
 
 
 def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns whether a line is one object without another in it, whose keys raise no question.
+    """Returns whether a line needs no further check, by one pattern that most lines match.
 
-    One pass over most lines, so that they need no other check. It has no empty key, no key that
-    may differ from a name only in case, and no character that stands for bytes of another encoding.
+    Such a line is one object without nested objects. It has no empty keys, no keys that may differ
+    from a name only in case, and no replacement characters (undecodable bytes).
     """
     if _allows_bare_keys(options):
         return f.lit(False)
@@ -58,20 +59,20 @@ def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> 
 
 
 def _suspect(text: Column, schema: t.StructType) -> Column:
-    """Returns whether such a key may be in a line: asked of all lines, so it is quick."""
+    """Returns whether a line may contain such a key: a cheap check for all lines."""
     tokens = _tokens(schema, "[^\"'/]++")
     return ~text.rlike(rf"(?s)\A{tokens}\z")
 
 
 def _tokens(schema: t.StructType, between: str) -> str:
-    """Returns a pattern of texts, one after the other, and what is between them.
+    """Returns a pattern for a sequence of quoted texts and the characters between them.
 
-    So no text begins at a quote within another. Options may allow texts in single quotes, and
-    comments.
+    It matches texts from the start, so that no match begins at an escaped quote. A line with single
+    quotes or comments, which options may allow, does not match.
     """
     names = sorted(set(_names(schema)))
     spelt = Counter(name.lower() for name in names)
-    # Other names are at different places.
+    # Only unambiguous names: a name with another spelling on another level needs the full check.
     exact = [name for name in names if name and spelt[name.lower()] == 1]
     value = r'"(?:[^"\\\x00\uFFFD]++|\\.)*+"(?!\s*+:)'
     known = rf'"{_any_of(exact)}(?=\s*+:)'
@@ -80,7 +81,7 @@ def _tokens(schema: t.StructType, between: str) -> str:
 
 
 def _any_of(names: Collection[str]) -> str:
-    """Returns a pattern of names, each with the quote behind it; tries no character twice."""
+    """Returns a pattern for names, each with its closing quote, as a prefix tree (fast)."""
 
     def branch(tails: list[str]) -> str:
         begin = commonprefix(tails)  # noqa: RUF071 - of characters
@@ -93,10 +94,10 @@ def _any_of(names: Collection[str]) -> str:
 
 
 def _odd(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns such a key, wherever in a line it stands; null if there is none.
+    """Returns such a key on any level of a line; null if there is none.
 
-    The schema is data, and a loop goes down its levels: Spark cannot plan for an expression that
-    grows with a schema's depth.
+    The schema is passed as data, and a loop descends its levels, because Spark cannot plan an
+    expression that grows with the depth of the schema.
     """
     places: list[dict[str, Any]] = []
     whole = t.ArrayType(schema)
@@ -127,7 +128,7 @@ def _odd(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Colu
 
 
 def _within(value: Column) -> Column:
-    """Returns the values to search on the next level, and the keys that were found."""
+    """Returns the values of the next level, and the matching keys."""
     place, keys = value["place"], value["keys"]
     here = f.map_keys(keys)
     names, lowered, each = place["names"], place["lowered"], place["each"]
@@ -143,7 +144,7 @@ def _within(value: Column) -> Column:
     )
     values = f.coalesce(value["values"], f.map_values(keys))
     following = f.array(
-        f.when(place.isNull(), f.array(_found(value["text"]))),  # on an earlier level
+        f.when(place.isNull(), f.array(_found(value["text"]))),  # a match on a previous level
         f.transform(odd, _found),
         f.transform(
             place["inner"], lambda field: _value(field["place"], _last(keys, field["name"]))
@@ -154,7 +155,7 @@ def _within(value: Column) -> Column:
 
 
 def _value(place: Column, text: Column) -> Column:
-    # Never null: Spark would go on with the types of the loop's start, in which nothing is null.
+    # Never null: Spark derives the types of the loop from its initial value, which has no nulls.
     return f.struct(place.alias("place"), f.coalesce(text, f.lit("")).alias("text"))
 
 
@@ -163,15 +164,15 @@ def _found(key: Column) -> Column:
 
 
 def _last(keys: Column, name: Column) -> Column:
-    """Returns the value that Spark reads if a key is there twice."""
+    """Returns the last value of a duplicate key, which is the value that Spark reads."""
     return f.get(f.reverse(f.map_values(f.map_filter(keys, lambda key, _: key == name))), f.lit(0))
 
 
 def _add(shape: t.DataType, places: list[dict[str, Any]]) -> int | None:
-    """Adds the places of a type and of those within it, as _PLACES has them.
+    """Adds the places of a type and of its nested types, in the format of `_PLACES`.
 
     Returns:
-        The type's own place; None if it has no names in it.
+        The index of the type's place; None if the type contains no field names.
     """
     if not any(_names(shape)):
         return None
@@ -196,7 +197,7 @@ def _levels(shape: t.DataType) -> int:
 
 
 def _names(shape: t.DataType) -> Iterator[str]:
-    """Yields the names of fields, those within others too."""
+    """Yields the names of all fields, including nested fields."""
     if isinstance(shape, t.StructType):
         yield from shape.names
     for inner in _inner(shape):
@@ -204,7 +205,7 @@ def _names(shape: t.DataType) -> Iterator[str]:
 
 
 def _inner(shape: t.DataType) -> list[t.DataType]:
-    """Returns the types of the values that are directly within one of a type."""
+    """Returns the types that are directly nested in a type."""
     if isinstance(shape, t.StructType):
         return [field.dataType for field in shape.fields]
     if isinstance(shape, t.ArrayType):

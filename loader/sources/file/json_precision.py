@@ -1,6 +1,6 @@
-"""Refuses JSON numbers that Spark would round: its doubles hold 15 to 17 digits.
+"""Refuses JSON numbers that Spark would round, because doubles have 15 to 17 digits.
 
-Spark reads a number with a fraction as a double also where the column is a text.
+Spark reads numbers with a fraction as doubles even if the column is a string.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _WHOLE = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 
 @dataclass(frozen=True)
 class _Number:
-    """A number as a file has it.
+    """A number in a file.
 
     Attributes:
-        text: its digits.
+        text: the number's text in the file.
     """
 
     text: str
@@ -49,7 +49,7 @@ class _Number:
 
     @property
     def rounded(self) -> bool:
-        """Whether a double, written with as many digits, is another number."""
+        """Whether a double with the same number of digits has a different value."""
         double = float(self.text)
         if not math.isfinite(double) or (not double and re.match(r"[-0.]*[1-9]", self.text)):
             return True
@@ -59,15 +59,15 @@ class _Number:
 
 
 def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None) -> None:
-    """Refuses numbers of JSON files that a table's columns cannot hold to the last digit.
+    """Refuses JSON numbers that lose digits in the table's columns.
 
-    A column that the spec itself declares as a double may round.
+    Columns that the spec declares as doubles are not checked.
 
     Args:
-        chosen: a condition on MODIFIED and PATH that chooses the files; None means all.
+        chosen: a condition on MODIFIED and PATH that selects the files; None means all.
 
     Raises:
-        TableError: names the column, the number and the file.
+        TableError: if there is such a number; contains the column, the number and the file.
     """
     native: ReaderOptions = table.ref.native
     if native.format.lower() != "json":
@@ -83,16 +83,16 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
     for path, line in chain(rows, islice(more, _AT_ONCE, None)):
         for column, number in _found(line, own, doubles):
             raise TableError(
-                f"the number {number.text[:60]} of {path} has more digits than a double holds, as "
-                "which Spark reads it",
+                f"the number {number.text[:60]} of {path} has more digits than a double, and Spark "
+                "reads it as a double",
                 where=f"table {table.ref.name}, column {column}",
-                remedy="Declare the table's `column_types`: the column as decimal(38, 20), or of "
-                "another scale, keeps its digits; as double it is rounded",
+                remedy="Declare the column's type in the table's `column_types`: decimal(38, 20), "
+                "or another scale, for all digits; double to round",
             )
 
 
 def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.DataType]]:
-    """Yields each scalar type within a type, with the name of the field that it belongs to."""
+    """Yields each scalar type within a type, with the name of its field."""
     if isinstance(data_type, t.StructType):
         for field in data_type.fields:
             yield from _leaves(field.dataType, field.name)
@@ -105,16 +105,16 @@ def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.Data
 
 
 def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
-    """Whether any number may stand in a column: it is held, or the spec says how to round it."""
+    """Returns whether a column needs no check: its type is exact, or the spec declares a double."""
     return not isinstance(leaf, (*_WHOLE, t.StringType, t.DoubleType)) or (
         isinstance(leaf, t.DoubleType) and not doubles
     )
 
 
 def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles: bool) -> DataFrame:
-    """Returns path and text of lines with a number that Java writes in other digits as a double.
+    """Returns the path and text of lines with numbers whose digits change as a Java double.
 
-    These are few: numbers of columns that hold them do not count.
+    Ignores the numbers of columns with exact types, so few lines remain.
     """
     text = left = f.col("value")
     held = {n for n, leaf in leaves} - {n for n, leaf in leaves if not _holds_any(leaf, doubles)}
@@ -130,7 +130,7 @@ def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles:
             number.rlike(_LONG) & (_digits(number) != _digits(number.cast("double").cast("string")))
         ),
     )
-    # Each within the one before: Spark would evaluate what is there twice for all lines.
+    # Nested, because Spark evaluates a repeated expression for all lines otherwise.
     suspect = f.when(text.rlike(_LONG), f.when(left.rlike(_LONG), odd))
     return read.where(suspect).select(PATH, "value")
 
@@ -141,10 +141,10 @@ def _digits(number: Column) -> Column:
 
 
 def _found(line: str, schema: t.StructType, doubles: bool) -> Iterator[tuple[str, _Number]]:
-    """Yields the numbers of a line that are rounded, each with its column."""
+    """Yields the rounded numbers of a line, each with its column."""
     try:
         value = json.loads(line, parse_float=_Number, parse_int=_Number)
-    except ValueError:  # what only the table's reader options allow
+    except ValueError:  # JSON that only the table's reader options allow
         bare = re.sub(_TEXTS.replace("*+", "*"), "", line)
         value = [{"?": _Number(text)} for text in re.findall(_NUMBER, bare)]
         schema = t.StructType([t.StructField("?", t.DoubleType())])
@@ -172,9 +172,9 @@ def _rounded(
 
 
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:
-    """Returns the type of a field of an object; None if the object has no such field.
+    """Returns the type of a field of an object; None if the schema has no such field.
 
-    An object in a text is written again, with its numbers.
+    In a string column, Spark formats an object as JSON, including its numbers.
     """
     if isinstance(data_type, t.StructType):
         fields = (c.dataType for c in data_type.fields if c.name.lower() == name.lower())

@@ -1,9 +1,8 @@
-"""Refuses lines of text that Spark would read otherwise than they are meant, without a word.
+"""Refuses lines of text that Spark would silently misread.
 
-Spark replaces bytes that are no characters of the encoding, splits a quoted value at the end of a
-line, and reads no more than the first JSON value of a line. The lines are checked in the job
-that reads the rows; those longer than the source's `line_limit` before it, as Spark's reader
-leaves them out.
+Spark replaces undecodable bytes, splits a quoted value at the end of a line, and reads only the
+first JSON value of a line. The job that reads the rows checks the lines. Lines longer than the
+source's `line_limit` are detected before that job, because Spark's reader would omit them.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 FORMATS = frozenset({"csv", "json", "text"})
 _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
-"""Larger files of one JSON value are not looked at: they would have to be held in memory."""
+"""The maximum size of multi-line JSON files that are checked, because a file must fit in memory."""
 
-# Texts one after the other, so that none begins at a quote within another. The group is a key.
+# Matches texts from the start, so that no match begins at an escaped quote. The group is a key.
 _EMPTY_KEY = r"""(?s)"(?:[^"\\]++|\\.)++"|'(?:[^'\\]++|\\.)++'|((?:""|'')\s*+:)"""
 
 _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
@@ -48,11 +47,11 @@ _NOT_OF_LINES = frozenset(
 def checked(
     rows: DataFrame, spark: SparkSession, native: ReaderOptions, chosen: Column | None
 ) -> DataFrame:
-    """Returns the rows, whose read fails if a line of the chosen files would be misread.
+    """Adds checks to the rows: reading them fails if Spark would misread a line of the files.
 
     Args:
-        rows: the rows of the chosen files.
-        chosen: a condition on MODIFIED and PATH that chooses the files; None means all.
+        rows: the rows of the selected files.
+        chosen: a condition on MODIFIED and PATH that selects the files; None means all.
     """
     form = native.format.lower()
     if form not in FORMATS:
@@ -61,18 +60,18 @@ def checked(
     if found is None:
         return rows
     read = lines(spark, native, chosen)
-    # The condition is never true: it fails, or the line is all right.
+    # The condition is never true: it fails for refused lines, and is false for all other lines.
     refused = read.where(found.isNotNull())
     return rows.union(refused.select(*_nothing(rows.schema)))
 
 
 def lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None) -> DataFrame:
-    """Returns the lines of the chosen files: `value`, MODIFIED and PATH.
+    """Returns the lines of the selected files: `value`, MODIFIED and PATH.
 
-    If a JSON value may go over several lines, each file is one `value`.
+    If a JSON value may span several lines, each file is one `value`.
     """
     options = {name.lower(): value for name, value in native.options}
-    options.setdefault(RECURSIVE.lower(), "true")  # the same files; their folders make no columns
+    options.setdefault(RECURSIVE.lower(), "true")  # the same files, without partition columns
     whole = native.format.lower() == "json" and native.multiline
     if whole:
         options["wholetext"] = "true"
@@ -87,27 +86,27 @@ def lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None) -> 
 
 
 def _nothing(schema: StructType) -> list[Column]:
-    # One for each type, and no names, which a union takes from the rows: each is a few calls.
+    # One expression per type and no names, because each expression costs several Py4J calls.
     types = {field.dataType for field in schema.fields}
     nothing = {data_type: f.lit(None).cast(data_type) for data_type in types}
     return [nothing[field.dataType] for field in schema.fields]
 
 
 def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | None:
-    """Returns an expression that fails if a line is refused; None if no line can be judged.
+    """Returns an expression that fails for refused lines, else null; None if no check is possible.
 
-    It is null otherwise. What takes long is within a `when`: Spark evaluates what is there twice
-    for all lines, also to the right of an `&` that is false.
+    Expensive expressions are nested in `when`: Spark evaluates repeated expressions for all lines,
+    even to the right of an `&` that is false.
     """
     encoding = "UTF-8" if form == "text" else native.encoding
     if _WIDE.match(encoding) and native.option("linesep") is None:
-        return None  # the bytes do not show where a line ends
+        return None  # a line end cannot be recognised by single bytes
     utf8 = encoding.upper() in ("UTF-8", "UTF8")
     raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)
     known = text == raw if utf8 else ~text.contains(_NO_CHARACTER)
     reason = f.concat(PATH, f.lit(" is an archive, which Spark cannot read"))
     archive = f.when(is_archive(raw), f.raise_error(reason))
-    reason = f.concat(PATH, f.lit(f" holds bytes that are not {encoding}"))
+    reason = f.concat(PATH, f.lit(f" contains bytes that are not {encoding}"))
     found = archive.when(~known, f.raise_error(reason))
     text = raw if utf8 else text
     if form == "csv":
@@ -117,14 +116,12 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
             found = found.when(opened, _refuse(reason, text))
         escaped = has_escaped_quote(native, text)
         if escaped is not None:
-            reason = f.concat(
-                f.lit("a quote stands behind a backslash within a quoted value, in "), PATH
-            )
+            reason = f.concat(f.lit("a quote follows a backslash within a quoted value, in "), PATH)
             found = found.when(escaped, _refuse(reason, text))
     if form == "json":
-        if native.multiline:  # Spark's parser itself refuses such bytes
+        if native.multiline:  # Spark's parser refuses undecodable bytes
             found = archive
-        reason = f.concat(f.lit("something stands behind a JSON value, in "), PATH)
+        reason = f.concat(f.lit("text follows a JSON value, in "), PATH)
         found = found.when(_goes_on(native, text), _refuse(reason, text))
         if native.columns is None:
             reason = f.concat(f.lit("a JSON key is an empty text, in "), PATH)
@@ -139,27 +136,27 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
 
 
 def _has_empty_key(text: Column) -> Column:
-    """Returns whether an object has a key without a character, which Spark leaves out."""
+    """Returns whether an object has an empty key, whose value Spark ignores."""
     keys = f.regexp_extract_all(text, f.lit(_EMPTY_KEY), f.lit(1))
     found = f.exists(keys, lambda key: key != "")
     return f.when(text.rlike("(?:\"\"|'')\\s*+:"), found)
 
 
 def _refuse(reason: Column, text: Column) -> Column:
-    """Returns an expression that fails, for a reason, and shows the begin of a line."""
+    """Returns an expression that fails with a reason and the beginning of the line."""
     return f.raise_error(f.concat(reason, f.lit(": "), f.substring(text, 1, _SHOWN)))
 
 
 def _options(native: ReaderOptions) -> dict[str, str]:
-    """Returns the reader's options that are about one value."""
+    """Returns the reader's options that apply to a single value."""
     return {k.lower(): v for k, v in native.options if k.lower() not in _NOT_OF_LINES}
 
 
 def _goes_on(native: ReaderOptions, text: Column) -> Column:
-    """Returns whether something stands behind the first value of a line that has a valid one.
+    """Returns whether a line has a valid JSON value that is followed by more text.
 
-    In brackets, such a line is no array of one value. A comma alone may stand there. Spark's
-    functions for plain JSON are quick; only if they object, the table's own options count.
+    In brackets, such a line is not an array with one value. A trailing comma is allowed. The fast
+    functions for standard JSON come first; only if they fail, the table's options are applied.
     """
     options = {**_options(native), "columnNameOfCorruptRecord": "_cq_bad"}
     ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
@@ -169,7 +166,7 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
     several = (f.coalesce(f.json_array_length(listed), f.lit(0)) != 1) & (
         f.coalesce(f.size(f.from_json(listed, "array<string>", options)), f.lit(0)) != 1
     )
-    # Brackets of its own could close those around it, but not both kinds.
+    # Brackets in the line could close the added brackets, but not also the added braces.
     closed = (
         bare.rlike(r"[\]}]\s*+\]")
         & (f.coalesce(f.size(f.json_object_keys(named)), f.lit(0)) != 1)
@@ -177,19 +174,19 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
     )
     value = f.from_json(text, "_cq_bad string", options).getField("_cq_bad").isNull()
     values = f.from_json(text, "array<string>", options).isNotNull()
-    # Most lines are one object without another in it: nothing can stand behind it.
+    # Most lines are one object without nested objects, which ends at the first brace.
     flat = bare.startswith("{") & (f.instr(bare, "}") == f.length(bare))
     return f.when((bare != "") & ~flat, f.when(several | closed, value | values))
 
 
 _LINE_READER = "mapreduce.input.linerecordreader.line.maxlength"
 _SLACK = 16
-"""What the reader of lines counts besides a line itself: its end, and a byte order mark."""
+"""Additional bytes that the line reader counts: the line end and a byte order mark."""
 
 _PACKED = 16
-"""A packed file is taken to be no more than 2 to this power times as large when it is unpacked."""
+"""Compressed files are assumed to grow by at most 2 to this power when decompressed."""
 
-# Each line is one value of one column: no byte is one of these characters.
+# Each line is one value of one column, because no byte decodes to one of these characters.
 _AS_LINES = {
     "multiLine": "true",
     "encoding": "ISO-8859-1",
@@ -205,7 +202,7 @@ _AS_LINES = {
 
 
 def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
-    """Returns the reader options with which longer lines and values need no memory."""
+    """Returns reader options that limit the length of lines and values, to save memory."""
     if form not in ("csv", "json", "text"):
         return {}
     values = {"maxCharsPerColumn": str(limit)} if form == "csv" and multiline else {}
@@ -215,13 +212,13 @@ def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
 def check_line_lengths(
     spark: SparkSession, native: ReaderOptions, chosen: Column | None, where: str
 ) -> None:
-    """Refuses files with a line that is too long, which Spark would leave out.
+    """Refuses files with lines that are too long, which Spark would omit.
 
     Args:
-        chosen: a condition on MODIFIED and PATH that chooses the files; None means all.
+        chosen: a condition on MODIFIED and PATH that selects the files; None means all.
 
     Raises:
-        TableError: names the file and the line.
+        TableError: if there is such a line; contains the file and the line number.
     """
     if native.option(_LINE_READER) is None or native.multiline:
         return
@@ -233,7 +230,7 @@ def check_line_lengths(
     error = _read(spark, native, paths)
     if error is None:
         return
-    for path in paths:  # Spark does not say which file it is
+    for path in paths:  # Spark's error does not contain the path
         error = _read(spark, native, [path])
         if error is not None:
             _, line = error
@@ -245,7 +242,7 @@ def check_line_lengths(
 
 
 def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple[int, int] | None:
-    """Reads files line by line; returns the limit and the number of a line that is too long."""
+    """Returns the limit and the line number of the first line that is too long; None if none is."""
     if not paths:
         return None
     jvm: Any = spark._jvm
@@ -268,7 +265,7 @@ def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple
 
 
 def _endings(spark: SparkSession) -> str:
-    """Returns the pattern of the names of files that Hadoop unpacks."""
+    """Returns a pattern for names of files that Hadoop decompresses."""
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
     new = jvm.org.apache.hadoop.util.ReflectionUtils.newInstance

@@ -1,6 +1,6 @@
-"""Lists the files of one table, and chooses those that a window reads.
+"""Lists the files of a table and selects the files in a window.
 
-Spark lists them with the table's own reader options, so it lists the same files that it reads. A
+Spark lists files with the table's reader options, so it lists exactly the files that it reads. A
 file is identified by its path and modification time.
 """
 
@@ -34,19 +34,19 @@ SIZE = "_file_size"
 RECURSIVE = "recursiveFileLookup"
 
 _LINES = 1 << 33
-"""Spark's `monotonically_increasing_id` numbers the rows of a partition up to here."""
+"""The range of row numbers per partition in Spark's `monotonically_increasing_id`."""
 
 _FIRST = Over.unboundedPreceding
 
 _COARSEST = dt.timedelta(seconds=2)
-"""Times of files are at least as fine as this: on FAT they are this coarse."""
+"""The coarsest resolution of modification times, which is that of FAT."""
 
 _LONGEST_COLUMNS = 16_000
-"""More characters of columns are not remembered: each commit carries the state."""
+"""The maximum of characters of columns in the state, because each commit contains the state."""
 
 
 def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
-    """Returns one row per file, in Spark's `binaryFile` columns; does not read the files."""
+    """Returns one row per file with the columns of Spark's `binaryFile` format; lazy."""
     return spark.read.format("binaryFile").options(**dict(native.options)).load(native.pattern)
 
 
@@ -60,15 +60,15 @@ def files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
 
 
 def path() -> Column:
-    """Returns the path of the file that a row comes from, as PATH holds it."""
+    """Returns the path of the file that contains a row, as in PATH."""
     return f.col("_metadata.file_path")
 
 
 def within(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
-    """Returns whether a file's time lies in the window, which ends at `end`.
+    """Returns whether a file's time is in the window, which ends at `end`.
 
     Args:
-        beyond: the files at the window's lower bound are left out.
+        beyond: whether to exclude the files at the window's lower bound.
     """
     time, inside = f.col(MODIFIED), f.lit(True)
     if window.low is not None:
@@ -81,10 +81,10 @@ def within(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
 
 @dataclass(frozen=True)
 class Tally:
-    """A number of files, in short: shows, without naming each, whether they have changed.
+    """A digest of a set of files, to detect changes without storing each path.
 
     Attributes:
-        count: how many files there are.
+        count: the number of files.
         digest: the sum of a 64-bit hash of each file's path, time and size.
     """
 
@@ -94,15 +94,15 @@ class Tally:
 
 @dataclass(frozen=True)
 class Seen:
-    """The files of a table as a sync listed them before it read them.
+    """A table's files as of the last sync, listed before it read them.
 
     Attributes:
-        cursor: a time.
-        below: the files below that time.
-        at: the files at that time, if they need not be opened again; else None.
-        begin: the time to which the cursor was set by hand: files below it are not listed.
+        cursor: a modification time.
+        below: the files with an earlier time.
+        at: the files with exactly this time, if they can be skipped next time; else None.
+        begin: a time to which a user set the cursor; files below it are ignored.
         reader: a fingerprint of the reader's options with which the files were read.
-        columns: the columns that they have; None if they are not remembered.
+        columns: the columns of the files; None if they are not stored.
         apart: see :attr:`loader.sources.file.options.ReaderOptions.apart`.
     """
 
@@ -116,7 +116,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Reads the mark of the last sync; None if there is none."""
+        """Parses the mark of the last sync; None if there is none."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (
@@ -138,7 +138,7 @@ class Seen:
         )
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the form that the state stores."""
+        """Returns the mark that the state stores."""
         mark: dict[str, Any] = {
             "before": self.cursor.text,
             "files": self.below.count,
@@ -155,7 +155,7 @@ class Seen:
 
 
 def tally(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
-    """Counts the files below, at and above a time."""
+    """Summarizes the files below, at and above a time."""
     time, limit = f.col(MODIFIED), _literal(cursor)
     hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
     sides = (time < limit, time == limit, time > limit)
@@ -171,10 +171,10 @@ def tally(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
 
 
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
-    """Returns whether files of a time can have no other content later without a later time.
+    """Returns whether a later change of a file at this time must change its modification time.
 
-    Some file systems and stores have times of two seconds: a file that was listed sooner after its
-    time may be replaced by one of the same time and size.
+    Some file systems have times with a resolution of two seconds. A file that was listed within
+    two seconds after its time may be replaced by a file with the same time and size.
 
     Args:
         listed_at: when the files were listed.
@@ -183,15 +183,15 @@ def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
 
 
 def fingerprint(native: ReaderOptions) -> str:
-    """Returns a digest of how files are read: those at the cursor are read again if it differs."""
-    said = repr((native.format.lower(), native.options, native.columns, native.types))
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    """Returns a digest of the reader options; if it changes, files at the cursor are read again."""
+    text = repr((native.format.lower(), native.options, native.columns, native.types))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -> bool:
-    """Returns whether the last sync read the files at the window's lower bound, just as they are.
+    """Returns whether the last sync read the same files at the window's lower bound.
 
-    Then nothing is new in them, and they are not opened.
+    If so, they contain no new rows and are not opened.
     """
     seen = Seen.from_mark(window.mark)
     if seen is None or seen.at is None or window.low is None:
@@ -205,7 +205,7 @@ def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -
 def remembered_columns(
     files: DataFrame, native: ReaderOptions, mark: Mapping[str, Any] | None
 ) -> tuple[ReaderOptions, StructType] | None:
-    """Returns the columns that the last sync found in the same files; None if others are there."""
+    """Returns the columns of the last sync if the files are the same; else None."""
     seen = Seen.from_mark(mark)
     if seen is None or seen.columns is None or seen.reader != fingerprint(native):
         return None
@@ -216,12 +216,11 @@ def remembered_columns(
 
 
 def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
-    """Returns the files below the window that raw does not hold; None if there can be none.
+    """Returns the files below the window that raw lacks; None if there are none.
 
-    Such files kept an older time when they were moved in (`mv`, `rsync -a`) after a sync had
-    passed that time, or they are older files that replaced others. Reads raw only if the files
-    below the window are not those that the last sync summarized. Without that summary, after
-    `loader state set`, reading begins at the cursor.
+    Such files retained an old modification time when they were moved into the folder (`mv`,
+    `rsync -a`). Reads raw only if the files below the window differ from the last sync's summary.
+    After `loader state set` there is no summary, and reading begins at the cursor.
     """
     seen = Seen.from_mark(window.mark)
     if window.low is None or window.read_raw is None or seen is None:
@@ -236,10 +235,10 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 
 
 def select_held(window: Window, table: SourceTable) -> Column | None:
-    """Returns which files of a window raw holds, if their rows would not be recognised there.
+    """Returns a condition for files of the window whose rows raw has; None if not needed.
 
     The files at the cursor are read again. Rows without a key are recognised by all of their
-    values, and these are others once a file has changed a column's type for all files.
+    values, and the values change when a new file widens a column's type.
     """
     if not window.is_exhaustive or window.read_raw is None or window.low is None:
         return None
@@ -259,10 +258,10 @@ def select_held(window: Window, table: SourceTable) -> Column | None:
 def remember(
     files: DataFrame, table: SourceTable, window: Window, cursor: Cursor, listed_at: Cursor
 ) -> dict[str, Any]:
-    """Returns the mark of a sync that reads or has skipped all files up to a time.
+    """Returns the mark of a sync that has processed all files up to a time.
 
     Args:
-        cursor: the time; no file above it is read that is not read again.
+        cursor: the time; the next sync reads all files above it.
         listed_at: when the files were listed.
     """
     last = Seen.from_mark(window.mark)
@@ -284,14 +283,14 @@ def remember(
 
 @dataclass(frozen=True)
 class ReadOrder:
-    """Numbers rows in the order in which they were written: by their files' times and paths.
+    """Numbers rows by the time and path of their file, and their position in the file.
 
-    Spark packs files into partitions by size. To sort the rows would read all of them twice, and
-    move them.
+    Spark assigns files to partitions by size. Sorting the rows would read them twice and shuffle
+    them.
 
     Attributes:
         places: PATH, and the number of the first block of each file.
-        number: a row's number, increasing, with gaps; of rows with _cq_block, _cq_line and the
+        number: a row's number, increasing with gaps; computed from _cq_block, _cq_line and the
             columns of `places`.
     """
 
@@ -300,7 +299,7 @@ class ReadOrder:
 
 
 def read_order(files: DataFrame) -> ReadOrder:
-    """Returns the order of the rows of some files."""
+    """Returns the order of the rows of these files."""
     session: Any = files.sparkSession
     conf = session._jsparkSession.sessionState().conf()
     # Spark splits files into blocks of at least this size.

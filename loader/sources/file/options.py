@@ -1,4 +1,4 @@
-"""The options of a source document with `path: file`, and how to read a table."""
+"""The options of a source document with `path: file`, and reader options of a table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from loader.spec.validation import OptionError
 
 
 class FileTableOptions(TableOptions):
-    """A table's options, beyond the common ones.
+    """Options of a table, in addition to those that all connectors have.
 
     Attributes:
-        path: a folder, file or glob, relative to the source's path; the table's name by default.
-        format, options: for Spark's reader; the source's by default.
-        column_types: types of columns by their names; or all columns as DDL (`id bigint, name
-            string`), so that Spark infers none.
+        path: a folder, file or glob, relative to the source's path; by default the table's name.
+        format, options: for Spark's reader; by default the options of the source.
+        column_types: types by column name; or all columns as DDL (`id bigint, name string`), so
+            that Spark infers no types.
     """
 
     path: str | None = None
@@ -31,7 +31,7 @@ class FileTableOptions(TableOptions):
 
     @property
     def ddl(self) -> str | None:
-        """All columns as DDL; None if the spec does not name all of them."""
+        """All columns as DDL; None if the spec does not list all of them."""
         given: dict[str, str] | str = self.column_types
         return given if isinstance(given, str) else None
 
@@ -47,10 +47,11 @@ class FileOptions(BaseModel):
 
     Attributes:
         path: a folder, relative to the spec; each folder and file in it is a table.
-        format: csv, json, parquet, orc, text, avro, or any other that Spark has a reader for.
-        options: options of that reader, such as `sep`; a CSV has a header by default.
-        line_limit: the most bytes of a line, and the most characters of a value of several lines.
-        follow_links: reads links that leave the folder, too; by default they fail their table.
+        format: csv, json, parquet, orc, text, avro, or another format that Spark can read.
+        options: options of Spark's reader, such as `sep`; by default CSV files have a header.
+        line_limit: the maximum of bytes in a line, and of characters in a multi-line value.
+        follow_links: whether to follow links to files outside the folder; by default the table
+            fails.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,8 +69,8 @@ class FileOptions(BaseModel):
         for name, options in tables.items():
             if options.path is not None and is_wildcard(name):
                 raise OptionError(
-                    f"{name!r} matches several tables, and a path makes one",
-                    "Name that table, or remove its path",
+                    f"{name!r} matches several tables, but a path defines one table",
+                    "Use the name of one table, or remove its path",
                 )
         return tables
 
@@ -79,16 +80,16 @@ class ReaderOptions:
     """The reader's options for one table.
 
     Attributes:
-        path: for people.
-        pattern: the path as Spark gets it: only wildcards that the spec has are wildcards.
-        home: the folder that the spec names; a link may not leave it.
-        line_limit: the most bytes of a line.
-        given: the options that the spec sets, in lower case.
-        columns: all columns as DDL; None if the spec does not name all of them.
-        types: the types that the spec gives to some columns.
-        as_read: columns that are read as other types than they have in the table, and cast.
-        rivals: other files and folders that have the table's name.
-        apart: Spark cannot read the files as one: their types differ, or it does not know one.
+        path: the path, for messages.
+        pattern: the path for Spark; wildcards are escaped unless the spec contains them.
+        home: the folder in the spec; links to files outside it are refused.
+        line_limit: the maximum of bytes in a line.
+        given: names of the options that the spec sets, in lower case.
+        columns: all columns as DDL; None if the spec does not list all of them.
+        types: the types that the spec sets for single columns.
+        as_read: columns that Spark reads with a type different from the table's, and casts.
+        rivals: further files and folders with the same table name.
+        apart: Spark cannot read all files with one schema, as types differ or are unsupported.
     """
 
     path: str
@@ -105,7 +106,7 @@ class ReaderOptions:
     apart: bool = False
 
     def option(self, *names: str) -> str | None:
-        """Returns the option that has one of these names, in lower case; None if none is set."""
+        """Returns the value of the first of these options that is set; names are lower case."""
         given = {name.lower(): value for name, value in self.options}
         return next((given[name] for name in names if name in given), None)
 
@@ -116,5 +117,5 @@ class ReaderOptions:
 
     @property
     def multiline(self) -> bool:
-        """Whether a row may go over several lines."""
+        """Whether a row may span several lines."""
         return (self.option("multiline") or "").lower() == "true"

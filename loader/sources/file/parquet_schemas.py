@@ -1,7 +1,7 @@
-"""Reads Parquet files whose columns have different types in one schema that holds all of them.
+"""Merges the schemas of Parquet files whose columns have different types.
 
-Spark merges columns only if their types are equal, and does not know nanoseconds. Only if it gives
-up, the files' footers are read here.
+Spark merges columns only if their types are equal, and does not support nanoseconds. This module
+reads the footers of the files only if Spark fails.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _BROKEN = (t.FloatType, t.DoubleType)
 
 @dataclass(frozen=True)
 class ParquetSchema:
-    """The schema of some files, all with the same columns.
+    """The schema of files with equal columns.
 
     Attributes:
-        schema: the columns as they are read; one in nanoseconds is a whole number.
-        nanos: the columns in nanoseconds, each with the type of its values.
+        schema: the columns as Spark reads them; nanoseconds are read as bigint.
+        nanos: the columns in nanoseconds, each with its timestamp type.
         paths: the files, as in :data:`loader.sources.file.listing.PATH`.
     """
 
@@ -49,7 +49,7 @@ class ParquetSchema:
 
     @property
     def types(self) -> dict[str, t.DataType]:
-        """The types of its columns' values, by name in lower case."""
+        """The types of the columns' values, by name in lower case."""
         return {
             c.name.lower(): self.nanos.get(c.name.lower(), c.dataType) for c in self.schema.fields
         }
@@ -57,7 +57,7 @@ class ParquetSchema:
     def value(self, name: str, wanted: t.DataType, where: str) -> Column:
         """Returns a column's values in the table's type.
 
-        Its read fails if a value has digits below the microsecond.
+        Reading fails for values with digits below the microsecond.
         """
         value = f.col(quote_name(name))
         if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
@@ -68,7 +68,7 @@ class ParquetSchema:
 
 
 def open_session(spark: SparkSession) -> SparkSession:
-    """Returns a session that reads nanoseconds, as whole numbers."""
+    """Returns a session that reads nanoseconds as bigint."""
     session = spark.newSession()
     session.conf.set(_NANOS_AS_LONG, "true")
     return session
@@ -81,8 +81,8 @@ def read_schemas(spark: SparkSession, paths: Sequence[str]) -> list[ParquetSchem
         spark: a session from :func:`open_session`.
 
     Raises:
-        Py4JJavaError: if a file is no Parquet file.
-        TableError: if it has nanoseconds within a struct, an array or a map.
+        Py4JJavaError: if a file is not a Parquet file.
+        TableError: if a struct, an array or a map contains nanoseconds.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         footers = list(pool.map(lambda path: _footer(spark, path), paths))
@@ -129,9 +129,9 @@ def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
             continue
         if len(column.getPath()) > 1:
             raise TableError(
-                f"the column {name} of {path} has times in nanoseconds within another value",
-                remedy="Write it in microseconds (pyarrow: coerce_timestamps='us'), or leave the "
-                "column out with the table's `column_types`",
+                f"the column {name} of {path} has times in nanoseconds within a nested value",
+                remedy="Write it in microseconds (pyarrow: coerce_timestamps='us'), or exclude the "
+                "column by the table's `column_types`",
             )
         zoned = kind.endswith("true)")
         found[name.lower()] = t.TimestampType() if zoned else t.TimestampNTZType()
@@ -139,10 +139,10 @@ def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
 
 
 def merge_schemas(found: Sequence[ParquetSchema]) -> t.StructType:
-    """Returns columns wide enough for the values of all files.
+    """Returns columns whose types can represent the values of all files.
 
     Raises:
-        TableError: if no type holds a column of two files; names the column and a file of each.
+        TableError: if no type fits a column of two files; contains the column and both files.
     """
     columns: dict[str, t.StructField] = {}
     first: dict[str, str] = {}
@@ -155,8 +155,8 @@ def merge_schemas(found: Sequence[ParquetSchema]) -> t.StructType:
                 raise TableError(
                     f"the column {there.name} is {there.dataType.simpleString()} in {first[name]} "
                     f"and {data_type.simpleString()} in {form.paths[0]}",
-                    remedy="Write it with one type in all files, or make two tables of them: the "
-                    "tables' `path` may be patterns",
+                    remedy="Write it with one type in all files, or define two tables with "
+                    "patterns as `path`",
                 )
             shown = there.name if there is not None else _name_in(form, name)
             columns[name] = t.StructField(shown, both or data_type)
@@ -168,13 +168,13 @@ def _name_in(form: ParquetSchema, name: str) -> str:
 
 
 def find_odd_columns(found: Iterable[ParquetSchema], schema: t.StructType) -> tuple[str, ...]:
-    """Returns the columns that Spark does not read in the table's type from all files."""
+    """Returns the columns that Spark cannot read with the table's type from all files."""
     found = list(found)
     odd = {name for form in found for name in form.nanos}
     for field in schema.fields:
         name = field.name.lower()
         if isinstance(field.dataType, (t.StructType, t.ArrayType, t.MapType)):
-            continue  # Spark itself reads files that lack fields
+            continue  # Spark can read files without some nested fields
         theirs = {form.types.get(name, field.dataType) for form in found} - {field.dataType}
         if any(widen(kind, field.dataType) == field.dataType for kind in theirs):
             odd.add(name)
@@ -182,12 +182,12 @@ def find_odd_columns(found: Iterable[ParquetSchema], schema: t.StructType) -> tu
 
 
 def widen(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataType | None:
-    """Returns the type that holds the values of both; None if there is none.
+    """Returns the type that can represent the values of both types; None if there is none.
 
-    The same types as those to which raw widens: docs/drift.md.
+    The rules are the same as for columns of raw tables (docs/drift.md).
 
     Args:
-        within: they are within another type, where Spark reads only equal ones.
+        within: whether the types are nested in another type, where Spark requires equal types.
     """
     if isinstance(one, t.StructType) and isinstance(other, t.StructType):
         fields = {field.name: field for field in one.fields}

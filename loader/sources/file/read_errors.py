@@ -24,13 +24,13 @@ _PATTERN = re.compile(r"^(?:Input Pattern .* matches 0 files|error parsing regex
 _UNLIKE = re.compile(r'CANNOT_MERGE_SCHEMAS.*?"(STRUCT<[^"\n]*>)".*?"(STRUCT<[^"\n]*>)"', re.DOTALL)
 _TWICE = re.compile(r"COLUMN_ALREADY_EXISTS\W.*?`([^`\n]+)`", re.DOTALL)
 _LOOKED_AT = 100
-"""So many files are looked at when a table cannot be read."""
+"""The maximum of files that are checked when a table cannot be read."""
 
 
 def explain_read_error(
     spark: SparkSession, native: ReaderOptions, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
-    """Returns the error for files that Spark could not read: names the file if that is known."""
+    """Returns the error for files that Spark could not read, with the file's path if known."""
     found = translate_error(error, "")
     colon = _COLON.search(found.what)
     if colon is not None:
@@ -38,11 +38,11 @@ def explain_read_error(
         return TableError(
             f"the file {name!r} of {native.path} has a colon in its name, and Spark cannot read it",
             where=where,
-            remedy="Rename it, or whatever writes it: 2025-01-01T10.00.csv, for example",
+            remedy="Rename it, for example to 2025-01-01T10.00.csv, and write new names so",
         )
     if _PATTERN.search(found.what):
         return TableError(
-            f"Spark takes the name of a file for a pattern ({found.what})",
+            f"Spark interprets the name of a file as a pattern ({found.what})",
             where=where,
             remedy="Rename files with one of {}[] in their names, or declare the "
             "table's `column_types`",
@@ -57,16 +57,16 @@ def explain_read_error(
         return TableError(
             f"its files have different types for {_name_differing_columns(*unlike.groups())}",
             where=where,
-            remedy="Declare the table's `column_types`, with types that hold all; or write "
-            "the columns with one type",
+            remedy="Declare the table's `column_types` with types for the values of all files, or "
+            "write the columns with one type",
         )
     twice = _TWICE.search(str(error))
     if twice is not None:
         return TableError(
-            f"the column {twice[1]!r} is there twice, as a key that comes again or differs "
-            "only in case: the lake does not tell `id` from `ID`",
+            f"the column {twice[1]!r} exists twice: a key is repeated, or differs only in case "
+            "from another one, and names in the lake ignore case",
             where=f"{where} ({native.path})",
-            remedy="Rename one in what writes the files, and in the files",
+            remedy="Rename one of them in the files, and in the program that writes them",
         )
     what = found.what
     remedy = (
@@ -81,7 +81,7 @@ def explain_read_error(
 
 
 def _name_differing_columns(one: str, other: str) -> str:
-    """Returns the columns that differ in two schemas that are written as types."""
+    """Returns the columns with different types in two schemas, which are written as DDL."""
     first, second = (
         {c.name: c.dataType for c in schema.fields}
         for schema in map(_parse_datatype_string, (one, other))
@@ -95,7 +95,7 @@ def _name_differing_columns(one: str, other: str) -> str:
 
 
 def _find_reason(spark: SparkSession, native: ReaderOptions) -> LoaderError | None:
-    """Looks for a reason in the files themselves; Spark does not say which file it is."""
+    """Checks the files for known problems, because Spark's error does not contain the path."""
     try:
         _check_packing(spark, native)
         check_line_lengths(spark, native, None, "")

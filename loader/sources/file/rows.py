@@ -1,8 +1,7 @@
-"""Reads the columns of a table's files, their types, and their rows with each row's place.
+"""Reads the columns of a table's files, and the rows with their positions in the files.
 
-Readers of CSV and JSON silently round a decimal to its scale, and a double to the nearest. Columns
-to which a spec gives such types are read as what holds all digits, and cast by
-:mod:`loader.rows.exact_cast`.
+Spark's CSV and JSON readers silently round decimals and doubles. Columns for which a spec declares
+such types are read with a type that contains all digits, and cast by :mod:`loader.rows.exact_cast`.
 """
 
 from __future__ import annotations
@@ -39,26 +38,26 @@ if TYPE_CHECKING:
     from loader.sources.file.options import ReaderOptions
 
 _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
-"""Formats whose reader can be given the columns to read."""
+"""Formats whose reader accepts the columns to read as its schema."""
 
 _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
 
 def columns_of(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
-    """Returns the columns that any of a table's files has, unless the spec names them.
+    """Returns the columns of all of a table's files, unless the spec declares the columns.
 
     Raises:
-        TableError: if the files are not what the spec says.
+        TableError: if the format of the files differs from the spec.
         PySparkException, Py4JJavaError: if Spark cannot read them.
     """
     if native.columns is None and native.format.lower() == "parquet":
         return _of_parquet(spark, native)
     if native.columns is not None or not is_matched_by_name(native):
         return native, _reader(spark, native, None).schema
-    # Before Spark reads them: it does not say which file is not text.
+    # Read the headers first: Spark's errors do not contain the path of a file that is not text.
     found = groups(spark, native, _paths(list_of.files(spark, native)))
     if found and native.multiline and not _infers(native):
-        # Spark would take `{` and `[` in the names of such files for patterns.
+        # Spark would interpret `{` and `[` in the names of multi-line files as patterns.
         own = [StructField(name, StringType()) for name in union(found)]
         return native, StructType([*own, *partitions(spark, native)])
     schema = _reader(spark, native, None).schema
@@ -116,10 +115,10 @@ def _infer_schema(spark: SparkSession, native: ReaderOptions, group: Group) -> S
 
 
 def rows_of(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
-    """Reads the rows of the chosen files: the table's columns, `_cq_block` and `_cq_line`.
+    """Reads the rows of the selected files: the table's columns, `_cq_block` and `_cq_line`.
 
     Args:
-        chosen: a condition on MODIFIED and PATH that chooses the files; None means all.
+        chosen: a condition on MODIFIED and PATH that selects the files; None means all.
     """
     as_read = dict(table.ref.native.as_read)
     if not as_read:
@@ -163,9 +162,9 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
 def _rows_apart(
     spark: SparkSession, table: SourceTable, own: StructType, chosen: Column | None
 ) -> DataFrame | None:
-    """Reads files that have some columns with different types, each as it is.
+    """Reads each Parquet file with its own types, and casts the columns to the table's types.
 
-    None if Spark reads all of them in the types of the table.
+    None if Spark can read all files with the types of the table.
     """
     native: ReaderOptions = table.ref.native
     session, files = open_session(spark), list_of.files(spark, native)
@@ -174,7 +173,7 @@ def _rows_apart(
     except (Py4JJavaError, PySparkException, TableError):
         if native.columns is None:
             raise
-        return None  # a column that the spec leaves out may be the reason
+        return None  # the error may be about a column that the spec excludes
     names = find_odd_columns(of_files, own)
     if not names:
         return None
@@ -184,7 +183,7 @@ def _rows_apart(
         of_form = tuple((types.get(name), form.nanos.get(name)) for name in names)
         alike.setdefault(of_form, []).append(form)
     odd = [c for c in own.fields if c.name.lower() in names]
-    # The first one is of the session that goes on with the rows.
+    # A union runs in the session of its first frame, so begin with a frame of `spark`.
     rows = _arrange_columns(_reader(spark, native, own), table.schema, f.lit(False))
     for first, *others in alike.values():
         theirs = {c.name.lower(): c.dataType for c in first.schema.fields}
@@ -213,11 +212,11 @@ def _of_group(
     wanted = types.keys() - {field.name.lower() for field in folders} - {MODIFIED, PATH}
     if not wanted & {name.lower() for name in group.columns}:
         raise TableError(
-            f"the header of {group.paths[0]} names none of the table's columns: it has "
+            f"the header of {group.paths[0]} has none of the table's columns: it has "
             f"{', '.join(group.columns)}",
             where=f"table {table.ref.name}, column_types",
-            remedy="Name the columns as the header does; or set the option header: 'false' if "
-            "there is none, or enforceSchema: 'true' to read by position",
+            remedy="Use the names in the header; or set the option header: 'false' if the files "
+            "have no header, or enforceSchema: 'true' to read by position",
         )
     fields = [StructField(n, types.get(n.lower(), StringType())) for n in group.columns]
     made = [StructField(field.name, types[field.name.lower()]) for field in folders]
@@ -244,7 +243,7 @@ def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None)
         found = there.get(field.name.lower())
         if found is None:
             return f.lit(None).cast(field.dataType).alias(field.name)
-        # A name alone is fewer calls to Java: a file may have thousands of columns.
+        # A name needs fewer Py4J calls than an expression; files may have thousands of columns.
         name = quote_name(field.name)
         return name if found == field.name else f.col(name).alias(field.name)
 
@@ -260,20 +259,20 @@ def _paths(files: DataFrame) -> list[str]:
 
 
 _PARSED = ("csv", "json")
-"""Formats whose readers turn texts into values of the type that they are asked for."""
+"""Formats whose readers parse texts into the types of a requested schema."""
 
 
 def typed(
     spark: SparkSession, native: ReaderOptions, schema: t.StructType, where: str
 ) -> tuple[ReaderOptions, t.StructType]:
-    """Returns the columns with the types that the spec gives them, and how to read these.
+    """Applies the types in the spec to the columns; returns reader options and columns.
 
     Args:
-        schema: the columns as the files have them, or as the spec declares all of them.
+        schema: the columns of the files, or all columns that the spec declares.
         where: the table, for errors.
 
     Raises:
-        TableError: if there is no such column.
+        TableError: if the spec declares a type for an unknown column.
     """
     by_name = {name.lower(): name for name in schema.names}
     chosen: dict[str, t.DataType] = {}
@@ -299,16 +298,16 @@ def typed(
 
 
 def _read_as(native: ReaderOptions, own: t.DataType, wanted: t.DataType) -> t.DataType:
-    """Returns the type that a reader is asked for, of which nothing is lost."""
+    """Returns the type with which Spark reads a column without losing digits."""
     form = native.format.lower()
     if form not in _PARSED:
         return own
     if (native.option("mode") or "").lower() not in ("", "failfast"):
-        return wanted  # the spec wants nulls for what does not fit
+        return wanted  # with other modes, values that do not fit become null
     if form == "json" and native.columns is None and isinstance(own, t.StringType):
-        return own  # the reader makes a number of a number only
+        return own  # the JSON reader would not parse a number in quotes
     if isinstance(wanted, t.DecimalType):
-        if form == "json":  # its reader makes a text of a number by way of a double
+        if form == "json":  # the JSON reader converts numbers to strings through doubles
             return t.DecimalType(38, 38 - (wanted.precision - wanted.scale))
         return wanted if native.option("locale") else t.StringType()
     rounds = form == "csv" and isinstance(wanted, (t.FloatType, t.DoubleType))

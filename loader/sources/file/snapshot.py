@@ -1,4 +1,4 @@
-"""Reads a table's files: those in a window, and their rows in the order they were written."""
+"""Reads the rows of a table's files in a window, in the order of the files' times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class FileSnapshot(Snapshot):
-    """The files as they are: one written during the read gets a later time, and is read again."""
+    """The current files. A file that is rewritten during the read is read again next time."""
 
     missing_means_deleted = False
 
@@ -61,7 +61,7 @@ class FileSnapshot(Snapshot):
         )
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
-        """Uses only names and times: the rows of new files are counted when they are read."""
+        """Returns bounds by file times only; the rows of new files are counted by reading them."""
         clock = read_clock(CursorType.TIMESTAMPTZ)  # before the files are listed
         assert clock is not None
         native: ReaderOptions = table.ref.native

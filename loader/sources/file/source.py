@@ -1,6 +1,6 @@
-"""The `file` connector: folders of files in any format that Spark reads.
+"""The `file` connector, which reads folders of files in any format that Spark supports.
 
-Its own cursor is the file's modification time, so it reads files that are new or were rewritten. A
+By default, the cursor is the modification time of files, so a sync reads new and rewritten files. A
 column of the files can be the cursor instead.
 """
 
@@ -39,18 +39,18 @@ from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spec.options import options_for
 
 _DEFAULTS = {
-    # Fail on a line that is not a row of the table: from a half-written file, one with other
-    # columns, or a broken one. A quote in a quoted value is doubled, as RFC 4180 says.
+    # Fail on lines that do not have the table's columns, such as in a half-written file. Quotes in
+    # quoted values are doubled (RFC 4180).
     "csv": {"header": "true", "mode": "FAILFAST", "escape": '"'},
-    # Fail on half a line, and on a value that the spec's type for its column does not hold.
+    # Fail on incomplete lines, and on values that do not fit the type in the spec.
     "json": {"mode": "FAILFAST"},
-    # Read columns that only some of the files have.
+    # Also read columns that are missing in some files.
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
 }
 
 _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
-"""Encodings in which the end of a line is more than one byte."""
+"""Encodings in which a line ends with more than one byte."""
 
 
 class FileSource(Source):
@@ -66,13 +66,13 @@ class FileSource(Source):
 
     @property
     def base(self) -> str:
-        """The folder that holds the tables, absolute."""
+        """The absolute path of the source's folder."""
         if urlparse(self.options.path).scheme:
             return self.options.path.rstrip("/")
         return str((self.folder / self.options.path).resolve())
 
     def tables(self) -> list[TableRef]:
-        # Tables' names ignore case, as in the lake.
+        # Names of tables ignore case, as in the lake.
         named: dict[str, tuple[str, list[str]]] = {}
         for entry in sorted(self._list_paths()):
             name = show_name(_table_name(entry))
@@ -80,11 +80,11 @@ class FileSource(Source):
         for name, options in self.options.table_options.items():
             if options.path is not None:
                 named[name.lower()] = (name, [options.path])
-        found = []
+        tables = []
         for name, (first, *others) in sorted(named.values()):
             native = replace(self._native(name, first), rivals=tuple(others))
-            found.append(TableRef(name, native))
-        return found
+            tables.append(TableRef(name, native))
+        return tables
 
     def _list_paths(self) -> list[str]:
         jvm: Any = self.spark._jvm
@@ -97,10 +97,10 @@ class FileSource(Source):
                 remedy="Create it, or correct the source's path (relative to the spec)",
             )
         if system.getUri().getScheme() == "file":
-            names = os.listdir(path.toUri().getPath())  # Java leaves out names it cannot decode
+            names = os.listdir(path.toUri().getPath())  # Java omits names that it cannot decode
         else:
             names = [status.getPath().getName() for status in system.listStatus(path)]
-        # Spark skips such names, too.
+        # Spark skips the same names.
         return [name for name in names if not name.startswith((".", "_"))]
 
     def _native(self, name: str, path: str) -> ReaderOptions:
@@ -116,7 +116,7 @@ class FileSource(Source):
             settings["escape"] = ("escape", settings["quote"][1] or '"')
         wide = _WIDE.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
-            # Spark looks for the ends of lines in the bytes, unless it reads a file as a whole.
+            # Spark finds line ends by single bytes unless multiLine is set.
             settings["multiline"] = ("multiLine", "true")
         limit, multiline = self.options.line_limit, settings.get("multiline", ("", ""))[1]
         lengths = limiting_options(form.lower(), multiline.lower() == "true", limit)
@@ -133,7 +133,7 @@ class FileSource(Source):
         )
 
     def _home(self, path: str) -> str:
-        """Returns the folder that a table's links may not leave: the one that the spec names."""
+        """Returns the folder in the spec; links to files outside it are refused."""
         if Path(os.path.normpath(path)).is_relative_to(self.base):
             return self.base
         return re.split(r"/[^/]*[*?\[{]", path, maxsplit=1)[0] or "/"
@@ -143,7 +143,7 @@ class FileSource(Source):
 
     def describe(self, ref: TableRef) -> SourceTable:
         where = f"table {self.name}.{ref.name}"
-        _alone(ref, where)
+        _check_name_is_unique(ref, where)
         check_entries(self.spark, ref.native, self.options.follow_links, where)
         try:
             native = self._read_nested(ref)
@@ -159,7 +159,7 @@ class FileSource(Source):
             raise TableError(
                 f"the files have a column {taken[0]!r}, which the loader writes itself",
                 where=where,
-                remedy="Rename it in the files, or leave it out with the table's `column_types`",
+                remedy="Rename it in the files, or exclude it by the table's `column_types`",
             )
         own = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
         return SourceTable(
@@ -167,27 +167,27 @@ class FileSource(Source):
             StructType([*schema.fields, *own]),
             cursor_field=MODIFIED,
             column_comments={
-                MODIFIED: "When the file that the row comes from was last written, UTC.",
-                PATH: "The file that the row comes from.",
+                MODIFIED: "The modification time (UTC) of the file that contains the row.",
+                PATH: "The path of the file that contains the row.",
             },
         )
 
     def _remembered_columns(
         self, ref: TableRef, native: ReaderOptions
     ) -> tuple[ReaderOptions, StructType] | None:
-        """Returns the columns if the last sync found them in just these files."""
+        """Returns the columns that the last sync stored, if the files are the same; else None."""
         if self._marks is None or native.columns is not None or native.types:
             return None
         try:
             marks = self._marks(ref.name)
-        except LoaderError:  # the sync itself reports it
+        except LoaderError:  # the sync reports this error later
             return None
         if len(marks) != 1:
             return None
         return remembered_columns(files(self.spark, native), native, marks[0])
 
     def _read_nested(self, ref: TableRef) -> ReaderOptions:
-        """Returns how to read the table with the files in its nested folders.
+        """Returns reader options that include files in nested folders.
 
         Raises:
             TableError: if Spark would silently skip files.
@@ -198,15 +198,15 @@ class FileSource(Source):
         if not partitions(self.spark, native):
             return replace(native, options=(*native.options, (RECURSIVE, "true")))
         read = list_files(self.spark, native)
-        there: Any = read._jdf.inputFiles()
-        beside = len(there) - read.select("path").count()
-        if beside > 0:
+        paths: Any = read._jdf.inputFiles()
+        skipped = len(paths) - read.select("path").count()
+        if skipped > 0:
             raise TableError(
-                f"{beside} of its files lie outside of the folders named column=value that hold "
-                "the others; Spark would not read them",
+                f"{skipped} of its files are outside of the folders named column=value, and Spark "
+                "would not read them",
                 where=f"table {self.name}.{ref.name} ({native.path})",
                 remedy="Move them into such folders, or set the option recursiveFileLookup: "
-                "'true', which makes no columns from folders",
+                "'true', which ignores the values in the names of folders",
             )
         return native
 
@@ -215,8 +215,8 @@ class FileSource(Source):
         yield FileSnapshot(self.spark)
 
 
-def _alone(ref: TableRef, where: str) -> None:
-    """Refuses a table whose name several files or folders have: the others would not be read."""
+def _check_name_is_unique(ref: TableRef, where: str) -> None:
+    """Refuses a table if several files or folders have its name: only one would be read."""
     native: ReaderOptions = ref.native
     if not native.rivals:
         return
@@ -227,7 +227,8 @@ def _alone(ref: TableRef, where: str) -> None:
         f"{shown}",
         where=where,
         remedy=f"To read them as one table, move them into a folder {ref.name}, or set the table's "
-        f"`path` to a pattern such as {ref.name}.*; else rename them, or set its `path` to one",
+        f"`path` to a pattern such as {ref.name}.*; otherwise rename them, or set its `path` to "
+        "one of them",
     )
 
 
