@@ -1,9 +1,9 @@
-"""A dbt plugin: starts Spark's JVM as the loader does, while dbt parses.
+"""A dbt plugin that starts Spark's JVM like the loader, while dbt parses the project.
 
-dbt imports each installed module whose name begins with `dbt_`, and makes its `plugins` before it
-connects. So a plain `dbt build` has the Java, the jars and the quick start that `loader run` has,
-and no setting of the profile is on a command line that other users can read. Without the plugin
-Spark starts as it always does: set `STRANDLINE_DBT_PLUGIN=off` to turn it off.
+dbt imports each installed module whose name begins with `dbt_`, and creates its `plugins` before it
+connects. With this plugin, `dbt build` uses the same Java, jars and fast start as `loader run`, and
+the settings of the profile are not on a command line that other users can read. Set
+`STRANDLINE_DBT_PLUGIN=off` to let PySpark start the JVM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dbt.plugins.manager import dbt_hook, dbtPlugin
 from dbt.plugins.manifest import PluginNodes
 
 SWITCH = "STRANDLINE_DBT_PLUGIN"
-"""Set this variable to `off`, and the plugin does nothing."""
+"""The environment variable that disables the plugin if it is `off`."""
 
 _CONNECTING = frozenset(
     {
@@ -38,10 +38,10 @@ _CONNECTING = frozenset(
 
 
 class SparkStarter(dbtPlugin):
-    """Starts the JVM for a Spark session with an Iceberg catalog; no error of it stops dbt."""
+    """Starts the JVM for a Spark session with an Iceberg catalog; its errors do not stop dbt."""
 
     def initialize(self) -> None:
-        """Begins to start the JVM, and does not wait."""
+        """Starts the JVM without waiting for it."""
         self._settings: dict[str, str] | None = None
         try:
             self._settings = _begin()
@@ -50,7 +50,7 @@ class SparkStarter(dbtPlugin):
 
     @dbt_hook  # type: ignore[untyped-decorator]
     def get_nodes(self) -> PluginNodes:
-        """Joins PySpark to the JVM, once dbt has parsed; adds no nodes."""
+        """Connects PySpark to the JVM after dbt has parsed the project; adds no nodes."""
         if self._settings is not None:
             from loader.spark import jvm
 
@@ -79,7 +79,7 @@ def _begin() -> dict[str, str] | None:
 
 
 def _read_target() -> dict[str, str] | None:
-    """Returns Spark's settings of the target; None if dbt will open no session."""
+    """Returns the target's Spark settings; None if dbt will not open a Spark session."""
     context = click.get_current_context(silent=True)
     found: Mapping[str, Any] = context.obj if context and isinstance(context.obj, dict) else {}
     credentials = getattr(found.get("profile"), "credentials", None)

@@ -1,6 +1,6 @@
-"""Selects the environment variables that child processes get.
+"""Selects the environment variables of child processes.
 
-The rest may hold the secrets of sources that they do not need.
+Other variables may contain secrets that the child process does not need.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PASSED_ON = (
 
 
 def child_environment(*more: str) -> dict[str, str]:
-    """Returns the variables that a child process gets.
+    """Returns the environment variables for a child process.
 
     Args:
-        more: names of further ones that this kind of process needs.
+        more: names of additional variables that this process needs.
     """
     return {name: os.environ[name] for name in (*PASSED_ON, *more) if name in os.environ}

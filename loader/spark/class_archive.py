@@ -1,8 +1,8 @@
-"""Records a class archive: the JVM loads parsed classes from it, so Spark starts in half the time.
+"""Records a class archive, from which the JVM loads parsed classes: Spark starts twice as fast.
 
-It is recorded once, from a small run (:mod:`loader.cli.cds_workload`), for one Java and one Spark.
-It fits a class path that begins with the one that it was recorded from, so jars that are added
-later come last. Java ignores an archive that does not fit. See
+An archive is recorded once for one Java and one Spark, from a small run
+(:mod:`loader.cli.cds_workload`). The class path must begin with the recorded class path, so jars
+that are added later come last. Java ignores an archive that does not match. See
 https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
 """
 
@@ -36,15 +36,15 @@ from loader.spark.spark_version import SparkHome
 Report = Callable[[str], None]
 
 JVM_FILE = "jvm.json"
-"""In the recording's folder: the JVM's process group and its class path."""
+"""A file in the recording's folder with the JVM's process group and class path."""
 
-_OLDEST_JAVA = 13  # the first that can record an archive from a run
+_OLDEST_JAVA = 13  # the first version that can record an archive from a run
 _RECORDING_SECONDS = 900
-_NEWEST_KEPT = 3  # an upgrade of Spark or Java leaves an archive behind, 190 MB each
+_NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves an archive of 190 MB
 _QUIET = "-Xlog:cds*=off"
-# For the recording: its JVM ends before better code would pay off.
+# The recording is short, so optimized code and parallel collection would not pay off.
 _RECORDING = (_QUIET, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# Variables that would change the recording's class path, or give Java a collector beside ours.
+# Variables that would change the recording's class path, or select a second garbage collector.
 _LEFT_OUT = (
     "HADOOP_CONF_DIR",
     "JAVA_TOOL_OPTIONS",
@@ -66,8 +66,8 @@ class Archive:
     """A recorded archive.
 
     Attributes:
-        options: the JVM options that use it.
-        class_path: the jars that the class path must begin with.
+        options: the JVM options to use the archive.
+        class_path: the jars at the begin of the class path.
     """
 
     options: tuple[str, ...]
@@ -75,13 +75,13 @@ class Archive:
 
 
 def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | None:
-    """Returns the archive for a Spark and a Java; None if there is none that can be used.
+    """Returns the archive for a Spark and a Java; None if no archive can be used.
 
-    Java crashes on an archive that was cut short, so its size must be the recorded one. It refuses
-    one if a jar has changed, and with a jar that is not wanted any more an older driver would run.
+    The size of the file must be as recorded, because Java crashes on a truncated archive. All jars
+    of the archive must be unchanged, and must be in the class path.
 
     Args:
-        jars: the class path that is wanted, in any order.
+        jars: the class path, in any order.
     """
     try:
         folder = _folder(home, java)
@@ -95,33 +95,33 @@ def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | 
     except (OSError, ValueError, KeyError, AttributeError, SpecError):
         return None
     with suppress(OSError):
-        os.utime(folder)  # the ones used last are kept
+        os.utime(folder)  # marks the archive as recently used, see _remove_older
     return Archive((f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _QUIET), tuple(recorded))
 
 
 def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> None:
-    """Records an archive if there is none, and reports the result. Spark also runs without.
+    """Records an archive if there is none, and reports the result. Spark also runs without it.
 
     Args:
-        wait: until it is recorded; by default another process records it meanwhile.
+        wait: whether to wait for the recording; otherwise, a background process records it.
 
     Raises:
-        SpecError: if it is waited for, and none can be recorded.
+        SpecError: if `wait` is true and no archive can be recorded.
     """
     try:
         report(f"class archive: {_prepare(home, java, wait, report)}")
     except (_NotRecordedError, SpecError) as reason:
         if wait:
             raise SpecError(
-                f"none was recorded: {reason}",
+                f"no archive was recorded: {reason}",
                 where="class archive",
                 remedy="Spark also works without it, but starts more slowly",
             ) from reason
-        report(f"class archive: none: {reason}. Spark works without it, but starts more slowly")
+        report(f"class archive: none, {reason}; Spark works without it, but starts more slowly")
 
 
 def _find(home: SparkHome, java: Java) -> Archive | None:
-    """Returns the archive that fits, if it has all jars that are there now."""
+    """Returns the archive if it includes all present jars; else None."""
     jars = [str(jar) for jar in list_jars(home, {})]
     found = find_archive(home, java, jars)
     return found if found is not None and {*found.class_path} == {*jars} else None
@@ -133,12 +133,12 @@ class _NotRecordedError(Exception):
 
 def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
     if java.version < _OLDEST_JAVA:
-        raise _NotRecordedError(f"Java {java.version} cannot record one")
+        raise _NotRecordedError(f"Java {java.version} cannot record an archive")
     conf = find_needed_conf(home, {})
     if conf is not None:
         raise _NotRecordedError(f"{conf} has files that must be on the class path")
     if _find(home, java) is not None:
-        return f"is there, {_megabytes(_folder(home, java))}"
+        return f"is installed, {_megabytes(_folder(home, java))}"
     if wait:
         began = time.monotonic()
         report("class archive: being recorded, once for this Java and this Spark")
@@ -148,23 +148,21 @@ def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
         return f"{_megabytes(_folder(home, java))}, recorded in {took:.0f} s"
     subprocess.Popen(
         [sys.executable, "-m", "loader.spark.class_archive"],
-        cwd=home.folder,  # not the project's, which may have a folder named `loader`
+        cwd=home.folder,  # the project's folder may contain a folder named `loader`
         env={**_environment(), "SPARK_HOME": str(home.folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    return (
-        "being recorded in the background, for a minute or two; until then Spark starts more slowly"
-    )
+    return "being recorded in the background (a minute or two); until then Spark starts more slowly"
 
 
 def record_archive(home: SparkHome, java: Java) -> None:
-    """Records the archive; waits for another process that does.
+    """Records the archive, or waits for another process that records it.
 
     Raises:
-        _NotRecordedError: if Java or the disk does not allow it.
+        _NotRecordedError: if Java cannot record it or the disk cannot be written.
     """
     folder = _folder(home, java)
     try:
@@ -179,7 +177,7 @@ def record_archive(home: SparkHome, java: Java) -> None:
 
 
 def _record(home: SparkHome, java: Java, folder: Path) -> None:
-    # A killed recording may have left a JVM running, which writes into a folder of its own.
+    # The JVM of a killed recording may still run and write, but into another folder.
     for left in folder.glob("making-*"):
         shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as made:
@@ -188,7 +186,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
         names = ["classes.jsa"]
         options = [*_RECORDING, f"-XX:ArchiveClassesAtExit={fresh}"]
         if not (java.home / "lib" / "server" / "classes.jsa").is_file():
-            # The bundled JDK lacks the archive of Java's own classes, on which ours builds by path.
+            # The bundled JDK lacks the base archive of Java's classes, which ours extends.
             names.append("java.jsa")
             base = folder / "java.jsa"
             _dump_java(java, place / "java.jsa")
@@ -197,9 +195,9 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
         class_path = _run_workload(home, java, options, place / "run")
         if not fresh.is_file():
             free = shutil.disk_usage(folder).free
-            raise _NotRecordedError(f"Java wrote none ({free / 1e6:.0f} MB are free)")
+            raise _NotRecordedError(f"Java wrote no archive ({free / 1e6:.0f} MB are free)")
         with fresh.open("rb") as file:
-            os.fsync(file.fileno())  # complete even after a power cut: Java does not check
+            os.fsync(file.fileno())  # Java does not detect a file truncated by a power failure
         fresh.replace(folder / "classes.jsa")
     files = {name: (folder / name).stat().st_size for name in names}
     text = json.dumps({"class_path": _describe_jars(class_path), "files": files})
@@ -208,7 +206,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
 
 
 def _describe_jars(jars: Iterable[str]) -> dict[str, list[int]]:
-    """Returns the properties of each jar that the JVM compares: size and modification time."""
+    """Returns size and modification time of each jar, which the JVM compares."""
     found = {jar: os.stat(jar) for jar in jars}
     return {jar: [stat.st_size, stat.st_mtime_ns] for jar, stat in found.items()}
 
@@ -221,7 +219,7 @@ def _dump_java(java: Java, target: Path) -> None:
 
 
 def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) -> list[str]:
-    """Runs the workload until its JVM has ended; returns the class path that it had."""
+    """Runs the workload until its JVM has ended; returns the class path of the JVM."""
     place.mkdir()
     env = {
         **_environment(),
@@ -235,13 +233,13 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
             command, cwd=place, env=env, capture_output=True, text=True, timeout=_RECORDING_SECONDS
         )
     except BaseException as ended:
-        with suppress(OSError, ValueError):  # it would write its archive first, for half a minute
+        with suppress(OSError, ValueError):  # the JVM would first write the archive for 30 s
             os.killpg(json.loads((place / JVM_FILE).read_text())["group"], signal.SIGKILL)
         if isinstance(ended, subprocess.TimeoutExpired):
-            raise _NotRecordedError(f"it took more than {_RECORDING_SECONDS} s") from None
+            raise _NotRecordedError(f"recording took more than {_RECORDING_SECONDS} s") from None
         raise
     if done.returncode != 0:
-        # Without the lines of Java's stack traces, which come last.
+        # Without indented lines, which are Java's stack traces at the end.
         lines = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]
         raise _NotRecordedError(f"the recording failed: {(lines or ['no message'])[-1]}")
     class_path: list[str] = json.loads((place / JVM_FILE).read_text())["class_path"]
@@ -249,7 +247,7 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
 
 
 def _remove_older(folder: Path) -> None:
-    """Removes all but the archives that were used last."""
+    """Removes all archives except the most recently used ones."""
     with suppress(OSError):
         others = [path for path in folder.parent.iterdir() if path.is_dir()]
         others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
@@ -259,7 +257,7 @@ def _remove_older(folder: Path) -> None:
 
 
 def _folder(home: SparkHome, java: Java) -> Path:
-    """Returns the folder of an archive, named by what it fits."""
+    """Returns an archive's folder, whose name is a digest of everything the archive depends on."""
     spark = home.folder.resolve()
     with os.scandir(spark / "jars") as entries:
         jars = sorted(
@@ -275,7 +273,7 @@ def _folder(home: SparkHome, java: Java) -> Path:
 def _environment() -> dict[str, str]:
     """Returns the environment for the recording, without variables that change the archive."""
     env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
-    # Relative ones would be others in another working folder.
+    # Make relative paths absolute, because the working folder changes.
     env[CACHE_VARIABLE] = str(cache_folder())
     if env.get(JARS_VARIABLE):
         env[JARS_VARIABLE] = str(folders()[0])
@@ -288,7 +286,7 @@ def _megabytes(folder: Path) -> str:
 
 
 def main() -> None:
-    """Records in the background: ``python -m loader.spark.class_archive``."""
+    """Records an archive in the background: ``python -m loader.spark.class_archive``."""
     from loader.spark.java import choose_java
     from loader.spark.spark_version import find_spark
 

@@ -14,17 +14,17 @@ from loader.spark.spark_version import SparkHome
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _ICEBERG = "iceberg-spark-runtime"
 _JARS, _PACKAGES = "spark.jars", "spark.jars.packages"
-# Files in `conf/` that are read by path: the others must be on the class path.
+# Files in `conf/` that Spark reads by path; all other files must be on the class path.
 _READ_BY_PATH = ("spark-env.sh", "spark-defaults.conf", "log4j2.properties")
 # Spark 4 registers MLlib's functions by Scala reflection in each first session: 0.5 s of 3.3 s.
 _UNUSED = ("spark-mllib_",)
 
 
 def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
-    """Lists the jars of a JVM with these settings, Spark's own first.
+    """Lists the jars of a JVM with these settings, first the jars in Spark's folder.
 
-    Leaves out MLlib. Of the jars that were added to Spark's own folder, leaves out an Iceberg that
-    was built for another Spark, a broken link, and a driver that we have, too.
+    Omits MLlib. Also omits from Spark's folder Iceberg runtimes for other versions of Spark, broken
+    links, and drivers that `loader setup` has provided.
     """
     drivers = [path.name for path in find_drivers()]
     provided = [driver for driver in DRIVERS.values() if any(map(driver.owns, drivers))]
@@ -40,20 +40,20 @@ def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
 
 
 def own_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
-    """Lists the jars that come after Spark's: drivers, and Iceberg unless there is one already."""
+    """Lists the loader's jars: drivers, and Iceberg unless Spark or the user provides it."""
     iceberg = find_jar(home.line.iceberg)
     others = find_spark_iceberg(home) or names_iceberg(home, settings)
     return [*([iceberg] if iceberg and not others else []), *find_drivers(home.line.aws)]
 
 
 def find_spark_iceberg(home: SparkHome) -> Path | None:
-    """Returns the Iceberg runtime in Spark's own folder; None if none there fits."""
+    """Returns the Iceberg runtime for this Spark in Spark's folder; None if there is none."""
     jars = (home.folder / "jars").glob(f"{home.line.iceberg.artifact}-*.jar")
     return next((jar for jar in jars if jar.exists()), None)
 
 
 def names_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
-    """Whether the user names an Iceberg runtime: in the profile, Spark's defaults or arguments."""
+    """Returns whether the profile, Spark's defaults or arguments contain an Iceberg runtime."""
     defaults = read_text(conf_folder(home, os.environ) / "spark-defaults.conf")
     defaults = re.sub(r"(?m)^\s*[#!].*$", "", defaults)
     named = (settings.get(_JARS), settings.get(_PACKAGES), os.environ.get(ARGUMENTS), defaults)
@@ -61,9 +61,9 @@ def names_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
 
 def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
-    """Whether neither the user, nor Spark, nor a folder of jars has the Iceberg runtime.
+    """Returns whether the Iceberg runtime is missing in Spark, the user's settings and our jars.
 
-    A truncated one counts as missing: `loader setup` reports its error.
+    A truncated jar is treated as missing; `loader setup` then reports the error.
     """
     if find_spark_iceberg(home) or names_iceberg(home, settings):
         return False
@@ -72,7 +72,7 @@ def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
 
 def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the setting by which executors on other machines get our jars."""
+    """Returns the setting with which Spark copies our jars to executors on other machines."""
     if settings.get("spark.master", "local").startswith("local"):
         return {}
     given = list(filter(None, settings.get(_JARS, "").split(",")))
@@ -82,13 +82,13 @@ def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, 
 
 
 def conf_folder(home: SparkHome, environment: Mapping[str, str]) -> Path:
-    """Returns the folder of Spark's configuration."""
+    """Returns Spark's configuration folder."""
     named = environment.get("SPARK_CONF_DIR")
     return Path(named) if named else home.folder / "conf"
 
 
 def find_needed_conf(home: SparkHome, environment: Mapping[str, str]) -> Path | None:
-    """Returns the folder of configuration if it must be on the class path."""
+    """Returns the configuration folder if it must be on the class path; else None."""
     conf = conf_folder(home, environment)
     files: Iterable[Path] = conf.iterdir() if conf.is_dir() else ()
     needed = bool(environment.get("SPARK_CONF_DIR")) or any(
@@ -98,7 +98,7 @@ def find_needed_conf(home: SparkHome, environment: Mapping[str, str]) -> Path | 
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file as Spark reads it; nothing if it cannot be read."""
+    """Returns the text of a file; empty if it cannot be read, as in Spark."""
     try:
         return path.read_text("utf-8", "replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Turns an exception of Spark, a driver or the system into one clear error."""
+"""Translates exceptions of Spark, JDBC drivers and the system into errors with remedies."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from loader.spark.jvm_exit import explain_java_end
 from loader.spec.redaction import excerpt
 
 BROKEN_LINE = (
-    "A line does not have the table's columns: its file is half written (run again), of another "
-    "table, or broken. With the reader option mode: PERMISSIVE, missing values become null"
+    "A line does not have the table's columns: the file is incomplete (run again), belongs to "
+    "another table, or is corrupt. With the reader option mode: PERMISSIVE, missing values become "
+    "null"
 )
 
 UNKNOWN_BYTES = (
-    "Name the encoding that the file has in the reader's option encoding (windows-1252, UTF-16), "
-    "or write it as UTF-8; with ISO-8859-1, every byte is a character"
+    "Set the reader's option encoding to the file's encoding (windows-1252, UTF-16), or write the "
+    "file as UTF-8; in ISO-8859-1, every byte is a character"
 )
 
 _STOPPED = (
-    "Nothing of this batch is visible; run again. If nobody stopped it, its memory was too small: "
-    "give it more (spark.driver.memory in the profile's target), or fewer wide rows at a time "
-    "(fetch_size)"
+    "Nothing of this batch is visible; run again. If Spark was not stopped on purpose, it ran out "
+    "of memory: raise spark.driver.memory in the profile's target, or lower the source's fetch_size"
 )
 
-# Spark's CSV parser; it counts the lines before.
+# A message of Spark's CSV parser, which contains the number of previous lines.
 _TOO_LONG = re.compile(
     r"exceeds the maximum number of characters defined in your parser settings \((\d+)\)"
     r"(?s:.*?)Internal state when error was thrown: line=(\d+)"
@@ -43,20 +43,20 @@ _FILE = re.compile(r"error while reading file (\S+)\. Details")
 _ENDING = "Spark was stopped while it worked on the table"
 _NO_MEMORY = ("outofmemory", "java heap space", "gc overhead limit", "array size exceeds")
 
-TOO_MANY = "Correct the file, or the reader's option sep; or set its option maxColumns to more"
+TOO_MANY = "Correct the file or the reader's option sep, or raise the reader's option maxColumns"
 
 UNPACK = "Unpack it, and remove it from the folder"
 
 TOO_LONG = (
     "Correct the file: the end of a line may be missing, or a quote may be open; or raise "
-    "line_limit in the source's spec, and Spark's memory (spark.driver.memory in the profile's "
-    "target) with it"
+    "line_limit in the source's spec and Spark's memory (spark.driver.memory in the profile's "
+    "target)"
 )
 
-# A part of the text, in lower case, and the remedy.
+# Parts of error messages in lower case, and the remedies.
 _REMEDIES = {
     "no space left": "Free disk space and run again: nothing is half written",
-    "read-only file system": "Mount it so that the user that runs the loader can write, or name "
+    "read-only file system": "Mount it as writable for the user that runs the loader, or use "
     "another folder; nothing is half written",
     "cancelled": "Nothing of this batch is visible; run again",
     "context was shut down": _STOPPED,
@@ -69,42 +69,41 @@ _REMEDIES = {
     "unexpected end-of-input": BROKEN_LINE,
     "is an archive, which spark cannot read": UNPACK,
     "contains bytes that are not ": UNKNOWN_BYTES,
-    "a quote is still open where a line ends": "If values go over several lines, set the reader's "
+    "a quote is still open where a line ends": "If values span several lines, set the reader's "
     "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' "
-    "quotes are literal characters; else correct the file",
+    "quotes are literal characters; otherwise correct the file",
     "a quote follows a backslash": "If backslashes escape quotes, as Spark and MySQL write "
     "them, set the reader's option escape: '\\'; with escape: '\"' backslashes are literal "
     "characters",
-    "a key differs from a column only in case": "Write it in one way in all files, and in "
-    "`column_types`: in JSON `id` and `ID` are two names, in the lake one",
-    "a json key is an empty text": "Spark would leave the value out: give it a name, or declare "
-    "the table's `column_types`, which leave out what they do not name",
+    "a key differs from a column only in case": "Use the same case in all files and in "
+    "`column_types`: in JSON `id` and `ID` are two names, but names in the lake ignore case",
+    "a json key is an empty text": "Spark would ignore the value: name the key, or declare all "
+    "columns to read in the table's `column_types`",
     "text follows a json value": "Write each value on a line of its own: Spark would "
     "read only the first one",
     "has digits below the microsecond": "Write it in microseconds (pyarrow: "
     "coerce_timestamps='us'), or set spark.sql.legacy.parquet.nanosAsLong: 'true' in the profile's "
     "target: the column is then a whole number of nanoseconds",
-    "parquet column cannot be converted": "Declare in `column_types` the type that the file "
-    "has, or none at all: then each file is read with its own types",
-    "illegal parquet type: int64 (timestamp(nanos": "Remove the table's `column_types`, or leave "
-    "this one out of them: without, nanoseconds are read as far as the microsecond",
+    "parquet column cannot be converted": "Declare the file's type in `column_types`, or remove "
+    "`column_types` to read each file with its own types",
+    "illegal parquet type: int64 (timestamp(nanos": "Remove the column from the table's "
+    "`column_types`: by default, nanoseconds are read as microseconds",
     "relative path in absolute uri": "A file has a colon in its name, and Spark cannot read it: "
     "rename it",
-    "unexpected end of input stream": "A compressed file is cut off, or is none although its name "
-    "says so: write it again, or name it as what it is",
-    "cannot convert json root field": "A line's value is no object: each must be one, or an array "
-    "of them",
+    "unexpected end of input stream": "A file is truncated, or is not compressed although its name "
+    "has the extension of a compressed file: write it again, or rename it",
+    "cannot convert json root field": "Each line must be a JSON object or an array of objects",
     "header does not conform": "A file's header changed while it was read: run again",
     "permission denied": "Let the user that runs the loader write there",
-    "mkdirs failed to create": "Let the user that runs the loader write there, or name another "
+    "mkdirs failed to create": "Let the user that runs the loader write there, or use another "
     "warehouse",
 }
 
 
 def translate_error(error: BaseException, where: str) -> LoaderError:
-    """Returns the error as a user should read it; the loader's own pass through unchanged.
+    """Translates an exception into an error for the user; returns loader errors unchanged.
 
-    If Spark's Java process has ended, that is the error, not the failures that follow from it.
+    If Spark's Java process has ended, returns that error instead of the resulting failures.
     """
     if isinstance(error, JavaEndedError):
         return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)
@@ -139,7 +138,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
             text = f"a line has more than {int(columns[1]):,} columns"
             return TableError(text, where=where, remedy=TOO_MANY)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
-            # Spark's own text is the number of a job.
+            # Spark's text contains only the number of a job.
             return interruption_error(where)
         return TableError(_first(found.what), where=where, remedy=_remedy(found.what, found.remedy))
     if isinstance(error, (PySparkException, Py4JError, OSError)):
@@ -149,8 +148,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         return TableError(
             "something is nested too deeply to be read",
             where=where,
-            remedy="Declare the column that holds it as text (`column_types`), or nest it less "
-            "deeply",
+            remedy="Declare its column as text (`column_types`), or nest it less deeply",
         )
     return TableError(
         f"{type(error).__name__}: {_first(str(error))}",
@@ -160,15 +158,15 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
 
 
 def find_long_line(text: str) -> tuple[int, int] | None:
-    """Returns the limit and the line of a value that a CSV parser found to be too long."""
+    """Parses a CSV parser's error about a value that is too long; returns the limit and line."""
     found = _TOO_LONG.search(text)
     return None if found is None else (int(found[1]), int(found[2]) + 1)
 
 
 def may_precede_java_end(error: LoaderError) -> bool:
-    """Returns whether an error is what a table gets when Java is about to end, or has ended.
+    """Returns whether an error can be an early symptom of the JVM's exit.
 
-    If a task lacks memory, Spark reports that, stops, and then ends its JVM.
+    If a task runs out of memory, Spark first reports an error, then stops, then ends its JVM.
     """
     text = error.what.lower()
     lacks_memory = any(sign in text for sign in _NO_MEMORY)
@@ -176,20 +174,20 @@ def may_precede_java_end(error: LoaderError) -> bool:
 
 
 def _whole(error: PySparkException | Py4JError) -> str:
-    """Returns an error's text, with those of its causes in the JVM."""
+    """Returns the text of an error and of its causes in the JVM."""
     origin = getattr(error, "_origin", None)
     return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
 
 
 def _error_text(error: BaseException) -> str:
-    """Returns an error's text; the system's without its number, the file first."""
+    """Returns an error's text; for errors of the system, the file and the message."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
 
 
 def _first(text: str) -> str:
-    """Returns the sentence that matters, without Java's class names, plans and stack traces."""
+    """Returns the first informative line, without Java's class names, plans and stack traces."""
     caused = re.findall(r"Caused by: (?:[\w.$]+: )?([^\n]+)", text)
     line = caused[-1] if caused else (text.strip().splitlines() or [""])[0]
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
@@ -205,17 +203,17 @@ def _remedy(text: str, remedy: str) -> str:
 
 
 class DatabaseError(TableError):
-    """Reports a refusal by the database: its own text, plus a remedy.
+    """An error of the database: its message, and a remedy.
 
     Attributes:
-        state: its SQLSTATE; empty if it gave none.
+        state: the SQLSTATE; empty if there is none.
     """
 
     state: str = ""
 
     @property
     def is_locked_out(self) -> bool:
-        """Whether another session kept readers out until lock_timeout: the next one waits, too."""
+        """Whether a lock of another session blocked readers until lock_timeout expired."""
         return self.state == "55P03"
 
     @property
@@ -225,18 +223,18 @@ class DatabaseError(TableError):
 
 
 class ConnectionRefusedByServer(DatabaseError):
-    """Reports a refusal on a connection that is still usable for other queries."""
+    """An error of the database after which the connection is still usable."""
 
 
 def translate_jdbc_error(
     error: Py4JJavaError, where: str, url: str = "", answered: bool = False
 ) -> DatabaseError:
-    """Turns a JDBC driver's exception into one clear error, with the remedy for its SQLSTATE.
+    """Translates a JDBC driver's exception, with the remedy for its SQLSTATE.
 
     Args:
-        url: the database's, if the error is from connecting to it.
-        answered: whether the driver has not closed the connection; the error is then a
-            :class:`ConnectionRefusedByServer`, unless its SQLSTATE says otherwise.
+        url: the database's URL, if connecting failed.
+        answered: whether the connection is still open; the error is then a
+            :class:`ConnectionRefusedByServer`, unless the SQLSTATE is of a closed connection.
     """
     throwable = error.java_exception
     cause = find_root_cause(throwable)
@@ -250,9 +248,9 @@ def translate_jdbc_error(
         return DatabaseError(message, where=where, remedy=_driver_remedy(url))
     state = _state(cause)
     lost = re.search(_LOST_SNAPSHOT, message)
-    message = "the session that held the run's snapshot is gone" if lost else message
+    message = "the session with the run's snapshot has ended" if lost else message
     if "no password was provided" in message:
-        message = "the server asks for a password, and none was given"
+        message = "the server asks for a password, but the source has none"
     wide = "maxResultBuffer" in message
     message = _WIDE_ROWS if wide else _MEANINGS.get(state, message)
     remedy = _LOST if lost else _FEWER_ROWS if wide else _find_remedy(state, message, host)
@@ -265,12 +263,12 @@ def translate_jdbc_error(
 
 
 def protocol(url: str) -> str:
-    """Returns the kind of database a URL is for: ``jdbc:postgresql``."""
+    """Returns the prefix of a JDBC URL that identifies the database: ``jdbc:postgresql``."""
     return ":".join(url.split(":")[:2]) if url.lower().startswith("jdbc:") else ""
 
 
 def find_root_cause(throwable: Any) -> Any:
-    """Returns the most telling exception: the deepest SQLException, else the deepest cause."""
+    """Returns the innermost SQLException, or else the innermost cause."""
     best = throwable
     for cause in _causes(throwable):
         if (
@@ -290,11 +288,11 @@ def _causes(throwable: Any) -> Iterator[Any]:
 
 
 def _plain(message: str) -> str:
-    """Returns a driver's message in one line, without the parts that help no reader."""
+    """Returns a driver's message in one line, without technical prefixes and suffixes."""
     text = " ".join(message.split())
     text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
     text = re.sub(r" Current charset is [^.]*\..*$", "", text)
-    text = re.sub(r" Where: .*$", "", text)  # the database's own stack trace
+    text = re.sub(r" Where: .*$", "", text)  # the stack trace of the database
     text = re.sub(r" Hint: No (?:function|operator) matches .*$", "", text)
     return re.sub(r" Position: \d+$", "", text).rstrip(". ")
 
@@ -307,7 +305,7 @@ def _unknown_host(throwable: Any) -> str | None:
 
 
 def _of_catalog(throwable: Any) -> bool:
-    """Whether Iceberg's JDBC catalog called the database, and not a read of a source."""
+    """Returns whether Iceberg's JDBC catalog called the database, not a read of a source."""
     return any(
         one.getClass().getName().startswith("org.apache.iceberg.jdbc.")
         for one in (throwable, *_causes(throwable))
@@ -315,7 +313,7 @@ def _of_catalog(throwable: Any) -> bool:
 
 
 def _catalog_remedy(remedy: str) -> str:
-    """Returns the remedy for the catalog's database; `remedy` is the one for a source's."""
+    """Replaces the remedy for a source's database by the one for the catalog's database."""
     if remedy == _BY_SQLSTATE["28"]:
         return "Check the catalog's user and password in the profile's target" + _CATALOG
     if remedy == _BY_SQLSTATE["42501"]:
@@ -328,7 +326,7 @@ def _catalog_remedy(remedy: str) -> str:
 def _state(cause: Any) -> str:
     try:
         return str(cause.getSQLState() or "")
-    except Py4JError:  # not an SQLException: it has no such method
+    except Py4JError:  # only an SQLException has this method
         return ""
 
 
@@ -344,46 +342,43 @@ def _driver_remedy(url: str) -> str:
     if known is not None:
         return f"Run `loader setup {known.name}`"
     return (
-        "Put the driver's jar into the `jars` folder of PySpark (or name it in `spark.jars` of "
-        "the profile's target) and its class into the source's `driver`; `loader setup` has "
-        f"{', '.join(DRIVERS)}"
+        "Put the driver's jar into the `jars` folder of PySpark (or add it to `spark.jars` in "
+        "the profile's target), and set the source's `driver` to its class; `loader setup` "
+        f"provides {', '.join(DRIVERS)}"
     )
 
 
 _CATALOG = ": spark.sql.catalog.<name>.uri, .jdbc.user and .jdbc.password"
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
 _LOST = (
-    "Nothing of this batch is visible; run again. If it happens again, look in the database's "
-    "log for what ended the session: a pooler, an administrator, a restart"
+    "Nothing of this batch is visible; run again. If it happens again, check in the database's "
+    "log whether a pooler, an administrator or a restart ended the session"
 )
 
 _WIDE_ROWS = "the rows of one fetch need more of Java's memory than a read may take"
 _FEWER_ROWS = (
-    "Set `fetch_size: 10` in the source's spec: fewer rows at a time. If one row alone is too "
-    "much, give Spark more memory (spark.driver.memory in the profile's target)"
+    "Set `fetch_size: 10` in the source's spec to fetch fewer rows at a time. If a single row is "
+    "too large, give Spark more memory (spark.driver.memory in the profile's target)"
 )
 
 _LONGEST = 2000
-"""The most characters of a database's message that are shown."""
+"""The maximum of characters that errors quote of a database's message."""
 
-OVERDUE = (
-    "Look whether the database is overloaded, or something between it and the loader is silent; "
-    "then run again"
-)
+OVERDUE = "Check whether the database is overloaded or the network drops packets, and run again"
 
 _GONE = ("080", "08S", "57P01", "57P02", "57P03")
-"""SQLSTATEs of connections that are gone, for drivers that do not close them."""
+"""SQLSTATEs of closed connections, for drivers that leave the connection object open."""
 
-# The meaning of a SQLSTATE here, if the database's own text does not explain it.
+# Messages for SQLSTATEs whose message from the database is not clear enough.
 _MEANINGS = {
-    "55P03": "another session holds or awaits a lock that keeps readers out "
+    "55P03": "another session has or awaits a lock that blocks readers "
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",
 }
 
-# By the first characters of the SQLSTATE, longest first if they overlap.
+# Remedies by the first characters of the SQLSTATE; longer prefixes come first.
 _BY_SQLSTATE = {
-    "70100": "Somebody ended the query: nothing of this batch is visible; run again",
-    "22P02": "If the cursor's type was changed, the stored cursor is no value of it any more: "
+    "70100": "The query was cancelled in the database: nothing of this batch is visible; run again",
+    "22P02": "If the cursor's type was changed, the stored cursor has the old type: "
     "`loader state set`, or `loader run --full-refresh`",
     "28": "Check user and password of the source",
     "3D000": "Check the database's name in the source's url",
@@ -395,13 +390,13 @@ _BY_SQLSTATE = {
     "42S22": "`loader discover --columns` lists the table's columns",
     "42X04": "`loader discover --columns` lists the table's columns",
     "42883": "Choose a cursor_field of a type that the database can order",
-    "42501": "Grant the source's user SELECT on it, on all columns; or let it read a view of those "
-    "that it may see",
+    "42501": "Grant the source's user SELECT on all columns of the table, or on a view of some "
+    "columns",
     "42P05": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
     "26000": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
     "53200": "Raise the server's max_locks_per_transaction, or select fewer tables for a run",
-    "53300": "Lower num_partitions or --concurrency, or let the database take more connections",
-    "55P03": "Run again when it is done (pg_stat_activity shows it), or raise the source's "
+    "53300": "Lower num_partitions or --concurrency, or raise the database's connection limit",
+    "55P03": "Run again when the session has ended (see pg_stat_activity), or raise the source's "
     "lock_timeout",
     "57014": "Raise statement_timeout for the source's user; nothing of this batch is visible",
     "57": "The database ended the connection: nothing of this batch is visible; run again",
@@ -416,7 +411,7 @@ def _find_remedy(state: str, message: str, host: str | None) -> str:
     if "access denied for user" in text and "to database" in text:
         return _BY_SQLSTATE["42501"]
     if "asks for a password" in text:
-        return "Export the variable that the source's `password` names, such as ${PGPASSWORD}"
+        return "Export the variable in the source's `password`, such as ${PGPASSWORD}"
     if "access denied" in text or "authentication failed" in text:
         return _BY_SQLSTATE["28"]
     if "unknown database" in text:

@@ -1,4 +1,4 @@
-"""Interrupts work outside Spark on a signal, as it does not poll for a stop."""
+"""Interrupts work outside Spark on a signal, for work that cannot poll."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _interrupted = threading.Event()
 
 @contextmanager
 def interruptible(end: Callable[[], object]) -> Iterator[None]:
-    """While this is open, :func:`interrupt` calls `end`, in another thread than the work's.
+    """Lets :func:`interrupt` call `end` during this block, from another thread.
 
-    If it has been called already, so is `end`, at once: a stopped command begins nothing.
+    If the command has already been interrupted, calls `end` at once.
     """
     with _lock:
         _running.append(end)
@@ -32,7 +32,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """Ends all such work of this process; callers that wait for it get an error."""
+    """Ends all interruptible work of this process; its callers get errors."""
     with _lock:
         _interrupted.set()
         running = list(_running)
@@ -41,21 +41,21 @@ def interrupt() -> None:
 
 
 def interruption_error(where: str) -> TableError:
-    """Returns the error of work that ends because the command was asked to stop."""
+    """Returns the error for work that was interrupted."""
     again = "Nothing of this batch is visible; run again"
     return TableError("the run was interrupted", where=where, remedy=again)
 
 
 def check_interruption(where: str) -> None:
-    """Raises an error if the command was asked to stop.
+    """Checks whether the command has been interrupted.
 
     Raises:
-        TableError: if it was.
+        TableError: if it has been interrupted.
     """
     if _interrupted.is_set():
         raise interruption_error(where)
 
 
 def resume() -> None:
-    """Lets such work run again: the command that was to stop has ended."""
+    """Allows interruptible work again, after the interrupted command has ended."""
     _interrupted.clear()

@@ -1,7 +1,7 @@
 """Finds and fetches jars by Maven coordinates: the Iceberg runtime and JDBC drivers.
 
-A jar is looked for in the folder that `STRANDLINE_JARS` names, then in the user's cache, then
-fetched from Maven Central or its mirror. Spark's own folder stays as it was installed.
+A jar is searched for in the folder `STRANDLINE_JARS`, then in the user's cache, and then fetched
+from Maven Central or its mirror. The jars folder of Spark is not changed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ T = TypeVar("T")
 Report = Callable[[str], None]
 
 MIRROR_VARIABLE = "STRANDLINE_MAVEN_MIRROR"
-"""Names a mirror of Maven Central, for networks that have their own."""
+"""The URL of a mirror of Maven Central."""
 JARS_VARIABLE = "STRANDLINE_JARS"
-"""Names a folder of jars that comes before the cache: an image's, or one without network."""
+"""A folder of jars that is searched before the cache, for images and hosts without network."""
 CACHE_VARIABLE = "STRANDLINE_CACHE"
-"""Names the folder to use in place of `~/.cache/strandline`."""
+"""The cache folder; by default `~/.cache/strandline`."""
 
 _MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _TIMEOUT_SECONDS = 60
 _MOST_SECONDS = 3600.0
-_MOST_BYTES = 1 << 30  # the largest has 70 MB
+_MOST_BYTES = 1 << 30  # the largest jar has 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
-_ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # as Maven has it in settings
-# Where Linux distributions put jars: Debian and Fedora share the folder, not the file names.
+_ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # the syntax of Maven's settings.xml
+# The jar folders of Linux distributions; file names differ between Debian and Fedora.
 _SYSTEM_FOLDERS = (Path("/usr/share/java"), Path("/usr/local/share/java"))
 
 
@@ -49,9 +49,9 @@ class Jar:
     """A jar on Maven Central.
 
     Attributes:
-        group, artifact, version: its coordinates.
-        sha256: the checksum of the file at these coordinates.
-        licence: its SPDX identifier.
+        group, artifact, version: the Maven coordinates.
+        sha256: the file's checksum.
+        licence: the SPDX identifier of the licence.
     """
 
     group: str
@@ -62,22 +62,22 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The name that Maven gives the file."""
+        """The file name on Maven Central."""
         return f"{self.artifact}-{self.version}.jar"
 
     @property
     def url(self) -> str:
-        """The URL to fetch it from."""
+        """The download URL."""
         group = self.group.replace(".", "/")
         return f"{_repository()}/{group}/{self.artifact}/{self.version}/{self.file_name}"
 
     @property
     def purl(self) -> str:
-        """Its package URL, as bills of materials and databases of advisories name it."""
+        """The package URL, for bills of materials and advisory databases."""
         return f"pkg:maven/{self.group}/{self.artifact}@{self.version}"
 
     def owns(self, file_name: str) -> bool:
-        """Whether a file of this name is this jar, in any version."""
+        """Returns whether a file name belongs to this jar, in any version."""
         return file_name.startswith(f"{self.artifact}-") and file_name.endswith(".jar")
 
 
@@ -86,10 +86,10 @@ class Driver:
     """A JDBC driver.
 
     Attributes:
-        name: as given to ``loader setup``.
-        jar: its jar.
-        protocols: what follows ``jdbc:`` in the URLs that it serves.
-        system_names: its file names in a system's Java folder, the most usual first.
+        name: the name for ``loader setup``.
+        jar: the driver's jar.
+        protocols: the parts after ``jdbc:`` in the URLs of the driver.
+        system_names: file names in Linux distributions, most frequent first.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Driver:
     system_names: tuple[str, ...]
 
     def owns(self, file_name: str) -> bool:
-        """Whether a file of this name is this driver, in any version."""
+        """Returns whether a file name belongs to this driver, in any version."""
         return file_name in self.system_names or self.jar.owns(file_name)
 
 
@@ -159,15 +159,15 @@ BUILT_IN = ("derby",)
 
 
 def find_driver(name: str) -> Driver:
-    """Returns the driver of this name.
+    """Returns the driver with this name.
 
     Raises:
-        SpecError: if there is none; suggests the name that was probably meant.
+        SpecError: if there is none; suggests a similar name.
     """
     driver = DRIVERS.get(name.lower())
     if driver is None:
         known = [*DRIVERS, *BUILT_IN, "aws"]
-        choices = f"Known are {', '.join(known)}; for any other driver give the path of its jar"
+        choices = f"Use {', '.join(known)}, or the path of another driver's jar"
         raise SpecError(
             f"`{name}` is not a known JDBC driver",
             where="loader setup",
@@ -177,7 +177,7 @@ def find_driver(name: str) -> Driver:
 
 
 def driver_for_url(url: str) -> Driver | None:
-    """Returns the driver for a JDBC URL; None if it comes with Spark or is not known here."""
+    """Returns the driver for a JDBC URL; None if Spark includes it or it is unknown."""
     protocol = url.removeprefix("jdbc:").split(":", 1)[0].lower()
     return next((d for d in DRIVERS.values() if protocol in d.protocols), None)
 
@@ -186,7 +186,7 @@ def cache_folder() -> Path:
     """Returns the user's cache folder.
 
     Raises:
-        SpecError: if the user has no home, as in some containers, and names no folder.
+        SpecError: if the user has no home folder and STRANDLINE_CACHE is not set.
     """
     named = _find_folder(CACHE_VARIABLE)
     if named:
@@ -202,11 +202,7 @@ def cache_folder() -> Path:
 
 
 def folders() -> list[Path]:
-    """Returns the folders that jars are looked for in, in this order.
-
-    Raises:
-        SpecError: if there is none.
-    """
+    """Returns the folders to search for jars, in this order; raises SpecError if none exists."""
     named = _find_folder(JARS_VARIABLE)
     if named is None:
         return [cache_folder() / "jars"]
@@ -221,16 +217,16 @@ def _find_folder(variable: str) -> Path | None:
 
 
 def find_jar(jar: Jar) -> Path | None:
-    """Returns a jar that is on this machine already. Looks at files only."""
-    candidates = (folder / jar.file_name for folder in folders())
-    return next((path for path in candidates if path.is_file()), None)
+    """Returns the path of a jar on this machine, without verification; None if there is none."""
+    paths = (folder / jar.file_name for folder in folders())
+    return next((path for path in paths if path.is_file()), None)
 
 
 def find_drivers(*others: Jar) -> list[Path]:
-    """Returns the jars that `loader setup` has provided besides Iceberg: drivers, third-party jars.
+    """Returns the jars that `loader setup` has provided, except Iceberg.
 
-    Of each driver, and of each of `others`, one version: the pinned one if it is there. Of two
-    files of one name the one in the folder that comes first.
+    Returns one version of each driver and of each of `others`, preferably the pinned version. If
+    two files have the same name, returns the file in the first folder.
     """
     found: dict[str, Path] = {}
     for folder in folders():
@@ -254,11 +250,10 @@ def find_drivers(*others: Jar) -> list[Path]:
 
 
 def provide_jar(jar: Jar, report: Report) -> Path:
-    """Returns a jar, verified; fetches it if it is not on this machine.
+    """Returns the path of a verified jar; fetches it if it is not on this machine.
 
     Raises:
-        SpecError: if it cannot be fetched, is not the jar whose checksum is pinned, or no folder
-            can be written.
+        SpecError: if it cannot be fetched, its checksum is wrong, or no folder is writable.
     """
     present = find_jar(jar)
     if present is not None:
@@ -272,10 +267,10 @@ def provide_jar(jar: Jar, report: Report) -> Path:
 def provide_driver(driver: Driver, report: Report) -> str:
     """Provides a JDBC driver; returns a message about the result.
 
-    Only where it can neither be found nor fetched, a jar of the system's packages serves.
+    If the driver can be neither found nor fetched, uses a jar of the Linux distribution.
 
     Raises:
-        SpecError: as :func:`provide_jar` does.
+        SpecError: as :func:`provide_jar`, if the distribution has no jar either.
     """
     present = find_jar(driver.jar) is not None
     try:
@@ -285,11 +280,11 @@ def provide_driver(driver: Driver, report: Report) -> str:
         if system is None or present:
             raise
         return f"{link_jar(system)}, the system's: {driver.jar.file_name} cannot be fetched"
-    return f"{jar.name} is there" if present else f"{jar.name} fetched ({driver.jar.licence})"
+    return f"{jar.name} is installed" if present else f"{jar.name} fetched ({driver.jar.licence})"
 
 
 def link_jar(jar: Path) -> str:
-    """Links a jar of the user's into a folder of jars; returns a message about the result.
+    """Links a user's jar into a folder of jars; returns a message about the result.
 
     Raises:
         SpecError: if no folder can be written.
@@ -302,7 +297,7 @@ def link_jar(jar: Path) -> str:
 
 
 def _write(name: str, write: Callable[[Path], T]) -> T:
-    """Writes a jar into the first folder that can be written: an image's often cannot."""
+    """Writes a jar into the first writable folder; the jars folder of an image is often not."""
     refused: OSError | None = None
     for folder in folders():
         try:
@@ -314,14 +309,14 @@ def _write(name: str, write: Callable[[Path], T]) -> T:
     raise SpecError(
         f"cannot write {refused.filename or folders()[0]}: {refused.strerror or refused}",
         where=f"jar {name}",
-        remedy=f"Let {JARS_VARIABLE} or {CACHE_VARIABLE} name a folder that you may write to",
+        remedy=f"Set {JARS_VARIABLE} or {CACHE_VARIABLE} to a folder that you may write to",
     ) from refused
 
 
 def _link(jar: Path, folder: Path) -> str:
     target = folder / jar.name
     if target.exists() and target.samefile(jar):
-        return f"{jar.name} is there"
+        return f"{jar.name} is installed"
     fresh = folder / f".{jar.name}.{os.getpid()}.new"
     try:
         fresh.symlink_to(jar.absolute())
@@ -347,11 +342,11 @@ def _find_on_system(driver: Driver) -> Iterator[Path]:
 
 
 def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
-    """Fetches a jar: whole and verified, or not at all."""
+    """Fetches a jar; creates the file only if the download is complete and verified."""
     target = folder / jar.file_name
     for left in folder.glob(f".{jar.artifact}-*.part"):
-        with suppress(OSError):  # another setup may delete it, too
-            if left.stat().st_mtime < time.time() - _MOST_SECONDS:  # who wrote it was killed
+        with suppress(OSError):  # another process may have deleted it
+            if left.stat().st_mtime < time.time() - _MOST_SECONDS:  # its process was killed
                 left.unlink()
     with tempfile.NamedTemporaryFile(
         prefix=f".{jar.artifact}-", suffix=".part", dir=folder, delete=False
@@ -381,7 +376,7 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
     try:
         with urllib.request.urlopen(_request(jar.url), timeout=_TIMEOUT_SECONDS) as response:
             total = int(response.headers.get("Content-Length") or 0)
-            while chunk := response.read1(_CHUNK_BYTES):  # what there is: a few bytes, if slow
+            while chunk := response.read1(_CHUNK_BYTES):  # returns early if the network is slow
                 digest.update(chunk)
                 file.write(chunk)
                 size += len(chunk)
@@ -409,7 +404,7 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
 
 
 def _request(url: str) -> urllib.request.Request:
-    """Returns the request for a URL; its user and password go into a header."""
+    """Returns the request for a URL, with its user and password in a header."""
     import base64
     import urllib.request
     from urllib.parse import unquote
@@ -419,7 +414,7 @@ def _request(url: str) -> urllib.request.Request:
     if user_information:
         name, _, password = user_information.partition(":")
         user = f"{unquote(name)}:{unquote(password)}"
-        # Not sent on to where the mirror redirects.
+        # "Unredirected": not sent to the target of a redirect.
         request.add_unredirected_header(
             "Authorization", f"Basic {base64.b64encode(user.encode()).decode()}"
         )
@@ -427,12 +422,12 @@ def _request(url: str) -> urllib.request.Request:
 
 
 def _without_password(url: str) -> str:
-    """Returns a URL without the user and the password that it may hold."""
+    """Returns a URL without user and password."""
     return _split_user(url)[0]
 
 
 def _split_user(url: str) -> tuple[str, str]:
-    """Returns a URL without its user information, and that; a slash in a password is of it."""
+    """Splits user information from a URL; a password may contain slashes."""
     scheme, mark, rest = url.partition("://")
     host = rest.partition("/")[0]
     port = host.partition(":")[2]
@@ -452,19 +447,19 @@ def _mismatch(jar: Jar, digest: str, place: str, remedy: str) -> SpecError:
 
 def _describe_ways_out(jar: Jar) -> str:
     return (
-        f"Set {MIRROR_VARIABLE} to a mirror of Maven Central, or put the file into a folder that "
-        f"{JARS_VARIABLE} names"
+        f"Set {MIRROR_VARIABLE} to a mirror of Maven Central, or put the file into a folder and "
+        f"set {JARS_VARIABLE} to it"
     )
 
 
 def _repository() -> str:
-    """Returns the repository: the variable's, the mirror in Maven's settings, or Maven Central."""
+    """Returns the URL of the mirror in the variable or Maven's settings, or of Maven Central."""
     named = os.environ.get(MIRROR_VARIABLE, "").strip()
     return (named or _mirror_in_settings() or _MAVEN_CENTRAL).rstrip("/")
 
 
 def _mirror_in_settings() -> str | None:
-    """Returns the mirror of Maven Central that the user's `settings.xml` names, with its user.
+    """Returns the mirror of Maven Central in the user's `settings.xml`, with user and password.
 
     See https://maven.apache.org/guides/mini/guide-mirror-settings.html.
     """
@@ -483,10 +478,7 @@ def _mirror_in_settings() -> str | None:
 
 
 def _with_user(url: str, settings: Any, mirror: str | None) -> str:
-    """Returns a mirror's URL with the user and the password of the server of its name.
-
-    A password that Maven has encrypted cannot be read.
-    """
+    """Adds the user and password of a mirror's server to its URL; ignores encrypted passwords."""
     from urllib.parse import quote
 
     for server in settings.iterfind("{*}servers/{*}server"):

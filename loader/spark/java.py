@@ -23,10 +23,10 @@ class Java:
     """A Java that can run Spark.
 
     Attributes:
-        home: its folder, with links resolved.
-        version: its major version.
-        build: its whole version; two builds share no class archive.
-        reason: why it was chosen, for people.
+        home: the folder, with links resolved.
+        version: the major version.
+        build: the full version; each build needs a separate class archive.
+        reason: why it was chosen, for messages.
     """
 
     home: Path
@@ -36,7 +36,7 @@ class Java:
 
     @property
     def program(self) -> Path:
-        """The program that starts it."""
+        """The path of the `java` program."""
         return self.home / "bin" / "java"
 
 
@@ -44,7 +44,7 @@ def choose_java(line: SparkLine) -> Java:
     """Chooses the Java for a line of Spark.
 
     Raises:
-        SpecError: if `JAVA_HOME` names one that cannot run it, or there is none that can.
+        SpecError: if the Java in `JAVA_HOME` cannot run it, or no suitable Java is found.
     """
     named = os.environ.get("JAVA_HOME")
     if named:
@@ -63,7 +63,7 @@ def choose_java(line: SparkLine) -> Java:
         f"Spark {line.version} needs {line.describe_java()}; this machine has "
         + (f"version {found.version}" if found else "none"),
         where="Java",
-        remedy=f"Run `{INSTALL}`, which brings a JDK",
+        remedy=f"Run `{INSTALL}`, which includes a JDK",
     )
 
 
@@ -91,7 +91,7 @@ def _because(java: Java, reason: str) -> Java:
 
 
 def _read_version(program: Path) -> Java | None:
-    """Reads the version from the JDK's own file; asks Java itself where there is none."""
+    """Reads the version from the JDK's `release` file; runs Java if there is no such file."""
     try:
         if not os.access(program, os.X_OK):
             return None
@@ -99,7 +99,7 @@ def _read_version(program: Path) -> Java | None:
         release = home / "release"
         text = release.read_text("utf-8", "replace") if release.is_file() else ""
         if not _VERSION.search(text):
-            # It may be a script that starts another, as version managers have them.
+            # It may be a version manager's script, which starts another program.
             asked = subprocess.run(
                 [program, "-XshowSettings:properties", "-version"],
                 capture_output=True,

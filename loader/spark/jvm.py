@@ -1,7 +1,7 @@
-"""Starts Spark's JVM while Python still imports, and with no setting on its command line.
+"""Starts Spark's JVM in parallel with Python's imports, without settings on its command line.
 
-The settings go through a file that only this user can read, and that is deleted once the JVM has
-read it. PySpark waits for the JVM, which takes a second; :func:`begin` does not.
+The JVM reads its settings from a file that only this user can read, and that is deleted afterwards.
+PySpark waits a second for the JVM; :func:`begin` does not wait.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from loader.spec.redaction import excerpt, redact_foreign
 _WRITTEN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and how many bytes of the secret follow
 _SECONDS = 1.0
-"""So long Java's last words may take, once it has ended."""
+"""How long to wait for the remaining output of a JVM that has ended."""
 _PATIENCE = 5.0
-"""So many seconds later what Java says is shown, though it may still start: it may be waiting."""
+"""After this time in seconds, Java's output is shown although Java may still start."""
 _LONGEST_LINE = 1 << 20
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-# Lines of a Java that does not start which do not give the reason.
+# Lines of output that do not contain the reason why Java does not start.
 _HOLLOW = re.compile(
     r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
     r"|Error: A fatal exception|Error occurred during initialization of VM"
@@ -48,14 +48,14 @@ _log = logging.getLogger("loader")
 
 
 class Gateway:
-    """A JVM that is starting; it ends when this process does, as its standard input ends then.
+    """A JVM that is starting. It ends when this process closes the JVM's standard input or ends.
 
     Args:
-        command: the command that starts it.
-        folder: a folder of this user, into which the JVM writes its port and its secret.
+        command: the command that starts the JVM.
+        folder: a private folder, into which the JVM writes its port and its secret.
 
     Raises:
-        OSError: if it cannot be started.
+        OSError: if the command cannot be started.
     """
 
     def __init__(self, command: JvmCommand, folder: Path) -> None:
@@ -63,12 +63,12 @@ class Gateway:
         self.process = subprocess.Popen(
             command.arguments,
             stdin=subprocess.PIPE,
-            # Not ours: a process that waits for the end of our output would wait for it, too. Java
-            # takes half a second longer than Python to end.
+            # Not inherited, because readers of this process's output would wait for its end in the
+            # JVM, which exits half a second later.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**command.environment, _WRITTEN: str(self._written)},
-            # Ctrl-C is the loader's to handle: what runs in Java is stopped in order.
+            # Only the loader receives Ctrl-C, and then cancels the work in the JVM.
             start_new_session=True,
         )
         self._held: list[bytes] | None = []
@@ -80,7 +80,7 @@ class Gateway:
         """Waits until the JVM listens; returns its port and its secret.
 
         Raises:
-            RuntimeError: if Java does not start; with Java's message.
+            RuntimeError: if Java does not start; contains Java's message.
         """
         patient_until = time.monotonic() + _PATIENCE
         while self.process.poll() is None and not self._written.exists():
@@ -90,7 +90,7 @@ class Gateway:
         if not self._written.exists():
             self._printed.join(_SECONDS)
             said = b"".join(self._held or ()).decode(errors="replace")
-            _log.debug("Java said:\n%s", redact_foreign(said))
+            _log.debug("Output of Java:\n%s", redact_foreign(said))
             raise RuntimeError(reason(said))
         self._show()
         written = self._written.read_bytes()
@@ -98,10 +98,10 @@ class Gateway:
         return port, written[_NUMBERS.size :][:length].decode()
 
     def connect(self) -> Any:
-        """Waits until the JVM listens; returns PySpark's gateway to it.
+        """Waits until the JVM listens; returns PySpark's gateway to the JVM.
 
         Raises:
-            RuntimeError: if Java does not start; with Java's message.
+            RuntimeError: if Java does not start; contains Java's message.
         """
         from pyspark.java_gateway import launch_gateway
 
@@ -115,13 +115,13 @@ class Gateway:
         return gateway
 
     def _pass_on(self) -> None:
-        """Writes what Java prints to our standard error; holds it back until Java is reached."""
+        """Copies Java's output to standard error; buffers it until the JVM is connected."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         begun = b""
         with suppress(OSError):
             while said := os.read(output, 1 << 16):
-                # In whole lines: a secret may be written in two pieces.
+                # Print complete lines, because redaction needs complete secrets.
                 lines, line_break, begun = (begun + said).rpartition(b"\n")
                 if len(begun) > _LONGEST_LINE:
                     lines, line_break, begun = lines + line_break + begun, b"", b""
@@ -142,11 +142,11 @@ class Gateway:
             _print(b"".join(held))
 
     def end(self) -> None:
-        """Ends a JVM that is not needed."""
+        """Kills the JVM."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         with suppress(ProcessLookupError):
-            # With what the script has started, which would complain that its settings are gone.
+            # Kill the process group: child processes would fail without the settings file.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -169,7 +169,7 @@ def _print(said: bytes) -> None:
 
 
 class _Start:
-    """A JVM that is starting, and the files that it reads meanwhile."""
+    """A JVM that is starting, and its temporary files."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         home = find_spark()
@@ -188,10 +188,9 @@ class _Start:
         atexit.register(self.give_up)
 
     def connect(self) -> Any:
-        """Waits for it; from then on it deletes its scratch folder itself.
+        """Waits for the JVM; afterwards the JVM deletes its scratch folder itself.
 
-        Secrets among the driver's Java options are set now, because options are part of its
-        command line.
+        Sets the Java options with secrets now, because the command line would reveal them.
         """
         try:
             gateway = self._gateway.connect()
@@ -208,7 +207,7 @@ class _Start:
         return gateway
 
     def give_up(self) -> None:
-        """Ends a JVM whose start was not waited for."""
+        """Kills the JVM before it is connected."""
         atexit.unregister(self.give_up)
         if self in _starting:
             _starting.remove(self)
@@ -223,19 +222,19 @@ class _Start:
 
 _begun: list[_Start] = []
 _starting: list[_Start] = []
-"""Those that are not connected yet."""
+"""JVMs that are not connected yet."""
 
 
 def give_up() -> None:
-    """Ends what is still starting: this process is about to be killed."""
+    """Kills the JVMs that are still starting, before this process is killed."""
     for start in [*_starting]:
         start.give_up()
 
 
 def begin(settings: Mapping[str, str]) -> None:
-    """Begins to start the JVM with these settings; does nothing if this process has one.
+    """Starts the JVM without waiting; does nothing if this process has a JVM.
 
-    If that fails, :func:`start` tries again, and reports it.
+    If this fails, :func:`start` tries again and reports the error.
     """
     if not _begun and not _runs():
         with suppress(OSError):
@@ -243,7 +242,7 @@ def begin(settings: Mapping[str, str]) -> None:
 
 
 def start(settings: Mapping[str, str]) -> None:
-    """Starts the JVM, or waits for the one that was begun; does nothing if this process has one.
+    """Waits for the JVM, which it starts if necessary; does nothing if this process has a JVM.
 
     Raises:
         RuntimeError, OSError: if Java does not start.
@@ -258,7 +257,7 @@ def start(settings: Mapping[str, str]) -> None:
 
 
 def forget_ended() -> None:
-    """Clears PySpark's references to an ended JVM, so that :func:`start` starts another one."""
+    """Clears PySpark's references to a JVM that has ended, so that :func:`start` works again."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -269,7 +268,7 @@ def forget_ended() -> None:
 
 
 def _runs() -> bool:
-    """Whether this process has a JVM, or is given one; does not import PySpark for it."""
+    """Returns whether this process has or inherits a JVM; does not import PySpark."""
     if PORT in os.environ:
         return True
     pyspark: Any = sys.modules.get("pyspark")

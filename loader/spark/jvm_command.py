@@ -1,8 +1,8 @@
-"""Builds the command that starts Spark's JVM: class path, options, and a file of settings.
+"""Builds the command that starts Spark's JVM: class path, options, and a file with settings.
 
-It is the JVM that `spark-submit` would start, without the shell scripts and the first JVM that
-lead to it, and with no setting on its command line, which every user of the machine can read. See
-Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder` for the rules that this follows.
+The JVM is equal to that of `spark-submit`, but it starts without shell scripts and a launcher JVM,
+and its settings are not on the command line, which all users of the machine can read. Follows
+the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
 _LIBRARY_PATH = "spark.driver.extraLibraryPath"
 _QUIET_LOG = Path(__file__).parent / "templates" / "log4j2.properties"
-# -Dname=value among Java's options; quoted as a whole, or its value only, or not at all
+# The option -Dname=value; quotes are around the option, or around its value, or absent.
 _SYSTEM_PROPERTY = re.compile(
     r"""(?<!\S)(?:(?P<quote>["'])-D(?P<name>[^\s=]+)=(?P<value>.*?)(?P=quote)"""
     r"""|-D(?P<bare>[^\s=]+)=(?P<text>"[^"]*"|'[^']*'|\S*))(?!\S)"""
 )
-# A line of a properties file; Spark also separates by white space.
+# A line of a properties file; Spark also accepts white space as separator.
 _PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P<value>.*?)\s*$")
 
-# Most runs are over before code of the second compiler pays off, and it takes a third of their CPU.
-# So it waits forty times as long as by default; loops of large reads are hot enough for it anyway.
+# Most runs end before code of the C2 compiler pays off, and C2 would need a third of their CPU
+# time. So its thresholds are forty times the defaults; loops of large reads still exceed them.
 _PATIENT = (
     "-XX:Tier4InvocationThreshold=200000",
     "-XX:Tier4MinInvocationThreshold=24000",
     "-XX:Tier4CompileThreshold=600000",
     "-XX:Tier4BackEdgeThreshold=1600000",
 )
-# Until then, the first compiler's code counts for it which way branches go and what objects are.
-# That costs a tenth of a load's CPU and a third of a build's, and the second does well without.
+# By default, C1's code profiles branches and types for C2. That costs a tenth of the CPU time of a
+# load and a third of that of a build, and C2's code is hardly better for it.
 _UNCOUNTED = (
     "-XX:-C1ProfileBranches",
     "-XX:-C1ProfileCheckcasts",
     "-XX:-C1ProfileInlinedCalls",
 )
-# By default the heap grows until a thirteenth of the time goes into its collection, and a load of
-# many rows soon holds all memory that it may. Short pauses keep the part for new objects small.
+# By default, the heap grows until collection takes less than a thirteenth of the time, and large
+# loads soon use all allowed memory. A low pause target keeps the young generation small.
 _MODEST = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
-# That is G1, whose own threads take two cores from the work. There the serial collector is as fast
-# for large loads, a little faster for builds, and holds a quarter less.
+# The default collector G1 occupies two cores with its threads. On machines with two cores, the
+# serial collector is as fast for large loads, faster for builds, and needs a quarter less memory.
 _SERIAL = ("-XX:+UseSerialGC",)
-# Hadoop starts `chmod` for each local file that it writes: this starts it in half the time.
+# Hadoop starts `chmod` for each local file that it writes; this option halves the time.
 _QUICK_CHILDREN = ("-Djdk.lang.Process.launchMechanism=VFORK",)
-# Else Java may live on without the threads that ran out of memory, and their callers would hang.
+# Otherwise Java may continue without the threads that ran out of memory, and callers would hang.
 _ENDING = ("-XX:+ExitOnOutOfMemoryError",)
 
 
@@ -80,9 +80,9 @@ class JvmCommand:
 
     Attributes:
         arguments: the program and its arguments.
-        environment: the whole environment of the process.
-        secrets: system properties to set once it runs, as its command line shows the others.
-        own: settings that are not the profile's.
+        environment: the environment of the process.
+        secrets: system properties with secrets, which are set when the JVM runs.
+        own: settings that the loader adds to the profile.
     """
 
     arguments: tuple[str, ...]
@@ -97,11 +97,11 @@ def build_command(
     """Builds the command, and writes the settings into a file that only this user can read.
 
     Args:
-        settings: the profile's and the protocol's.
-        folder: a folder of this user; the file must stay until the JVM runs.
+        settings: settings of the profile and of the loader.
+        folder: a private folder for the file; it must exist until the JVM runs.
 
     Raises:
-        SpecError: if the user's options cannot be read.
+        SpecError: if the user's options cannot be parsed.
         OSError: if the folder cannot be written, or the user's `spark-env.sh` cannot be run.
     """
     environment = _environment(home)
@@ -119,7 +119,7 @@ def build_command(
 
     path = folder / "spark.properties"
     with open(path, "x", encoding="utf-8", opener=_open_private) as file:
-        # Spark reads one file only; if a key appears twice in it, the last one counts.
+        # Spark reads only one file; if a key appears twice, the last value is used.
         file.write(f"{defaults}\n\n{format_properties(settings)}")
 
     driver = {**driver, **settings}
@@ -157,7 +157,7 @@ def build_command(
 
 
 def split_options(options: str) -> tuple[str, dict[str, str]]:
-    """Returns Java's options without the system properties with secrets, and those by name."""
+    """Splits Java's options into options without secrets, and system properties with secrets."""
     secrets = {}
 
     def keep(found: re.Match[str]) -> str:
@@ -185,7 +185,7 @@ class _Given:
 
 
 def _read_arguments(given: str) -> _Given:
-    """Reads the arguments that concern the JVM itself; SparkSubmit reads the others."""
+    """Parses the arguments that affect the JVM; SparkSubmit parses the remaining arguments."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     named = {
         "--driver-memory": _MEMORY,
@@ -210,7 +210,7 @@ def _read_arguments(given: str) -> _Given:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise SpecError(message, where=ARGUMENTS, remedy="Write it as `spark-submit` takes it")
+        raise SpecError(message, where=ARGUMENTS, remedy="Use the syntax of `spark-submit`")
 
 
 def _split(name: str, options: str) -> list[str]:
@@ -218,12 +218,12 @@ def _split(name: str, options: str) -> list[str]:
         return shlex.split(options)
     except ValueError as error:
         raise SpecError(
-            f"cannot be read ({error})", where=name, remedy="Close each quote in it"
+            f"cannot be parsed ({error})", where=name, remedy="Close each quote in it"
         ) from error
 
 
 def _environment(home: SparkHome) -> dict[str, str]:
-    """Returns the environment of the JVM: this process's, and what `spark-env.sh` exports."""
+    """Returns this process's environment with the variables that `spark-env.sh` exports."""
     environment = {**os.environ, "SPARK_HOME": str(home.folder)}
     script = conf_folder(home, environment) / "spark-env.sh"
     if script.is_file():
@@ -237,7 +237,7 @@ def _environment(home: SparkHome) -> dict[str, str]:
 def _user_class_path(
     home: SparkHome, environment: Mapping[str, str], driver: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Returns the user's entries before and after Spark's jars."""
+    """Returns the user's class path entries before and after Spark's jars."""
     conf = find_needed_conf(home, environment)
     before = [driver.get(_CLASS_PATH, ""), str(conf) if conf else ""]
     names = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
@@ -246,14 +246,14 @@ def _user_class_path(
 
 
 def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
-    """Returns the jars in order; an archive fits if what it was recorded from comes first."""
+    """Orders the jars; the jars of the class archive must come first."""
     if archive is None:
         return [*jars]
     return [*archive.class_path, *(jar for jar in jars if jar not in archive.class_path)]
 
 
 def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns options that suit short runs, except for what the user tunes already."""
+    """Returns options for short runs; omits options that the user has set."""
     said = " ".join([*given, *_java_variables(environment)])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = _MODEST if (cores or 1) > 2 else _SERIAL
@@ -272,9 +272,10 @@ def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[
 
 
 def _forbids_archive(given: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether the user's options exclude an archive: another one, or an agent.
+    """Returns whether the user's options exclude a class archive.
 
-    The JVM crashes if an agent asks to see a class of an archive. A file of options may name one.
+    These are options for another archive, for an agent (agents may crash the JVM on archived
+    classes), or for a file with options.
     """
     said = " " + " ".join([*given, *_java_variables(environment)])
     return bool(
@@ -303,7 +304,7 @@ def _log_options(
     if own.is_file():
         return [f"-Dlog4j.configurationFile={own}"]
     if any(file.suffix != ".template" for file in conf.glob("log4j2*")):
-        return []  # in another of log4j's formats, which it finds on the class path
+        return []  # log4j finds configuration in another format on the class path
     return [f"-Dlog4j.configurationFile={_QUIET_LOG}"]
 
 

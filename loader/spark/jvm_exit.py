@@ -11,27 +11,28 @@ from pyspark import SparkContext
 
 from loader.errors import JavaEndedError, LoaderError
 
-_SECONDS = 3.0  # a connection breaks before the process that held it can be waited for
+_SECONDS = 3.0  # a connection breaks a moment before its process has ended
 _STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
-    """Returns the error that explains this one if Spark's Java process has ended, otherwise None.
+    """Returns the error about the exit of Spark's Java process; None if it has not ended.
 
     Args:
-        where: the action that failed, for the error.
+        error: an error that may result from the exit.
+        where: the action that failed.
     """
     return explain_process_end(error, where, getattr(SparkContext._gateway, "proc", None))
 
 
 def has_java_ended() -> bool:
-    """Returns whether this process's Java has ended; False if another process started it."""
+    """Returns whether this process's JVM has ended; False if another process started it."""
     process = getattr(SparkContext._gateway, "proc", None)
     return process is not None and process.poll() is not None
 
 
 def is_restart_wanted() -> bool:
-    """Returns whether Java has ended without being stopped."""
+    """Returns whether the JVM has ended other than by a signal to stop."""
     process = getattr(SparkContext._gateway, "proc", None)
     code = None if process is None else process.poll()
     return code is not None and _signal(code) not in _STOPPED
@@ -40,7 +41,7 @@ def is_restart_wanted() -> bool:
 def explain_process_end(
     error: BaseException, where: str, process: subprocess.Popen[bytes] | None
 ) -> JavaEndedError | None:
-    """As :func:`explain_java_end`, of a process; None if another one started Java."""
+    """Like :func:`explain_java_end`, for a given process; None if there is no process."""
     lost = any(isinstance(each, (Py4JError, ConnectionError)) for each in _chain(error))
     if process is None or (isinstance(error, (LoaderError, OSError)) and not lost):
         return None
@@ -54,7 +55,7 @@ def explain_process_end(
 
 
 def _broken(error: BaseException) -> bool:
-    """Whether a connection broke, and Java did not answer that something is wrong."""
+    """Returns whether the connection to the JVM broke, as opposed to an error from the JVM."""
     return any(
         isinstance(each, ConnectionError)
         or (type(each).__name__ == "Py4JNetworkError")
@@ -74,7 +75,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _error(code: int, where: str) -> JavaEndedError:
     number = _signal(code)
     name = "" if number is None else number.name
-    again = "Run again: the next run finishes or discards what this one began"
+    again = "Run again: the next run completes or discards the unfinished batches"
     if number in _STOPPED:
         return JavaEndedError(
             f"Spark's Java process ended: {name} stopped it", where=where, remedy=again
@@ -84,13 +85,14 @@ def _error(code: int, where: str) -> JavaEndedError:
         f"Spark's Java process ended {how}, perhaps for lack of memory",
         where=where,
         remedy=f"{again}. If this happens again, give the machine or container more memory, or "
-        "sync fewer tables at once (--concurrency); hs_err_pid*.log, if Java wrote one, says more",
+        "sync fewer tables at once (--concurrency). Java may have written details to "
+        "hs_err_pid*.log",
     )
 
 
 def _signal(code: int) -> signal.Signals | None:
-    """Returns the signal that an exit code stands for; None if it stands for none."""
+    """Returns the signal that an exit code reports; None if the process exited by itself."""
     try:
-        return signal.Signals(-code if code < 0 else code - 128)  # as a shell reports it
+        return signal.Signals(-code if code < 0 else code - 128)  # shells add 128
     except ValueError:
         return None

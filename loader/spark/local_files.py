@@ -1,9 +1,9 @@
 """Avoids one `chmod` subprocess for each local file and folder that Hadoop creates.
 
-That takes 3 ms each, and a small batch makes about twenty: Hadoop sets a file's mode by itself only
-with its native library, which PySpark does not bring. Java can set it. The few lines of Java are
-compiled in the process by Janino, as Spark's own code is, once it has published a few batches:
-before that, a run would be over before it pays off. Object stores and HDFS are not concerned.
+Each subprocess takes 3 ms, and a small batch starts about twenty. Without its native library, which
+PySpark lacks, Hadoop cannot set a file's mode otherwise, but Java can. Janino compiles a subclass
+after a few batches, because it would not pay off in shorter runs. Object stores and HDFS are not
+affected.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _BATCHES = 3
 _NAME = "strandline.LocalFiles"
 _HADOOPS = "org.apache.hadoop.fs.RawLocalFileSystem"
 _AROUND = "org.apache.hadoop.fs.FilterFileSystem"
-# `chmod` keeps the bits of a folder that hands its group on to what is made in it, Java does not. A
-# file system without modes has no answer to this, but one to `chmod`.
+# Falls back to `chmod` for modes with setuid, setgid or sticky bits, which Java would drop, and for
+# file systems without POSIX permissions.
 _SOURCE = """
 package strandline;
 
@@ -52,7 +52,7 @@ _batches = 0
 
 
 def count_written_batch(spark: SparkSession) -> None:
-    """Counts a batch that this process has written; after a few, `chmod` is no longer started."""
+    """Counts a written batch; after a few batches, replaces Hadoop's `chmod` calls."""
     global _batches
     with _lock:
         _batches += 1
@@ -61,7 +61,7 @@ def count_written_batch(spark: SparkSession) -> None:
     try:
         _spare(spark)
     except Py4JError as error:
-        logging.getLogger(__name__).debug("Hadoop goes on to start chmod: %s", error)
+        logging.getLogger(__name__).debug("Hadoop continues to start chmod: %s", error)
 
 
 def _spare(spark: SparkSession) -> None:
@@ -69,10 +69,10 @@ def _spare(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     configured = context._jsc.hadoopConfiguration()
     local = jvm.java.net.URI.create("file:///")
-    # One object for all of the process that read or write local files.
+    # The JVM has one cached object for local files.
     files = jvm.org.apache.hadoop.fs.FileSystem.get(local, configured)
     if files.getRawFileSystem().getClass().getName() != _HADOOPS:
-        return  # the profile has chosen another one
+        return  # the profile configures another implementation
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.cook(_SOURCE)
     types = context._gateway.new_array(jvm.java.lang.Class, 0)

@@ -1,4 +1,4 @@
-"""Names the current step of a command for the user: most take a moment, some minutes."""
+"""Reports the current step of a command, because some steps take minutes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOGGER = "loader.step"
-"""Gets a message when a step begins, in the thread that does it, and an empty one at its end."""
+"""The logger of steps: logs a text when a step begins, and an empty text when it ends."""
 
 _log = logging.getLogger(LOGGER)
 
 
 @contextmanager
 def step(text: str) -> Iterator[None]:
-    """Encloses a step that may take more than a few seconds.
+    """Reports a step that may take more than a few seconds.
 
     Args:
         text: the table and the action: `shop.orders: compacting`.

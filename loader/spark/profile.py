@@ -1,7 +1,7 @@
-"""Reads a target of dbt's profiles.yml: the definition of Spark that the loader and dbt share.
+"""Reads a target of dbt's profiles.yml, whose Spark settings the loader shares with dbt.
 
-Read as dbt 1.11 does (``dbt/config/profile.py``), without importing it, which costs three
-seconds. So is its Jinja rendered: ``dbt/config/renderer.py``.
+Follows dbt 1.11 (``dbt/config/profile.py``, ``dbt/config/renderer.py``) without importing dbt,
+because the import takes three seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, excerpt, is_secret_key, url_secrets
 
 _WAREHOUSE = re.compile(r"spark\.sql\.catalog\.[^.]+\.warehouse")
-# Variables that Iceberg's REST catalog and Hadoop's file systems read themselves.
+# References to variables that Iceberg's REST catalog and Hadoop's file systems resolve.
 _FROM_ENVIRONMENT = re.compile(r"env:(?P<iceberg>\w+)|\$\{env\.(?P<hadoop>\w+)[^}]*\}")
 _SESSION = "Use a target with `type: spark` and `method: session`: the loader runs Spark in-process"
 
@@ -38,12 +38,12 @@ class Profile:
     """One target of a profile, rendered.
 
     Attributes:
-        name, target: as in profiles.yml.
-        method: how dbt connects; always `session`.
-        schema: the schema that dbt builds in by default.
+        name, target: the names in profiles.yml.
+        method: dbt's connection method; always `session`.
+        schema: dbt's default schema.
         conf: Spark's settings, from `server_side_parameters`.
-        path: the profiles.yml that it was read from.
-        secrets: keys of `conf` whose values are secret.
+        path: the path of profiles.yml.
+        secrets: keys of `conf` with secret values.
     """
 
     name: str
@@ -66,19 +66,19 @@ def load_profile(
     """Finds and renders a target.
 
     Args:
-        name: the profile.
-        target: its target; default: DBT_TARGET, else the profile's own.
-        folder: the spec's folder; relative paths are relative to it.
+        name: the profile's name.
+        target: the target's name; default: DBT_TARGET, else the profile's default target.
+        folder: the folder of the spec, against which relative paths are resolved.
         profiles_dir: the folder of profiles.yml; default: DBT_PROFILES_DIR, else the first of
             `folder`, `folder`/profiles and ~/.dbt that has one.
-        env: the variables for `env_var`; default: the process's own.
-        redactor: learns the secrets in the target.
+        env: the variables for `env_var`; default: the variables of this process.
+        redactor: is extended by the secrets in the target.
 
     Raises:
         SpecError: if the file, the profile, the target or a variable is missing, or the target
             is not a Spark session.
     """
-    # dbt usually runs in its project's folder; for the loader, that is the spec's folder.
+    # dbt usually runs in the project's folder, which is the spec's folder for the loader.
     env = {**(os.environ if env is None else env), "PWD": str(folder.absolute())}
     path = _find(folder, profiles_dir, env)
     profiles = _read(path)
@@ -107,7 +107,7 @@ def load_profile(
 
 
 def find_named_profile(project: Path) -> Path | None:
-    """Returns the profiles.yml with the profile that a dbt project names; None if there is none."""
+    """Returns the path of the profiles.yml for a dbt project; None if there is none."""
     try:
         path = _find(project, None, os.environ)
         return path if read_profile_name(project) in _read(path) else None
@@ -116,23 +116,23 @@ def find_named_profile(project: Path) -> Path | None:
 
 
 def read_profile_name(project: Path) -> str | None:
-    """Returns the profile that a dbt project names; None if only dbt can resolve it."""
+    """Returns the name of a dbt project's profile; None if only dbt can resolve it."""
     try:
         read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError):
-        return None  # dbt reports its error
+        return None  # dbt reports the error
     name = read.get("profile") if isinstance(read, dict) else None
     return name if isinstance(name, str) and "{" not in name else None
 
 
 def refuse_moved_project(profile: Profile, folder: Path) -> None:
-    """Refuses a warehouse in a project's old folder: an empty one would be begun there.
+    """Refuses a warehouse in a folder that no longer exists, instead of creating an empty one.
 
     Args:
-        folder: the project's.
+        folder: the project's folder.
 
     Raises:
-        SpecError: if the project's own profile names a warehouse whose folder is in none.
+        SpecError: if the project's profile has a warehouse whose parent folder does not exist.
     """
     if profile.path.parent.absolute() not in (folder.absolute(), folder.absolute() / "profiles"):
         return
@@ -142,9 +142,9 @@ def refuse_moved_project(profile: Profile, folder: Path) -> None:
             raise SpecError(
                 f"the warehouse is {place}, and there is no folder {place.parent}",
                 where=str(profile.path),
-                remedy="If the project was moved: tables can be read only where they were created, "
-                "so move it back, or leave a link at its old place; or `loader setup` begins a new "
-                "warehouse here. If not, create the folder",
+                remedy="If the project was moved: tables can be read only at the path where they "
+                "were created, so move it back, or create a link at the old path; or run `loader "
+                "setup` for a new warehouse here. If it was not moved, create the folder",
             )
 
 
@@ -155,7 +155,7 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     elif env.get("DBT_PROFILES_DIR"):
         places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
     else:
-        # dbt's order; in profiles/, `loader init` writes what is not to hide the user's own
+        # dbt's order; `loader init` uses profiles/ if the user has a profile in ~/.dbt
         places = [folder, folder / "profiles", home / ".dbt"]
     for place in places:
         if (place / "profiles.yml").is_file():
@@ -194,7 +194,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(profiles, dict):
         raise SpecError(
-            "holds no profiles",
+            "contains no profiles",
             where=str(path),
             remedy="Delete it, and run `loader init` to write one",
         )
@@ -204,7 +204,10 @@ def _read(path: Path) -> dict[str, Any]:
 def _target(
     profile: Mapping[str, Any], target: str | None, where: str, env: Mapping[str, str]
 ) -> tuple[str, Any]:
-    """Returns the target's name and unrendered output: other targets' variables may be missing."""
+    """Returns the target's name and its unrendered settings.
+
+    Other targets are not rendered, because their variables may be missing.
+    """
     target = target or env.get("DBT_TARGET") or None
     if target is None:
         target = str(Renderer(env).render(profile.get("target", "default"), f"{where}, target"))
@@ -267,7 +270,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
         raise SpecError(
             "must have keys and values",
             where=f"{where}, server_side_parameters",
-            remedy="Write Spark's settings below it, `key: value`",
+            remedy="Write Spark's settings below it as `key: value`",
         )
     errors: list[SpecError] = []
     conf: dict[str, str] = {}
@@ -277,7 +280,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
                 SpecError(
                     f"the setting `{key}` has no single value",
                     where=f"{where}, server_side_parameters",
-                    remedy="Give it one; write Spark's keys with dots, in one line",
+                    remedy="Write Spark's keys with dots and a value in one line",
                 )
             )
         else:
@@ -293,7 +296,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
 
 
 def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
-    """Makes a local path absolute; leaves URLs and REST catalogs' names of warehouses as is."""
+    """Makes a local path absolute; returns URLs and warehouse names of REST catalogs unchanged."""
     scheme, local = re.fullmatch(r"(file:(?!/))?(.*)", warehouse, re.DOTALL).groups()  # type: ignore[union-attr]
     if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", local):
         return warehouse
@@ -303,7 +306,7 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
 
 
 def find_secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
-    """Returns the settings that hold a secret itself, not the name of a variable that does."""
+    """Returns the keys whose values contain a secret, not just the name of a variable."""
     hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
     return frozenset(
         key
@@ -332,27 +335,27 @@ def _register(value: Any, env: Mapping[str, str], redactor: Redactor, key: str =
                 redactor.add(secret)
 
 
-SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt keeps the values of such variables out of logs and filters
+SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt hides the values of such variables from logs and filters
 
 
 class _Text(str):
-    """Stays text, even if it looks like another type."""
+    """A value of the filter `as_text`: a text, even if it is also a Python literal."""
 
 
 class _Native(str):
-    """Is read as a Python literal if it is one."""
+    """A value of the filter `as_native`: parsed if it is a Python literal."""
 
 
 class _Bool(_Native):
-    """Must be a Python literal that is a boolean."""
+    """A value of the filter `as_bool`: must be a boolean literal."""
 
 
 class _Number(_Native):
-    """Must be a Python literal that is a number."""
+    """A value of the filter `as_number`: must be a numeric literal."""
 
 
 def _native_concat(nodes: Iterator[Any]) -> Any:
-    """dbt's ``quoted_native_concat``: text stays text unless a filter asks for something else."""
+    """Implements dbt's ``quoted_native_concat``: without a filter, the result is a text."""
     head = list(islice(nodes, 2))
     if not head:
         return ""
@@ -392,7 +395,7 @@ class _Environment(jinja2.sandbox.SandboxedEnvironment):
 
 
 class Renderer:
-    """Renders one value of a profile, with the functions that dbt provides there."""
+    """Renders values of a profile, with the functions that dbt provides for profiles."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
@@ -406,7 +409,11 @@ class Renderer:
         )
 
     def render(self, value: Any, where: str, keys: tuple[str | int, ...] = ()) -> Any:
-        """Returns the value, rendered if it is text; raises SpecError."""
+        """Returns the value, rendered if it is a text.
+
+        Raises:
+            SpecError: if it cannot be rendered.
+        """
         if isinstance(value, dt.date):
             return value.isoformat()
         if not isinstance(value, str):
@@ -418,7 +425,7 @@ class Renderer:
             raise SpecError(error.what, where=where, remedy=error.remedy) from None
         except Exception as error:  # Jinja evaluates expressions, so Python may raise anything
             if "password" in keys:
-                return value  # as dbt: a password may look like Jinja
+                return value  # as in dbt, because a password may resemble Jinja
             raise SpecError(
                 f"cannot be rendered: {excerpt(str(error), 500)}",
                 where=where,
@@ -426,7 +433,7 @@ class Renderer:
             ) from None
         if isinstance(result, jinja2.Undefined):
             raise SpecError(
-                f"{result._undefined_name!r} is not defined here",
+                f"{result._undefined_name!r} is not defined in profiles",
                 where=where,
                 remedy="Use env_var(…) or var(…)",
             )
@@ -434,7 +441,7 @@ class Renderer:
 
     def _env_var(self, name: str, default: Any = None) -> Any:
         if name in self.env:
-            # A secret's value is put in afterwards, out of reach of filters.
+            # The values of secrets are inserted after rendering, so that filters cannot read them.
             return _placeholder(name) if name.startswith(SECRET_PREFIX) else self.env[name]
         if default is not None:
             return default
@@ -449,7 +456,7 @@ class Renderer:
             return default[0]
         raise _RenderError(
             f"the variable {name} has no value",
-            f"Give it a default: var('{name}', '…'); or use env_var, which the loader knows too",
+            f"Give it a default: var('{name}', '…'); or use env_var",
         )
 
     def _with_secrets(self, result: Any) -> Any:

@@ -1,9 +1,9 @@
 """Caches Py4J's lookups of JVM packages, classes and static methods.
 
-Py4J resolves `jvm.org.apache.spark.sql.functions` in the JVM name by name, at every use, and Java
-looks for a class called `org` in each jar before it answers that this is a package. That was a
-fifth of the JVM's work in a small sync, most of it for PySpark's own calls. It also asks for a
-class's static method at each call, and for the instance behind a Scala object.
+At every use, Py4J resolves each part of `jvm.org.apache.spark.sql.functions` in the JVM, and Java
+searches all jars for a class `org` before it reports a package. Without the cache, this is a fifth
+of the JVM's work in a small sync, mostly for calls of PySpark. Py4J also resolves static methods
+and Scala objects at each call.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 
 def cache_lookups(gateway: Any) -> None:
-    """Makes a gateway ask for each package, class, static method and Scala object only once.
+    """Makes a gateway resolve each package, class, static method and Scala object only once.
 
     Args:
-        gateway: PySpark's, after it has imported its names and before a session keeps its view.
+        gateway: PySpark's gateway, after PySpark's imports and before a session is created.
     """
     view = gateway.jvm
     gateway.jvm = _View(view._gateway_client, view._jvm_name, id=view._id)
@@ -36,17 +36,17 @@ class _Package(JavaPackage):  # type: ignore[misc]
 class _Class(JavaClass):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
-        # a static method, or the one instance of a Scala object; other static fields may change
+        # static methods and the instances of Scala objects; other static fields may change
         if isinstance(found, JavaMember) or name == "MODULE$":
             self.__dict__[name] = found
         return found
 
 
 def _cache_attribute(owner: Any, name: str, found: Any) -> Any:
-    """Resolves a name and keeps the result as an attribute, which Python uses without asking again.
+    """Caches a resolved name as an attribute of its owner.
 
-    Py4J treats every unknown name as a package. A name that does not look like a
-    package's is not kept, because it may become a class's later (`java_import`).
+    Py4J treats every unknown name as a package. A name that is not in lower case is not cached,
+    because it can become a class later (`java_import`).
     """
     if isinstance(found, JavaPackage):
         if not name.islower():

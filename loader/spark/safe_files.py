@@ -1,6 +1,6 @@
-"""Reads and creates files in shared folders, and replaces files as a whole.
+"""Reads and creates files in shared folders, and replaces files atomically.
 
-Refuses planted links, pipes and devices.
+Refuses links, pipes and devices that other users may have planted.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from pathlib import Path
 
 
 def read_regular(path: Path, longest: int) -> bytes:
-    """Returns the contents of a regular file.
-
-    A link is not followed, and a pipe without a writer is not waited for.
+    """Returns the contents of a regular file; does not follow links or block on pipes.
 
     Args:
-        longest: the most bytes that it may have.
+        longest: the maximum of bytes.
 
     Raises:
-        FileNotFoundError: there is none.
-        OSError: it is something else, or longer.
+        FileNotFoundError: if the file does not exist.
+        OSError: if it is not a regular file, or is longer.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -40,10 +38,10 @@ def read_regular(path: Path, longest: int) -> bytes:
 
 
 def create_regular(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Creates a file that did not exist; never follows a planted link.
+    """Creates a new file; does not follow links.
 
     Raises:
-        FileExistsError: something has that name.
+        FileExistsError: if the path exists.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "wb") as file:
@@ -57,9 +55,9 @@ def _irregular(path: Path) -> OSError:
 
 
 def replace_atomically(new: Path, path: Path) -> None:
-    """Gives a complete file the name `path`; a crash leaves the old file or the new one.
+    """Renames a complete file to `path`; after a crash, either the old or the new file exists.
 
-    When this returns, contents and name are on disk.
+    When this returns, the contents and the name are on disk.
     """
     _sync_folder(new)
     os.replace(new, path)

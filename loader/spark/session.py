@@ -1,4 +1,4 @@
-"""Creates the Spark session from the profile's target: loader and dbt share one definition."""
+"""Creates the Spark session from the profile's target, which the loader shares with dbt."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from loader.spark.profile import Profile
 
 SUBSTITUTION = "spark.sql.variable.substitute"
-"""By default, Spark replaces `${env:NAME}` in all SQL, in quoted names and literals, too: a
-column's name could read the environment."""
+"""Must be off: otherwise Spark replaces `${env:NAME}` even in quoted names and literals, so the
+name of a column could read environment variables."""
 
-# Settings that the loader needs, overruling the profile: UTC everywhere, and names that stay as
-# they are. The JVM's zone is UTC too: JDBC drivers build wall-clock times in it.
+# Required settings, which override the profile. The time zone of the JVM is also set to UTC,
+# because JDBC drivers use it for timestamps without a time zone.
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
-    # Bytes that are no characters become U+FFFD, which readers look for to name the file; Spark 4
-    # would end the read without a name.
+    # Undecodable bytes become U+FFFD, which the loader detects and reports with the file's path.
+    # The error of Spark 4 does not contain the path.
     "spark.sql.legacy.codingErrorAction": "true",
     SUBSTITUTION: "false",
 }
 
-# Limits the history of finished jobs that Spark keeps for its unused UI: in a process that
-# runs for weeks that is hundreds of megabytes.
+# Limits the history of finished jobs for Spark's unused UI, which would need hundreds of megabytes
+# in a process that runs for weeks.
 _FORGOTTEN = {
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
@@ -46,9 +46,9 @@ _FORGOTTEN = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 
-# The classes that Spark compiles for a query are kept for the next query of that form. Each build
-# of one snapshot and its proofs needs more than the hundred that Spark keeps, so a warm process
-# would compile all of them again, build after build: a third of what its proofs cost.
+# Spark caches the classes that it compiles for queries. A build of one snapshot with its tests
+# needs more than the default of 100 classes, so each build would compile all of them again, which
+# is a third of the cost of the tests.
 _COMPILED = {"spark.sql.codegen.cache.maxEntries": "1000"}
 
 _SIMPLE = {
@@ -57,10 +57,10 @@ _SIMPLE = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
-    "spark.sql.datetime.java8API.enabled": "true",  # times that `hold_rows` keeps
+    "spark.sql.datetime.java8API.enabled": "true",  # `hold_rows` needs it for timestamps
 }
 
-# Parquet writes a checksum of each page; by default none is verified. See `_skip_checksums`.
+# Verifies the checksums of Parquet pages, which are not verified by default; see `_skip_checksums`.
 _VERIFIED = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 
 _MASKED = "spark.redaction.regex"
@@ -77,12 +77,12 @@ _DRIVERS = (
 
 
 def begin(profile: Profile) -> None:
-    """Begins to start Spark's JVM, and does not wait: :func:`session` does."""
+    """Starts Spark's JVM without waiting for it; :func:`session` waits."""
     jvm.begin(settings(profile.conf, profile.secrets))
 
 
 def session(profile: Profile) -> SparkSession:
-    """Starts Spark, or joins the session that this process has.
+    """Starts Spark, or returns the session of this process.
 
     Raises:
         SpecError: if PySpark, the Iceberg runtime or Java is missing, or Spark does not start.
@@ -96,7 +96,7 @@ def session(profile: Profile) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # Workers take `python3` from PATH by default.
+    # By default, workers would run `python3` from PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     silence_query_log()
@@ -110,7 +110,7 @@ def session(profile: Profile) -> SparkSession:
     except (PySparkException, RuntimeError, OSError, Py4JJavaError) as error:
         lines = str(getattr(error, "java_exception", None) or error).strip().splitlines()
         what = (lines or [type(error).__name__])[0].rstrip(".")
-        if "stopped SparkContext" in what:  # its own reason is in its log only
+        if "stopped SparkContext" in what:  # the reason is only in Spark's log
             what = f"no answer from the master {wanted.get('spark.master', '')}"
         raise SpecError(
             f"Spark does not start: {what}",
@@ -124,9 +124,9 @@ def session(profile: Profile) -> SparkSession:
 
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Keeps PySpark from putting its own handler of SIGINT in the place of ours.
+    """Prevents PySpark from replacing the loader's SIGINT handler.
 
-    It would call the JVM in the middle of another call, whose connection then breaks.
+    PySpark's handler would call the JVM during another call, and break its connection.
     """
     from pyspark import SparkContext
 
@@ -140,11 +140,10 @@ def _handlers_kept() -> Iterator[None]:
 
 
 def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the profile's settings, and those that the protocol relies on.
+    """Returns the settings of the profile and the loader's required settings.
 
     Args:
-        secrets: keys whose values Spark must mask in its event log and its UI, besides those
-            whose names say so.
+        secrets: additional keys whose values Spark must mask in its event log and UI.
     """
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
     uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
@@ -154,7 +153,7 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
 
 
 def sibling(spark: SparkSession) -> SparkSession:
-    """Returns a session with its own settings and temporary views, on the same Spark."""
+    """Returns a session with separate settings and temporary views, on the same Spark."""
     fresh = spark.newSession()
     for key, value in _sql_settings(spark).items():
         fresh.conf.set(key, value)
@@ -169,27 +168,27 @@ def _sql_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def silence_drivers(spark: SparkSession) -> None:
-    """Keeps database drivers from logging: they repeat URLs, and passwords in them, as they are."""
+    """Disables the logs of JDBC drivers, which contain URLs with passwords."""
     log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     for package in _DRIVERS:
         log4j.core.config.Configurator.setLevel(package, log4j.Level.OFF)
 
 
 def plan_simply(spark: SparkSession) -> None:
-    """Turns off optimizations that do not pay for queries over a few thousand rows.
+    """Turns off optimizations that are too expensive for queries over a few thousand rows.
 
-    Code generated for a query, stages that are planned again halfway and several partitions then
-    cost more CPU than they save.
+    These are code generation, adaptive query execution, and several partitions.
     """
     for key, value in _SIMPLE.items():
         spark.conf.set(key, value)
 
 
 def hold_rows(rows: DataFrame) -> DataFrame:
-    """Runs a query over a few thousand rows and returns them as a frame that the driver holds.
+    """Runs a query with a few thousand rows, and returns them as a frame in the driver's memory.
 
-    Further queries of it need no other source, and most of them no job. Call :func:`plan_simply`
-    before. Texts must be valid UTF-8, as a database driver's are: they pass through Java's strings.
+    Queries of the frame do not read the source again, and most of them run no job. Call
+    :func:`plan_simply` before. Texts must be valid UTF-8, because they are converted to Java
+    strings.
     """
     from pyspark.sql import DataFrame
 
@@ -201,9 +200,9 @@ def hold_rows(rows: DataFrame) -> DataFrame:
 
 
 def plan_now(rows: DataFrame) -> DataFrame:
-    """Returns rows whose query is planned already, so that tables that it reads may be altered.
+    """Plans a query now, so that the tables that it reads may be altered before it runs.
 
-    Spark 4.1 resolves each table again when a query runs, and refuses other columns than before.
+    Spark 4.1 resolves tables again when a query runs, and fails if their columns have changed.
     """
     from pyspark.sql import DataFrame
 
@@ -215,7 +214,7 @@ def plan_now(rows: DataFrame) -> DataFrame:
 
 
 def empty(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Returns a frame without rows. PySpark's own takes a second to start a process for them."""
+    """Returns a frame without rows; PySpark's `createDataFrame` would start a Python worker."""
     from pyspark.sql import DataFrame
 
     session: Any = spark
@@ -226,14 +225,14 @@ def empty(spark: SparkSession, schema: StructType) -> DataFrame:
 
 @contextmanager
 def restore_settings(spark: SparkSession) -> Iterator[None]:
-    """Puts a session's settings back afterwards: dbt writes its profile's, and models their own."""
+    """Restores the settings of a session afterwards, because dbt and its models change them."""
     before = _all_settings(spark)
     try:
         yield
     finally:
         for key, value in _all_settings(spark).items():
             if before.get(key) != value:
-                with suppress(Exception):  # a static one, which a session cannot change
+                with suppress(Exception):  # static settings cannot be changed
                     if key in before:
                         spark.conf.set(key, before[key])
                     else:
@@ -242,13 +241,13 @@ def restore_settings(spark: SparkSession) -> Iterator[None]:
 
 def _all_settings(spark: SparkSession) -> dict[str, str]:
     every: Any = spark._jsparkSession.conf().getAll()
-    # In one text, as each call to the JVM costs, and a table needs a session.
+    # Transfer all settings as one text, because each call to the JVM is slow.
     pairs = (pair.partition(" -> ") for pair in every.mkString(_BETWEEN).split(_BETWEEN))
     return {key: value for key, _, value in pairs}
 
 
 def _require(spark: SparkSession) -> None:
-    """Applies the settings that the loader needs, also to a session that was started elsewhere."""
+    """Applies the required settings, even if another program has started the session."""
     jvm: Any = spark._jvm
     jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
     for key, value in _REQUIRED.items():
@@ -256,11 +255,11 @@ def _require(spark: SparkSession) -> None:
 
 
 def _skip_checksums(spark: SparkSession) -> None:
-    """Keeps Hadoop from writing a second file, `.name.crc`, beside each file in a local folder.
+    """Prevents Hadoop from writing a checksum file `.name.crc` for each local file.
 
-    Hadoop starts `chmod` for each of the two, 4 ms each, and a small batch writes many files. Other
-    engines neither write nor read these sums. Those of Parquet's pages are in the file itself,
-    wherever it lies, and are verified instead; metadata has none.
+    Hadoop starts `chmod` for each checksum file (4 ms), and a small batch writes many files. Other
+    engines neither write nor read checksum files. Instead, the loader verifies the checksums in
+    Parquet files; Iceberg's metadata has no checksums.
     """
     jvm: Any = spark._jvm
     local = jvm.java.net.URI.create("file:///")
@@ -275,12 +274,12 @@ def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe_jobs(spark: SparkSession, table: str) -> None:
-    """Names this thread's jobs after the table, in Spark's UI and for :func:`rows_written`."""
+    """Sets the table as the description of this thread's jobs, for :func:`rows_written`."""
     spark.sparkContext.setLocalProperty("spark.job.description", table)
 
 
 def rows_written(spark: SparkSession, table: str) -> int | None:
-    """Counts the rows that running stages named by :func:`describe_jobs` have read or written."""
+    """Counts the rows read or written by the running stages of a table's jobs."""
     try:
         context: Any = spark.sparkContext._jsc.sc()
         stages = context.statusStore().activeStages().iterator()
@@ -291,5 +290,5 @@ def rows_written(spark: SparkSession, table: str) -> int | None:
             if described.isDefined() and described.get() == table:
                 done = (done or 0) + max(stage.outputRecords(), stage.inputRecords())
         return done
-    except Exception:  # Spark is stopping, or Java has ended; progress is not worth an error
+    except Exception:  # Spark is stopping or Java has ended; progress reports must not fail a run
         return None

@@ -18,69 +18,70 @@ from loader.spark.java import choose_java
 from loader.spark.profile import find_named_profile, read_profile_name
 from loader.spark.spark_version import SparkHome, SparkLine, find_spark
 
-# The project's link to the dbt package, which `loader setup` can repair on another machine.
+# The project's link to the dbt package. `loader setup` repairs it on another machine.
 LINK = Path(".strandline") / "package"
-# Where dbt looks for installed packages; `dbt deps` would put there what LINK leads to.
+# The folder of the installed package, to which `dbt deps` would copy the target of LINK.
 _INSTALLED = Path("dbt_packages") / "strandline"
 _PACKAGES = Path("packages.yml")
 _PROJECT = "__PROJECT__"
-# The warehouse in the package's own profile, relative to the shell's folder: for a checkout.
+# The warehouse in the package's profile, relative to the working folder.
 _RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
-# A project's own: absolute, because tables store it and dbt may be started from anywhere.
+# The warehouse in a project's profile. It is absolute, because tables store their paths and dbt may
+# be started in any folder.
 _WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
-# Names that dbt or the package have taken.
+# Names that dbt or the package use.
 _TAKEN = {"dbt", "dbt_spark", "strandline"}
 
 _SPEC = Path("loader.yml")
-# The files to write, and the templates they are made from.
+# The files to write, and their templates.
 _TEMPLATES = {
     _SPEC: "loader.yml",
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
 }
-# Where dbt finds it by itself: in the folder that it is started in. In a project that was
-# there before it would hide the user's own, so there it stands apart.
+# The default location for dbt. In an existing project, the file would take precedence over the
+# user's profile, so it is written into a subfolder there.
 _PROFILES = Path("profiles.yml")
 _PROFILES_APART = Path("profiles") / "profiles.yml"
 _GITIGNORE = Path(".gitignore")
 
 _NEXT_STEPS = (
     "Next:",
-    "  1. loader.yml: name your database and its tables; export the variables it uses",
-    "  2. loader setup postgresql      # Spark, and the database's JDBC driver",
-    "  3. loader check                 # what is wrong, and how to fix it",
-    "  4. loader run                   # append what changed",
-    "  5. loader codegen               # dbt sources, tests, a snapshot model for each table",
+    "  1. loader.yml: enter your database and its tables; export the variables that it uses",
+    "  2. loader setup postgresql      # prepare Spark and the database's JDBC driver",
+    "  3. loader check                 # report errors and remedies",
+    "  4. loader run                   # append new and changed rows",
+    "  5. loader codegen               # write dbt sources, tests and a snapshot model per table",
     "  6. dbt build                    # snapshots and tests",
 )
 
-# The remedy for a file that was there before, so that the project uses the package.
+# How to change existing files so that the project uses the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _KEPT = {
-    Path("dbt_project.yml"): f"it needs `{_DISPATCH}`, and `profile: strandline` unless loader.yml "
-    "has your profile's name",
+    Path("dbt_project.yml"): f"add `{_DISPATCH}` to it, and `profile: strandline` unless "
+    "loader.yml has your profile's name",
     _PACKAGES: f"add `- local: {LINK.as_posix()}` to it, and run `dbt deps`",
 }
 
 
 def create(folder: Path, report: Callable[[str], None], spec: str | None = None) -> None:
-    """Writes the files of a starter project that `folder` lacks, and keeps those that it has.
+    """Writes the missing files of a starter project into a folder; keeps existing files.
 
     Args:
-        report: gets a line for each thing done.
-        spec: the text of loader.yml instead of the sample's.
+        report: is called with a message for each file.
+        spec: the text of loader.yml; by default, a sample.
 
     Raises:
-        SpecError: if it has all of them, or the folder cannot be written.
+        SpecError: if no file is missing, or the folder cannot be written.
     """
     folder = folder.absolute()
     profiles = _profiles_of(folder)
     kept = [path for path in (*_TEMPLATES, profiles) if (folder / path).exists()]
     if len(kept) == len(_TEMPLATES) + 1:
         raise SpecError(
-            f"{folder} has {', '.join(map(str, kept))} already",
+            f"{folder} already has {', '.join(map(str, kept))}",
             where="loader init",
-            remedy="Nothing is missing: `loader check` says whether they are right",
+            remedy="Nothing is missing: `loader check` reports errors in them",
         )
     if spec is not None:
         refuse_existing_spec(folder)
@@ -108,10 +109,10 @@ def create(folder: Path, report: Callable[[str], None], spec: str | None = None)
 
 
 def refuse_existing_spec(folder: Path) -> None:
-    """Raises SpecError if a folder has a spec, which `loader init --from` would replace."""
+    """Raises SpecError if a folder has a loader.yml, which `loader init --from` would replace."""
     if (folder / _SPEC).exists():
         raise SpecError(
-            "there is a loader.yml already",
+            "loader.yml already exists",
             where="loader init --from",
             remedy="Run it in another folder, or rename the file to compare the two",
         )
@@ -119,25 +120,25 @@ def refuse_existing_spec(folder: Path) -> None:
 
 def _profiles_of(folder: Path) -> Path:
     """Returns the path of a project's profile, existing or not."""
-    there = [path for path in (_PROFILES, _PROFILES_APART) if (folder / path).exists()]
-    if there:
-        return there[0]
-    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # it was made by this module
-    there_before = (folder / "dbt_project.yml").exists() and not ignored
-    return _PROFILES_APART if there_before else _PROFILES
+    profiles = [path for path in (_PROFILES, _PROFILES_APART) if (folder / path).exists()]
+    if profiles:
+        return profiles[0]
+    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # `loader init` made the project
+    existed_before = (folder / "dbt_project.yml").exists() and not ignored
+    return _PROFILES_APART if existed_before else _PROFILES
 
 
 def uses_link(folder: Path) -> bool:
-    """Whether the dbt project in `folder` takes the package from the link that `init` makes."""
+    """Returns whether the dbt project in `folder` uses the package by the link of `init`."""
     packages = folder / _PACKAGES
     return packages.is_file() and LINK.as_posix() in packages.read_text(encoding="utf-8")
 
 
 def link_package(folder: Path) -> str:
-    """Links the dbt package into the project, as after `dbt deps`; replaces stale links.
+    """Links the dbt package into the project, as `dbt deps` does; replaces broken links.
 
     Returns:
-        What was done, for people.
+        A message about the result.
     """
     package = package_folder()
     done = link(package, folder / LINK)
@@ -147,15 +148,13 @@ def link_package(folder: Path) -> str:
 
 
 def repair_profile(folder: Path) -> str | None:
-    """Writes the profile that a clone of a project lacks, as git ignores it; mends a moved one.
+    """Writes a project's profile if it is missing, or corrects its path of the warehouse.
 
-    It holds the path of the project's own warehouse. None is written that would hide the user's
-    own, in ~/.dbt or DBT_PROFILES_DIR.
-
-    If the profile's warehouse exists, it is left alone: it may be intended.
+    A clone lacks the profile, because git ignores it. A profile in ~/.dbt or DBT_PROFILES_DIR is
+    used instead if there is one. The path of an existing warehouse is not changed.
 
     Returns:
-        What was done, for people; None if nothing was needed.
+        A message about the result; None if nothing was needed.
     """
     name = _profiles_of(folder)
     path = folder / name
@@ -171,7 +170,7 @@ def repair_profile(folder: Path) -> str | None:
     if found is None or found[0] == own:
         return None
     if Path(found[1]).exists():
-        return f"warehouse: {found[1]}, as {name} says; it is not this folder's own"
+        return f"warehouse: {found[1]}, from {name}; it is not in this folder"
     path.write_text(text[: found.start()] + own + text[found.end() :], encoding="utf-8")
     return f"warehouse: {folder.absolute() / 'warehouse'}, in {name}"
 
@@ -183,7 +182,7 @@ def _quote_warehouse(folder: Path) -> str:
 
 
 def project_name(folder: Path) -> str:
-    """Returns a name that dbt accepts, from the folder's: letters, digits and underscores."""
+    """Converts a folder's name to a project name for dbt: letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
     if not name or name[0].isdigit() or name in _TAKEN:
         name = f"{name}_project" if name in _TAKEN else f"project_{name}".rstrip("_")
@@ -215,13 +214,13 @@ def _ignore(folder: Path) -> str:
     ignored = _template("gitignore")
     path = folder / _GITIGNORE
     if path.exists():
-        return f"kept {_GITIGNORE}; make it ignore {', '.join(ignored.split())}"
+        return f"kept {_GITIGNORE}: add {', '.join(ignored.split())} to it"
     path.write_text(ignored, encoding="utf-8")
     return f"wrote {_GITIGNORE}"
 
 
 def link(source: Path, target: Path) -> str:
-    """Links a folder, or copies it if links are not available; replaces an older link.
+    """Links a folder, or copies it if links are not supported; replaces an older link.
 
     Returns:
         A message about the result.
@@ -229,7 +228,7 @@ def link(source: Path, target: Path) -> str:
     source = source.absolute()
     if target.is_symlink():
         if target.exists() and target.samefile(source):
-            return "is there"
+            return "is installed"
         target.unlink()
     elif target.is_dir():
         shutil.rmtree(target)
@@ -238,7 +237,7 @@ def link(source: Path, target: Path) -> str:
         target.symlink_to(source)
     except (OSError, NotImplementedError) as error:
         if isinstance(error, PermissionError) and os.name == "posix":
-            raise  # the folder is not writable: a copy would fail as well, and say less
+            raise  # the folder is not writable, so copying would fail, too
         shutil.copytree(source, target)
         return "copied"
     return "linked"
@@ -248,17 +247,17 @@ AWS = "aws"
 
 
 def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
-    """Prepares Spark, the named JDBC drivers, and the project in `folder` if there is one.
+    """Prepares Spark, the JDBC drivers, and the project in `folder` if there is one.
 
-    Can be repeated: what is already right stays untouched.
+    Can be repeated; changes only what is missing or wrong.
 
     Args:
         drivers: names (`postgresql`, `aws`) or paths of jars.
         folder: the project's folder; its link to the dbt package is repaired.
-        report: gets a line for each thing done.
+        report: is called with a message for each step.
 
     Raises:
-        SpecError: if something is missing, unknown, cannot be fetched or not be written.
+        SpecError: if Java or Spark is missing, or a jar is unknown or cannot be fetched or written.
     """
     home = find_spark()
     java = choose_java(home.line)
@@ -278,13 +277,13 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
 
 
 def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -> None:
-    """Fetches the Iceberg runtime and the drivers for some URLs if this machine has none.
+    """Fetches the Iceberg runtime and the drivers for some URLs if they are missing.
 
-    Jars that the profile names itself are not fetched. A driver that cannot be had is left to the
-    source's own error, which stops no other source.
+    Does not fetch jars that the profile contains. If a driver cannot be fetched, only the sources
+    that need it fail later.
 
     Raises:
-        SpecError: if there is no Iceberg runtime.
+        SpecError: if the Iceberg runtime cannot be provided.
     """
     home = find_spark()
     named = f"{conf.get('spark.jars', '')},{conf.get('spark.jars.packages', '')}"
@@ -303,14 +302,14 @@ def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -
 def _provide_iceberg(home: SparkHome, report: Report) -> str:
     other = find_spark_iceberg(home)
     if other:
-        return f"{other.name} is in Spark's own folder"
+        return f"{other.name} is in Spark's folder"
     present = jars.find_jar(home.line.iceberg)
     jar = jars.provide_jar(home.line.iceberg, report)
-    return f"{jar.name} {'is there' if present else 'fetched'}"
+    return f"{jar.name} {'is installed' if present else 'fetched'}"
 
 
 def _find_jar_or_driver(name: str, line: SparkLine) -> Path | jars.Jar | Driver | None:
-    """Resolves a name: to a jar, a driver, or None for one that comes with Spark."""
+    """Resolves a name to a jar or a driver; None if Spark includes the driver."""
     if name.lower() in jars.BUILT_IN:
         return None
     if name.lower() == AWS:
@@ -330,7 +329,8 @@ def _provide(driver: Path | jars.Jar | Driver | None, report: Report) -> str:
         return "comes with Spark"
     if isinstance(driver, jars.Jar):
         present = jars.find_jar(driver)
-        return f"{jars.provide_jar(driver, report).name} {'is there' if present else 'fetched'}"
+        jar = jars.provide_jar(driver, report)
+        return f"{jar.name} {'is installed' if present else 'fetched'}"
     if isinstance(driver, Driver):
         return jars.provide_driver(driver, report)
     return jars.link_jar(driver)

@@ -1,6 +1,6 @@
-"""Lists the supported lines of Spark, and holds everything in which they differ.
+"""Lists the supported versions of Spark, and contains all code that depends on the version.
 
-No other module asks for a version of Spark, Scala, Iceberg or Java.
+No other module checks the version of Spark, Scala, Iceberg or Java.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'strandline[embedded]'"
 
-# Spark's own options for Java's module system: org.apache.spark.launcher.JavaModuleOptions. Left
-# out is `--add-modules=jdk.incubator.vector` of 4.1: a Java without that module does not start, and
-# only Spark's machine learning uses it.
+# Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions), except 4.1's
+# `--add-modules=jdk.incubator.vector`: a Java without that module does not start, and only MLlib
+# needs it.
 _OPENED = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -53,15 +53,15 @@ _MODULES = (
 
 @dataclass(frozen=True)
 class SparkLine:
-    """A line of Spark, with the versions that it needs.
+    """A minor version of Spark, with the versions of its dependencies.
 
     Attributes:
-        version: its major and minor version.
-        scala: the version of Scala that it is built with.
-        iceberg: the Iceberg runtime that is built for both.
-        aws: the jars that this Iceberg needs for S3FileIO and Glue (`loader setup aws`).
-        java: the versions of Java that it runs on, the oldest first.
-        options: the JVM options that it needs.
+        version: the major and minor version.
+        scala: the Scala version of its build.
+        iceberg: the Iceberg runtime for this Spark and Scala.
+        aws: the jar that Iceberg needs for S3FileIO and Glue (`loader setup aws`).
+        java: the supported versions of Java, oldest first.
+        options: the required JVM options.
     """
 
     version: str
@@ -72,7 +72,7 @@ class SparkLine:
     options: tuple[str, ...]
 
     def describe_java(self) -> str:
-        """Names the versions of Java that it runs on."""
+        """Lists the supported versions of Java, for messages."""
         *others, last = map(str, self.java)
         return f"Java {', '.join(others)} or {last}"
 
@@ -97,7 +97,7 @@ LINES: Mapping[str, SparkLine] = {
                 "1.11.0",
                 "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f",
             ),
-            # On 24 and later, Hadoop calls Subject.getSubject, which is not supported any more.
+            # Hadoop calls Subject.getSubject, which Java 24 and later do not support.
             java=(17, 21),
             options=(
                 *_MODULES,
@@ -115,7 +115,7 @@ LINES: Mapping[str, SparkLine] = {
                 "1.10.2",
                 "c562d482dcd16b666e808b755469fbc4b2604284b41622c9d87e2c02b7cc6c5f",
             ),
-            # Maven Central has no 1.10.2 of it.
+            # There is no version 1.10.2 on Maven Central.
             aws=_iceberg(
                 "aws-bundle",
                 "1.10.1",
@@ -132,7 +132,7 @@ ALL_JARS: tuple[Jar, ...] = (
     *(jar for line in LINES.values() for jar in (line.iceberg, line.aws)),
     *(driver.jar for driver in DRIVERS.values()),
 )
-"""Every jar that `loader setup` may fetch, for an audit and a bill of materials."""
+"""All jars that `loader setup` may fetch, for audits and bills of materials."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class SparkHome:
     """An installed Spark.
 
     Attributes:
-        folder: its folder, as PySpark finds it.
-        line: which line it is of.
+        folder: the folder in which PySpark finds it.
+        line: the version's entry in LINES.
     """
 
     folder: Path
@@ -149,10 +149,10 @@ class SparkHome:
 
 
 def find_spark() -> SparkHome:
-    """Finds Spark by PySpark's own rule, without importing it: `SPARK_HOME`, then the package.
+    """Finds Spark like PySpark, without importing it: `SPARK_HOME`, then the package.
 
     Raises:
-        SpecError: if there is none, or it is of a line that the loader does not run on.
+        SpecError: if Spark is missing, or its version is not supported.
     """
     given = os.environ.get("SPARK_HOME")
     found = find_spec("pyspark")
@@ -187,7 +187,7 @@ def _read_line(folder: Path) -> SparkHome | None:
 
 
 def silence_query_log() -> None:
-    """Keeps PySpark from printing each SQL error as JSON; 3.5 has no such log."""
+    """Prevents PySpark from logging SQL errors as JSON; Spark 3.5 has no such log."""
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:
@@ -197,9 +197,9 @@ def silence_query_log() -> None:
 
 
 def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
-    """Returns a result's columns as Spark maps them: its `StructType`, in Java.
+    """Returns the Spark columns of a JDBC result, as a Java `StructType`.
 
-    Since 4.0 a dialect may ask the connection about a column.
+    Since Spark 4.0, dialects need the connection for this.
     """
     utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
     first = () if _is_version_3() else (connection,)
@@ -207,9 +207,9 @@ def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
 
 
 def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: Any) -> Any:
-    """Returns Spark's lazy read of a relation, in Java.
+    """Returns Spark's lazy JDBC relation, a Java object.
 
-    Since 4.1 it takes a map of metrics before the session.
+    Since Spark 4.1, the constructor has a map of metrics before the session.
     """
     session: Any = spark
     jvm = session._jvm
@@ -222,13 +222,13 @@ def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: A
 
 
 def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[Any, Any], Any]:
-    """Returns a function that opens a writer of Iceberg's own records, given output and partition.
+    """Returns a function that opens a writer of Iceberg records for an output and a partition.
 
-    Iceberg 1.12 has no `GenericAppenderFactory` any more, 1.10 keeps its successor to itself.
+    Iceberg 1.12 removes `GenericAppenderFactory`; in 1.10, its successor is not public.
 
     Args:
         iceberg: the package `org.apache.iceberg`.
-        table: Iceberg's object for it.
+        table: Iceberg's table object.
         spec: the partition spec to write with.
         form: the file format.
     """
@@ -243,9 +243,9 @@ def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[
 
 
 def can_rewrite_position_deletes(columns: StructType) -> bool:
-    """True if Iceberg can read the position deletes of a table with these columns.
+    """Returns whether Iceberg can read the position deletes of a table with these columns.
 
-    1.10 fails where there are lists or maps ("Invalid partition field parent").
+    Iceberg 1.10 fails on lists and maps ("Invalid partition field parent").
     """
     return not (_is_version_3() and _has_list_or_map(columns))
 

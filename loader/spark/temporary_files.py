@@ -1,7 +1,7 @@
-"""Makes temporary folders that only this user may enter, and removes those of killed processes.
+"""Creates private temporary folders, and removes the folders of killed processes.
 
-A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. Containers may
-share the folder above, and each counts its processes for itself.
+A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. The name of the
+machine is needed because containers may share the parent folder and have equal process ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from loader.errors import SpecError
 
 _open: list[Path] = []
-"""The folders that this process has made and not removed yet."""
+"""The existing folders of this process."""
 
 
 @contextmanager
@@ -29,9 +29,9 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only this user can read, and removes it.
 
     Args:
-        kind: its purpose; a word of small letters.
-        above: the folder that holds it, made where it is missing; the one for temporary files by
-            default.
+        kind: its purpose, in lower case.
+        above: the parent folder, which is created if missing; by default the folder for temporary
+            files.
     """
     folder = create_folder(kind, above)
     _open.append(folder)
@@ -43,17 +43,17 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
 
 
 def remove_all() -> None:
-    """Removes all such folders of this process, which is about to be killed."""
+    """Removes all private folders of this process, before it is killed."""
     for folder in list(_open):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Path:
-    """Makes such a folder without removing it at the end, and removes those of killed processes.
+    """Creates a private folder that is not removed at the end; removes those of killed processes.
 
     Args:
-        age: how long nothing must have been added to a killed process's folder, in seconds:
-            something that it started may still use it.
+        age: removes only folders that have not changed for this many seconds, because a child of
+            the killed process may still use the folder.
     """
     above = above or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
@@ -64,13 +64,13 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
 
 
 def name_prefix(kind: str) -> str:
-    """Returns how the names of this machine's folders begin, up to the process."""
+    """Returns the prefix of the names of this machine's folders, before the process id."""
     machine = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
     return f"strandline-{kind}-{machine}-"
 
 
 def home_folder() -> Path | None:
-    """Returns this user's home from the password database: under sudo, HOME may be the caller's."""
+    """Returns the user's home from the password database, as HOME may be wrong under sudo."""
     import pwd
 
     try:
@@ -80,15 +80,15 @@ def home_folder() -> Path | None:
 
 
 def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
-    """Creates a folder that only this user may enter, or checks that it is one.
+    """Creates a private folder, or checks that an existing folder is private.
 
     Args:
-        where: its purpose, for the error.
-        remedy: the alternative to removing the existing one.
+        where: its purpose, for error messages.
+        remedy: the alternative to removing the existing folder.
 
     Raises:
-        SpecError: it is a link or belongs to another user, so others could put files into it.
-        OSError: it cannot be created.
+        SpecError: if it is a link, belongs to another user, or other users may write to it.
+        OSError: if it cannot be created.
     """
     with suppress(FileExistsError):
         os.mkdir(place, 0o700)
@@ -108,7 +108,7 @@ def _sweep(kind: str, above: Path, age: float) -> None:
     prefix = name_prefix(kind)
     for left in above.glob(f"{prefix}*"):
         pid = left.name.removeprefix(prefix).split("-")[0]
-        with suppress(OSError):  # another process has just removed it
+        with suppress(OSError):  # another process may have removed it
             found = left.lstat()
             own = found.st_uid == os.getuid()
             idle = time.time() - found.st_mtime >= age
@@ -133,15 +133,14 @@ _OUTLIVES = 3600.0  # seconds: the JVM may outlive a killed loader
 
 
 def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
-    """Creates Spark's folder for sorts and shuffles, and returns the settings that name it.
+    """Creates a private folder for Spark's sorts and shuffles; returns the settings for it.
 
-    In Spark's own folders under the temporary one, every user of the machine can read them, and
-    files of a killed process are never removed. None is created if one is configured, or on a
-    cluster. It is the folder for Java's temporary files, too, such as
-    the native libraries that it unpacks, unless that one is configured.
+    All users of the machine could read Spark's default folder, and files of killed processes would
+    remain there. Creates no folder if the user has configured one, or on a cluster. Java uses the
+    folder for its temporary files, too, unless the user has configured another one.
 
     Args:
-        settings: the profile's.
+        settings: the settings of the profile.
         defaults: the text of `spark-defaults.conf`.
     """
     chosen = LOCAL_DIR in settings or "SPARK_LOCAL_DIRS" in os.environ

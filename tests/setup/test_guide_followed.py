@@ -156,9 +156,9 @@ def followed(
 def test_the_guide_is_followed_to_the_letter(followed: Followed) -> None:
     said, lakehouse = followed.said, followed.lakehouse
     line = find_spark().line
-    assert f"Iceberg: {line.iceberg.file_name} is there" in said
+    assert f"Iceberg: {line.iceberg.file_name} is installed" in said
     assert f"Spark {line.version}: " in said
-    assert "class archive: is there, " in said
+    assert "class archive: is installed, " in said
     assert "WARN=0 ERROR=0" in said
     assert "warning" not in said.lower().replace("warnings", ""), said
 

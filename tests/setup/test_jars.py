@@ -87,7 +87,7 @@ def test_a_jar_is_fetched_once_and_verified(
     assert jars.provide_driver(DRIVER, _silent) == f"{JAR.file_name} fetched (BSD-2-Clause)"
     assert [path.name for path in cache.iterdir()] == [JAR.file_name]
     monkeypatch.setenv(MIRROR_VARIABLE, _UNREACHABLE)
-    assert jars.provide_driver(DRIVER, _silent) == f"{JAR.file_name} is there"
+    assert jars.provide_driver(DRIVER, _silent) == f"{JAR.file_name} is installed"
     assert jars.find_drivers() == [cache / JAR.file_name]
 
 
@@ -116,7 +116,7 @@ def test_without_network_it_says_how_else(mirror: tuple[str, Path], cache: Path)
     assert f"jar {JAR.file_name}: {_UNREACHABLE}/org/postgresql/" in str(refused.value)
     assert "cannot be fetched ([Errno 111] Connection refused)" in str(refused.value)
     assert f"Set {MIRROR_VARIABLE} to a mirror" in refused.value.remedy
-    assert f"a folder that {JARS_VARIABLE} names" in refused.value.remedy
+    assert f"set {JARS_VARIABLE} to it" in refused.value.remedy
     assert [*cache.iterdir()] == []
 
 
@@ -167,7 +167,7 @@ def test_a_jar_of_the_system_serves_only_where_none_can_be_fetched(
 def test_somebodys_own_jar_is_linked(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "oracle.jar").write_bytes(b"oracle")
     assert jars.link_jar(tmp_path / "oracle.jar") == "oracle.jar linked"
-    assert jars.link_jar(tmp_path / "oracle.jar") == "oracle.jar is there"
+    assert jars.link_jar(tmp_path / "oracle.jar") == "oracle.jar is installed"
     assert jars.find_drivers() == [cache / "oracle.jar"]
 
 

@@ -102,9 +102,10 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
         ran = project.loader("run")
         session.rollback()
     told = (
-        "table shop.orders: another session holds or awaits a lock that keeps readers out "
+        "table shop.orders: another session has or awaits a lock that blocks readers "
         "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired. "
-        "Run again when it is done (pg_stat_activity shows it), or raise the source's lock_timeout"
+        "Run again when the session has ended (see pg_stat_activity), or raise the source's "
+        "lock_timeout"
     )
     assert str(refused.value) == told
     assert ran.errors == [told]
@@ -198,7 +199,7 @@ def test_a_change_that_queues_up_before_the_readers_is_not_waited_for_for_ever(
     done = _at("windowed", queued, project)
     waiting.join()
     session.close()
-    assert "another session holds or awaits a lock" in str(done.error)
+    assert "another session has or awaits a lock" in str(done.error)
     assert project.state("shop.orders")["cursor"] == "10"
     assert project.run().table("shop.orders")["appended"] == 10
 
@@ -253,7 +254,7 @@ def test_a_snapshot_whose_session_is_gone_is_told_so(project: Project, shop: Dat
         )
 
     ended_at_extract = _at_alone("locked", ended, project)
-    assert "the session that held the run's snapshot is gone" in str(ended_at_extract.error)
+    assert "the session with the run's snapshot has ended" in str(ended_at_extract.error)
     assert "run again" in str(ended_at_extract.error)
     assert project.run().table("shop.orders")["appended"] == 10
 

@@ -94,7 +94,7 @@ def test_a_lock_that_does_not_come_is_never_taken_for_an_answer(
     source, table = _notes(project, postgres_database)
     window = Window(cursor=CursorField("id", CursorType.INTEGER))
     place = (None, "public", "notes")
-    locked = "another session holds or awaits a lock"
+    locked = "another session has or awaits a lock"
     with source.snapshot([table]) as snapshot:
         assert isinstance(snapshot, JdbcSnapshot)
         with _alters(postgres_database, "notes"):

@@ -217,7 +217,7 @@ def test_a_stored_cursor_that_is_no_value_any_more(project: Project, coded: Data
     project.run()
     coded.execute("alter type code rename value 'b' to 'bee'")
     [told] = project.loader("run").errors
-    assert "the stored cursor is no value of it any more: `loader state set`" in told
+    assert "the stored cursor has the old type: `loader state set`" in told
 
 
 def test_a_scale_that_spark_has_not(project: Project, postgres_database: Database) -> None:

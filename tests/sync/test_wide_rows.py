@@ -52,8 +52,9 @@ def test_rows_wider_than_all_before_end_their_own_table_only(
     assert ran.code == 1, ran.text
     assert ran.errors == [
         "table shop.t: the rows of one fetch need more of Java's memory than a read may take. "
-        "Set `fetch_size: 10` in the source's spec: fewer rows at a time. If one row alone is too "
-        "much, give Spark more memory (spark.driver.memory in the profile's target)"
+        "Set `fetch_size: 10` in the source's spec to fetch fewer rows at a time. If a "
+        "single row is too large, give Spark more memory (spark.driver.memory in the profile's "
+        "target)"
     ]
     assert ran.table("shop.u")["appended"] == 1
     project.jdbc(

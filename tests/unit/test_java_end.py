@@ -44,7 +44,7 @@ def test_what_fails_because_java_has_ended_says_so(process: subprocess.Popen[byt
     [text] = texts
     assert text.startswith(
         "table shop.orders: Spark's Java process ended by SIGKILL, perhaps for lack of memory. "
-        "Run again: the next run finishes or discards what this one began."
+        "Run again: the next run completes or discards the unfinished batches."
     )
 
 

@@ -159,7 +159,7 @@ def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "holds no profiles. Delete it, and run `loader init`"),
+        ("", "contains no profiles. Delete it, and run `loader init`"),
         ("a: {{ b }}", "profiles.yml:1:"),
         ("a: b: c", "profiles.yml:1:5: not valid YAML"),
         ("a: &a [*a]", "profiles.yml:1:4: not valid YAML: an alias refers to a value"),
@@ -170,7 +170,7 @@ def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None
             ).replace("*n0", "*a"),
             "its aliases expand to",
         ),
-        ("- a", "holds no profiles"),
+        ("- a", "contains no profiles"),
         ("strandline: 5", "there is no profile 'strandline'"),
         ("strandline: {outputs: 5}", "there is no target 'default'"),
         ("strandline: {outputs: {default: 5}}", "there is no target 'default'"),
@@ -178,7 +178,7 @@ def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None
             "strandline: {target: \"{{ var('t') }}\"}",
             "the variable t has no value. Give it a default",
         ),
-        ("strandline: {target: '{{ nope }}'}", "'nope' is not defined here"),
+        ("strandline: {target: '{{ nope }}'}", "'nope' is not defined in profiles"),
     ],
 )
 def test_a_file_that_holds_no_profile(folder: Path, text: str, says: str) -> None:
@@ -430,5 +430,5 @@ def test_a_project_that_was_moved_does_not_begin_a_warehouse_at_its_old_place(
             continue
         with pytest.raises(SpecError, match=r"there is no folder .*old") as error:
             refuse_moved_project(profile, new)
-        assert "leave a link at its old place" in error.value.remedy
+        assert "create a link at the old path" in error.value.remedy
         refuse_moved_project(profile, tmp_path)  # a profile of somebody else
