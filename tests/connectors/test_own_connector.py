@@ -40,7 +40,7 @@ def test_a_copy_of_the_example_is_a_connector(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert interface.__doc__ is not None
-    example = interface.__doc__.partition("::\n")[2].partition("\nEverything but")[0]
+    example = interface.__doc__.partition("::\n")[2].partition("\nAll other methods")[0]
     (tmp_path / "copied_rates.py").write_text(AROUND + textwrap.dedent(example))
     described = tmp_path / "rates-1.0.dist-info"
     described.mkdir()

@@ -102,6 +102,6 @@ def test_the_bundled_jdk_serves_where_the_machines_does_not(
 
 def test_a_machine_without_java_is_told_what_to_install() -> None:
     with pytest.raises(
-        SpecError, match=r"needs Java 17 or 21; this machine has none.*brings a JDK"
+        SpecError, match=r"needs Java 17 or 21; this machine has none.*includes a JDK"
     ):
         choose_java(CURRENT)

@@ -71,7 +71,7 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
     } == dict.fromkeys(lost, True)
     assert "column v.w" in ran.text
     assert "the number 9007199254740993 of file:" in told["deep"]
-    assert "Declare the table's `column_types`" in told["mixed"]
+    assert "in the table's `column_types`: decimal(38, 20)" in told["mixed"]
     names = (*kept, "declared", "rounds")
     values = [project.rows(f"select cast(v as string) from raw.{name}") for name in names]
     assert values == [
@@ -291,7 +291,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "listed": "a key differs from a column only in case, V, in file:",
         "slash": "a quote follows a backslash within a quoted value, in file:",
         "Same": "Same.2025-02.csv, same, same.2025-01.csv. To read them as one table, move",
-        "open": "1.csv: 1,\"hello. If values go over several lines, set the reader's option mul",
+        "open": "1.csv: 1,\"hello. If values span several lines, set the reader's option mul",
         "open_declared": "a quote is still open where a line ends, in file:",
         "bare": "a quote is still open where a line ends, in file:",
         "latin": "latin/1.csv contains bytes that are not UTF-8. Set the reader's option",

@@ -26,8 +26,8 @@ def _failed(number: int, file: str | None = None) -> str:
         (
             errno.EROFS,
             "/lake/raw",
-            "/lake/raw: Read-only file system. Mount it so that the user that runs the loader can "
-            "write, or name another folder; nothing is half written",
+            "/lake/raw: Read-only file system. Mount it as writable for the user that runs the "
+            "loader, or use another folder; nothing is half written",
         ),
         (
             errno.EACCES,
