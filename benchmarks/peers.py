@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.dropped_files import DroppedFiles
 from benchmarks.shop import Shop, Sums, sums_of_files
 from benchmarks.stopwatch import ran
-from loader.spark.class_path import own_jars
+from loader.spark.class_path import list_own_jars
 from loader.spark.spark_version import find_spark
 
 _HERE = Path(__file__).resolve().parent
@@ -96,4 +96,4 @@ class BareFiles:
 
 
 def _jars() -> str:
-    return ",".join(map(str, own_jars(find_spark(), {})))
+    return ",".join(map(str, list_own_jars(find_spark(), {})))

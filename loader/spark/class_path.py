@@ -36,13 +36,13 @@ def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
         and (not jar.name.startswith(_ICEBERG) or home.line.iceberg.owns(jar.name))
         and not any(driver.owns(jar.name) for driver in provided)
     ]
-    return [*spark, *own_jars(home, settings)]
+    return [*spark, *list_own_jars(home, settings)]
 
 
-def own_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
+def list_own_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
     """Lists the loader's jars: drivers, and Iceberg unless Spark or the user provides it."""
     iceberg = find_jar(home.line.iceberg)
-    others = find_spark_iceberg(home) or names_iceberg(home, settings)
+    others = find_spark_iceberg(home) or configures_iceberg(home, settings)
     return [*([iceberg] if iceberg and not others else []), *find_drivers(home.line.aws)]
 
 
@@ -52,7 +52,7 @@ def find_spark_iceberg(home: SparkHome) -> Path | None:
     return next((jar for jar in jars if jar.exists()), None)
 
 
-def names_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
+def configures_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
     """Returns whether the profile, Spark's defaults or arguments contain an Iceberg runtime."""
     defaults = read_text(conf_folder(home, os.environ) / "spark-defaults.conf")
     defaults = re.sub(r"(?m)^\s*[#!].*$", "", defaults)
@@ -65,7 +65,7 @@ def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
     A truncated jar is treated as missing; `loader setup` then reports the error.
     """
-    if find_spark_iceberg(home) or names_iceberg(home, settings):
+    if find_spark_iceberg(home) or configures_iceberg(home, settings):
         return False
     found = find_jar(home.line.iceberg)
     return found is None or not is_zipfile(found)
@@ -77,7 +77,7 @@ def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, 
         return {}
     given = list(filter(None, settings.get(_JARS, "").split(",")))
     named = {jar.strip().rpartition("/")[2] for jar in given}
-    ours = [str(jar) for jar in own_jars(home, settings) if jar.name not in named]
+    ours = [str(jar) for jar in list_own_jars(home, settings) if jar.name not in named]
     return {_JARS: ",".join([*given, *ours])} if ours else {}
 
 

@@ -119,7 +119,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
             remedy="Run again when it is done",
         )
     if isinstance(error, (PySparkException, Py4JError)):
-        broken = detect_damage(_whole(error), where)
+        broken = detect_damage(_full_text(error), where)
         if broken is not None:
             return broken
     if isinstance(error, Py4JJavaError):
@@ -140,9 +140,13 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
             # Spark's text contains only the number of a job.
             return interruption_error(where)
-        return TableError(_first(found.what), where=where, remedy=_remedy(found.what, found.remedy))
+        return TableError(
+            _first_informative_line(found.what),
+            where=where,
+            remedy=_remedy(found.what, found.remedy),
+        )
     if isinstance(error, (PySparkException, Py4JError, OSError)):
-        text = _first(_error_text(error))
+        text = _first_informative_line(_error_text(error))
         return TableError(text, where=where, remedy=_remedy(str(error), ""))
     if isinstance(error, RecursionError):
         return TableError(
@@ -151,7 +155,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
             remedy="Declare its column as text (`column_types`), or nest it less deeply",
         )
     return TableError(
-        f"{type(error).__name__}: {_first(str(error))}",
+        f"{type(error).__name__}: {_first_informative_line(str(error))}",
         where=where,
         remedy="This is a defect: run again with --debug and report the trace",
     )
@@ -173,7 +177,7 @@ def may_precede_java_end(error: LoaderError) -> bool:
     return isinstance(error, JavaEndedError) or error.what == _ENDING or lacks_memory
 
 
-def _whole(error: PySparkException | Py4JError) -> str:
+def _full_text(error: PySparkException | Py4JError) -> str:
     """Returns the text of an error and of its causes in the JVM."""
     origin = getattr(error, "_origin", None)
     return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
@@ -186,7 +190,7 @@ def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _first(text: str) -> str:
+def _first_informative_line(text: str) -> str:
     """Returns the first informative line, without Java's class names, plans and stack traces."""
     caused = re.findall(r"Caused by: (?:[\w.$]+: )?([^\n]+)", text)
     line = caused[-1] if caused else (text.strip().splitlines() or [""])[0]
@@ -238,7 +242,7 @@ def translate_jdbc_error(
     """
     throwable = error.java_exception
     cause = find_root_cause(throwable)
-    message = _plain(excerpt(cause.getMessage() or cause.toString(), _LONGEST))
+    message = _clean_message(excerpt(cause.getMessage() or cause.toString(), _LONGEST))
     host = _unknown_host(throwable)
     if host is not None:
         message = f"there is no host {host!r}"
@@ -254,7 +258,7 @@ def translate_jdbc_error(
     wide = "maxResultBuffer" in message
     message = _WIDE_ROWS if wide else _MEANINGS.get(state, message)
     remedy = _LOST if lost else _FEWER_ROWS if wide else _find_remedy(state, message, host)
-    if _of_catalog(throwable):
+    if _is_catalog_error(throwable):
         message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
     kind = ConnectionRefusedByServer if answered and not state.startswith(_GONE) else DatabaseError
     translated = kind(message, where=where, remedy=remedy)
@@ -287,7 +291,7 @@ def _causes(throwable: Any) -> Iterator[Any]:
         yield throwable
 
 
-def _plain(message: str) -> str:
+def _clean_message(message: str) -> str:
     """Returns a driver's message in one line, without technical prefixes and suffixes."""
     text = " ".join(message.split())
     text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
@@ -304,7 +308,7 @@ def _unknown_host(throwable: Any) -> str | None:
     return None
 
 
-def _of_catalog(throwable: Any) -> bool:
+def _is_catalog_error(throwable: Any) -> bool:
     """Returns whether Iceberg's JDBC catalog called the database, not a read of a source."""
     return any(
         one.getClass().getName().startswith("org.apache.iceberg.jdbc.")

@@ -52,13 +52,13 @@ def choose_java(line: SparkLine) -> Java:
     on_path = shutil.which("java")
     found = _read_version(Path(on_path)) if on_path else None
     if found is not None and found.version in line.java:
-        return _because(found, f"the machine's, version {found.version}")
+        return _with_reason(found, f"the machine's, version {found.version}")
     bundled = _find_bundled()
     aside = (
         f", as Spark {line.version} does not run on the machine's {found.version}" if found else ""
     )
     if bundled is not None and bundled.version in line.java:
-        return _because(bundled, f"the bundled JDK, version {bundled.version}{aside}")
+        return _with_reason(bundled, f"the bundled JDK, version {bundled.version}{aside}")
     raise SpecError(
         f"Spark {line.version} needs {line.describe_java()}; this machine has "
         + (f"version {found.version}" if found else "none"),
@@ -70,7 +70,7 @@ def choose_java(line: SparkLine) -> Java:
 def _read_configured(named: str, line: SparkLine) -> Java:
     found = _read_version(Path(named, "bin", "java"))
     if found is not None and found.version in line.java:
-        return _because(found, f"JAVA_HOME, version {found.version}")
+        return _with_reason(found, f"JAVA_HOME, version {found.version}")
     what = "which has no working Java" if found is None else f"which is Java {found.version}"
     raise SpecError(
         f"JAVA_HOME points to {named}, {what}; Spark {line.version} needs {line.describe_java()}",
@@ -86,7 +86,7 @@ def _find_bundled() -> Java | None:
     return _read_version(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
 
 
-def _because(java: Java, reason: str) -> Java:
+def _with_reason(java: Java, reason: str) -> Java:
     return Java(java.home, java.version, java.build, reason)
 
 

@@ -71,9 +71,9 @@ class Gateway:
             # Only the loader receives Ctrl-C, and then cancels the work in the JVM.
             start_new_session=True,
         )
-        self._held: list[bytes] | None = []
-        self._holding = threading.Lock()
-        self._printed = threading.Thread(target=self._pass_on, name="java-output", daemon=True)
+        self._buffered: list[bytes] | None = []
+        self._buffer_lock = threading.Lock()
+        self._printed = threading.Thread(target=self._copy_output, name="java-output", daemon=True)
         self._printed.start()
 
     def wait(self) -> tuple[int, str]:
@@ -89,9 +89,9 @@ class Gateway:
                 self._show()
         if not self._written.exists():
             self._printed.join(_SECONDS)
-            said = b"".join(self._held or ()).decode(errors="replace")
-            _log.debug("Output of Java:\n%s", redact_foreign(said))
-            raise RuntimeError(reason(said))
+            data = b"".join(self._buffered or ()).decode(errors="replace")
+            _log.debug("Output of Java:\n%s", redact_foreign(data))
+            raise RuntimeError(reason(data))
         self._show()
         written = self._written.read_bytes()
         port, length = _NUMBERS.unpack_from(written)
@@ -114,32 +114,32 @@ class Gateway:
         gateway.proc = self.process
         return gateway
 
-    def _pass_on(self) -> None:
+    def _copy_output(self) -> None:
         """Copies Java's output to standard error; buffers it until the JVM is connected."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         begun = b""
         with suppress(OSError):
-            while said := os.read(output, 1 << 16):
+            while data := os.read(output, 1 << 16):
                 # Print complete lines, because redaction needs complete secrets.
-                lines, line_break, begun = (begun + said).rpartition(b"\n")
+                lines, line_break, begun = (begun + data).rpartition(b"\n")
                 if len(begun) > _LONGEST_LINE:
                     lines, line_break, begun = lines + line_break + begun, b"", b""
-                self._hold_or_print(lines + line_break)
-        self._hold_or_print(begun)
+                self._buffer_or_print(lines + line_break)
+        self._buffer_or_print(begun)
 
-    def _hold_or_print(self, said: bytes) -> None:
-        with self._holding:
-            if self._held is None:
-                _print(said)
+    def _buffer_or_print(self, data: bytes) -> None:
+        with self._buffer_lock:
+            if self._buffered is None:
+                _print(data)
             else:
-                self._held.append(said)
+                self._buffered.append(data)
 
     def _show(self) -> None:
         """Writes the buffered output, and stops buffering."""
-        with self._holding:
-            held, self._held = self._held or [], None
-            _print(b"".join(held))
+        with self._buffer_lock:
+            buffered, self._buffered = self._buffered or [], None
+            _print(b"".join(buffered))
 
     def end(self) -> None:
         """Kills the JVM."""
@@ -151,21 +151,21 @@ class Gateway:
         self.process.wait()
 
 
-def reason(said: str) -> str:
+def reason(data: str) -> str:
     """Returns the line of Java's output that explains why it does not start."""
-    lines = [line.strip() for line in said.splitlines() if line and not _HOLLOW.match(line)]
+    lines = [line.strip() for line in data.splitlines() if line and not _HOLLOW.match(line)]
     found = _PREFIX.sub("", lines[0], count=1) if lines else ""
     return excerpt(found.rstrip("."), 500) or "Java ended before it could be reached"
 
 
-def _print(said: bytes) -> None:
-    said = redact_foreign(said.decode("utf-8", "surrogateescape")).encode(
+def _print(data: bytes) -> None:
+    data = redact_foreign(data.decode("utf-8", "surrogateescape")).encode(
         "utf-8", "surrogateescape"
     )
     # As bytes, because at Python's end its own streams may already be closed.
     with suppress(OSError):
-        while said and sys.__stderr__ is not None:
-            said = said[os.write(2, said) :]
+        while data and sys.__stderr__ is not None:
+            data = data[os.write(2, data) :]
 
 
 class _Start:
@@ -181,7 +181,7 @@ class _Start:
             try:
                 self._gateway = Gateway(command, folder)
             except BaseException:
-                self._without_scratch()
+                self._remove_scratch()
                 raise
             self._files = files.pop_all()
         _starting.append(self)
@@ -213,9 +213,9 @@ class _Start:
             _starting.remove(self)
         self._gateway.end()
         self._files.close()
-        self._without_scratch()
+        self._remove_scratch()
 
-    def _without_scratch(self) -> None:
+    def _remove_scratch(self) -> None:
         if LOCAL_DIR in self._own:
             shutil.rmtree(self._own[LOCAL_DIR], ignore_errors=True)
 

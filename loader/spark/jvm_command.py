@@ -254,19 +254,19 @@ def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
 
 def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Returns options for short runs; omits options that the user has set."""
-    said = " ".join([*given, *_java_variables(environment)])
+    all_options = " ".join([*given, *_java_variables(environment)])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = _MODEST if (cores or 1) > 2 else _SERIAL
     options: list[str] = []
-    if "-XX:Tier4" not in said:
+    if "-XX:Tier4" not in all_options:
         options += _PATIENT
-    if "C1Profile" not in said:
+    if "C1Profile" not in all_options:
         options += _UNCOUNTED
-    if not re.search(r"-XX:\S*(?:GC|G1)|HeapOccupancy|Deduplication", said):
+    if not re.search(r"-XX:\S*(?:GC|G1)|HeapOccupancy|Deduplication", all_options):
         options += memory
-    if "launchMechanism" not in said and os.uname().sysname == "Linux":
+    if "launchMechanism" not in all_options and os.uname().sysname == "Linux":
         options += _QUICK_CHILDREN
-    if "OnOutOfMemoryError" not in said:
+    if "OnOutOfMemoryError" not in all_options:
         options += _ENDING
     return options
 
@@ -277,12 +277,12 @@ def _forbids_archive(given: Sequence[str], environment: Mapping[str, str]) -> bo
     These are options for another archive, for an agent (agents may crash the JVM on archived
     classes), or for a file with options.
     """
-    said = " " + " ".join([*given, *_java_variables(environment)])
+    all_options = " " + " ".join([*given, *_java_variables(environment)])
     return bool(
         re.search(
             r"-Xshare:|SharedArchiveFile|ArchiveClassesAtExit|-javaagent:|-agentlib:|-agentpath:"
             r"|-Xrun|StartFlightRecording|[\s=\"']@|VMOptionsFile|-XX:Flags=",
-            said,
+            all_options,
         )
     )
 
@@ -296,8 +296,8 @@ def _log_options(
     home: SparkHome, environment: Mapping[str, str], given: Sequence[str]
 ) -> list[str]:
     """Returns the option for quiet logs, unless the user configures log4j."""
-    said = " ".join([*given, *_java_variables(environment)])
-    if "LOG4J_CONFIGURATION_FILE" in environment or "log4j" in said:
+    all_options = " ".join([*given, *_java_variables(environment)])
+    if "LOG4J_CONFIGURATION_FILE" in environment or "log4j" in all_options:
         return []
     conf = conf_folder(home, environment)
     own = conf / "log4j2.properties"

@@ -42,11 +42,11 @@ def explain_process_end(
     error: BaseException, where: str, process: subprocess.Popen[bytes] | None
 ) -> JavaEndedError | None:
     """Like :func:`explain_java_end`, for a given process; None if there is no process."""
-    lost = any(isinstance(each, (Py4JError, ConnectionError)) for each in _chain(error))
+    lost = any(isinstance(each, (Py4JError, ConnectionError)) for each in _list_causes(error))
     if process is None or (isinstance(error, (LoaderError, OSError)) and not lost):
         return None
     code = process.poll()
-    if code is None and _broken(error):
+    if code is None and _is_connection_broken(error):
         try:
             code = process.wait(_SECONDS)
         except subprocess.TimeoutExpired:
@@ -54,17 +54,17 @@ def explain_process_end(
     return None if code is None else _error(code, where)
 
 
-def _broken(error: BaseException) -> bool:
+def _is_connection_broken(error: BaseException) -> bool:
     """Returns whether the connection to the JVM broke, as opposed to an error from the JVM."""
     return any(
         isinstance(each, ConnectionError)
         or (type(each).__name__ == "Py4JNetworkError")
         or (isinstance(each, Py4JError) and getattr(each, "java_exception", None) is None)
-        for each in _chain(error)
+        for each in _list_causes(error)
     )
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
     for _ in range(20):
         if error is None:
             return

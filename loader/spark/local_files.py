@@ -59,12 +59,12 @@ def count_written_batch(spark: SparkSession) -> None:
         if _batches != _BATCHES:
             return
     try:
-        _spare(spark)
+        _replace_file_system(spark)
     except Py4JError as error:
         logging.getLogger(__name__).debug("Hadoop continues to start chmod: %s", error)
 
 
-def _spare(spark: SparkSession) -> None:
+def _replace_file_system(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     context: Any = spark.sparkContext
     configured = context._jsc.hadoopConfiguration()

@@ -105,7 +105,7 @@ def session(profile: Profile) -> SparkSession:
         builder = builder.config(key, value)
     try:
         jvm.start(wanted)
-        with _handlers_kept():
+        with _keep_signal_handlers():
             spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError, Py4JJavaError) as error:
         lines = str(getattr(error, "java_exception", None) or error).strip().splitlines()
@@ -117,13 +117,13 @@ def session(profile: Profile) -> SparkSession:
             where=f"{profile.path}, target {profile.target}",
             remedy="Check the target's server_side_parameters, and `loader setup`",
         ) from error
-    _require(spark)
+    _apply_required_settings(spark)
     _skip_checksums(spark)
     return spark
 
 
 @contextmanager
-def _handlers_kept() -> Iterator[None]:
+def _keep_signal_handlers() -> Iterator[None]:
     """Prevents PySpark from replacing the loader's SIGINT handler.
 
     PySpark's handler would call the JVM during another call, and break its connection.
@@ -246,7 +246,7 @@ def _all_settings(spark: SparkSession) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _require(spark: SparkSession) -> None:
+def _apply_required_settings(spark: SparkSession) -> None:
     """Applies the required settings, even if another program has started the session."""
     jvm: Any = spark._jvm
     jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))

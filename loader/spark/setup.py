@@ -12,7 +12,7 @@ from pathlib import Path
 from loader.errors import SpecError
 from loader.package import package_folder
 from loader.spark import jars
-from loader.spark.class_path import find_spark_iceberg, lacks_iceberg, list_jars, own_jars
+from loader.spark.class_path import find_spark_iceberg, lacks_iceberg, list_jars, list_own_jars
 from loader.spark.jars import Driver, Report
 from loader.spark.java import choose_java
 from loader.spark.profile import find_named_profile, read_profile_name
@@ -267,7 +267,7 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
     report(f"Iceberg: {_provide_iceberg(home, report)}")
     for name, driver in wanted:
         report(f"{name}: {_provide(driver, report)}")
-    own = ",".join(map(str, own_jars(home, {})))
+    own = ",".join(map(str, list_own_jars(home, {})))
     report(f"spark.jars: {own} (for a profile whose Spark the loader does not start)")
     if uses_link(folder):
         report(link_package(folder))

@@ -20,7 +20,7 @@ import pytest
 
 from loader.errors import SpecError
 from loader.spark import jars, setup
-from loader.spark.class_path import own_jars
+from loader.spark.class_path import list_own_jars
 from loader.spark.jars import JARS_VARIABLE, MIRROR_VARIABLE
 from loader.spark.spark_version import LINES, find_spark
 
@@ -473,4 +473,4 @@ def test_each_line_has_its_own_aws_bundle(cache: Path, home: Path) -> None:
         setup.prepare(["aws"], Path("."), _silent)
     for other in LINES.values():
         (cache / other.aws.file_name).touch()
-    assert own_jars(find_spark(), {}) == [cache / line.aws.file_name]
+    assert list_own_jars(find_spark(), {}) == [cache / line.aws.file_name]

@@ -79,7 +79,7 @@ def test_modes_are_those_that_hadoop_sets(files: Any, spark: SparkSession, tmp_p
     before = os.umask(0o027)
     try:
         hadoops = modes(tmp_path / "hadoop's")
-        local_files._spare(spark)
+        local_files._replace_file_system(spark)
         assert files.getRawFileSystem().getClass().getName() == OWN
         assert modes(tmp_path / "own") == hadoops
     finally:

@@ -68,7 +68,9 @@ def is_matched_by_name(native: ReaderOptions) -> bool:
     return native.format.lower() == "csv" and header and "enforceschema" not in options
 
 
-def groups(spark: SparkSession, native: ReaderOptions, paths: Iterable[str]) -> list[Group]:
+def group_by_header(
+    spark: SparkSession, native: ReaderOptions, paths: Iterable[str]
+) -> list[Group]:
     """Groups files by their headers; omits files without lines.
 
     Raises:
@@ -92,7 +94,7 @@ def groups(spark: SparkSession, native: ReaderOptions, paths: Iterable[str]) -> 
     return list(found.values())
 
 
-def union(groups: Sequence[Group]) -> list[str]:
+def merge_columns(groups: Sequence[Group]) -> list[str]:
     """Returns the distinct columns of all groups, ignoring case, in order of appearance."""
     names: dict[str, str] = {}
     for group in groups:
@@ -113,7 +115,7 @@ class _Reader:
         self.codecs = self.jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self.hadoop)
         # With a custom line separator, Spark reads the header of each file.
         self.whole = "linesep" in self.options
-        opened = pattern(native) if native.multiline else None
+        opened = open_quote_pattern(native) if native.multiline else None
         self.opened = self.jvm.java.util.regex.Pattern.compile(opened) if opened else None
         self.native = native
 
@@ -190,12 +192,12 @@ class _Reader:
         return not line.strip() or (comment != "" and line.startswith(comment))
 
 
-def open_quote(native: ReaderOptions, text: Column) -> Column | None:
+def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     """Returns whether a line ends within a quoted value.
 
     None if this must not be checked, because the option `multiLine` is set to any value.
     """
-    found = pattern(native)
+    found = open_quote_pattern(native)
     if native.option("multiline") is not None or found is None:
         return None
     quote, comment = _quote(native), native.option("comment")
@@ -212,7 +214,7 @@ def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
 
     None if this must not be checked, because the option `escape` is set.
     """
-    found, quote, comment = pattern(native), _quote(native), native.option("comment")
+    found, quote, comment = open_quote_pattern(native), _quote(native), native.option("comment")
     if "escape" in native.given or native.multiline or found is None:
         return None
     q, s = re.escape(quote), re.escape(_separator(native))
@@ -222,7 +224,7 @@ def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
     return escaped & ~text.startswith(comment) if comment else escaped
 
 
-def pattern(native: ReaderOptions) -> str | None:
+def open_quote_pattern(native: ReaderOptions) -> str | None:
     """Returns a Java pattern for text that ends within a quoted value; None without quotes.
 
     A quote inside an unquoted value is literal, as in Spark's parser. All quantifiers are

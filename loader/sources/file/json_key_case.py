@@ -37,7 +37,7 @@ def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, 
         schema: the columns that are read.
         options: the reader's options for one value.
     """
-    found = _odd(text, schema, options)
+    found = _find_odd_key(text, schema, options)
     return found if _allows_bare_keys(options) else f.when(_suspect(text, schema), found)
 
 
@@ -93,7 +93,7 @@ def _any_of(names: Collection[str]) -> str:
     return branch(sorted(f'{name}"' for name in names)) if names else "(?!)"
 
 
-def _odd(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
+def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
     """Returns such a key on any level of a line; null if there is none.
 
     The schema is passed as data, and a loop descends its levels, because Spark cannot plan an
@@ -119,7 +119,7 @@ def _odd(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Colu
         )
 
     def level(values: Column, _: Column) -> Column:
-        return f.flatten(f.transform(f.transform(f.transform(values, placed), read), _within))
+        return f.flatten(f.transform(f.transform(f.transform(values, placed), read), _next_level))
 
     start = f.array(_value(f.lit(0), text), _value(f.lit(1), text))
     levels = f.sequence(f.lit(1), f.lit(_levels(whole)))
@@ -127,7 +127,7 @@ def _odd(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Colu
     return f.get(f.filter(end, lambda value: value["place"] == _FOUND), f.lit(0))["text"]
 
 
-def _within(value: Column) -> Column:
+def _next_level(value: Column) -> Column:
     """Returns the values of the next level, and the matching keys."""
     place, keys = value["place"], value["keys"]
     here = f.map_keys(keys)
@@ -144,10 +144,10 @@ def _within(value: Column) -> Column:
     )
     values = f.coalesce(value["values"], f.map_values(keys))
     following = f.array(
-        f.when(place.isNull(), f.array(_found(value["text"]))),  # a match on a previous level
-        f.transform(odd, _found),
+        f.when(place.isNull(), f.array(_match(value["text"]))),  # a match on a previous level
+        f.transform(odd, _match),
         f.transform(
-            place["inner"], lambda field: _value(field["place"], _last(keys, field["name"]))
+            place["inner"], lambda field: _value(field["place"], _last_value(keys, field["name"]))
         ),
         f.when(each.isNotNull(), f.transform(values, lambda one: _value(each, one))),
     )
@@ -159,11 +159,11 @@ def _value(place: Column, text: Column) -> Column:
     return f.struct(place.alias("place"), f.coalesce(text, f.lit("")).alias("text"))
 
 
-def _found(key: Column) -> Column:
+def _match(key: Column) -> Column:
     return _value(f.lit(_FOUND), key)
 
 
-def _last(keys: Column, name: Column) -> Column:
+def _last_value(keys: Column, name: Column) -> Column:
     """Returns the last value of a duplicate key, which is the value that Spark reads."""
     return f.get(f.reverse(f.map_values(f.map_filter(keys, lambda key, _: key == name))), f.lit(0))
 

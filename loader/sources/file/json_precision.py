@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
-from loader.sources.file.lines import lines
+from loader.sources.file.lines import read_lines
 from loader.sources.file.listing import MODIFIED, PATH
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
     leaves = list(_leaves(own))
     if all(_holds_any(leaf, doubles) or isinstance(leaf, _WHOLE) for _, leaf in leaves):
         return
-    read = _suspect(lines(spark, native, chosen), leaves, doubles)
+    read = _suspect(read_lines(spark, native, chosen), leaves, doubles)
     rows = read.take(_AT_ONCE)
     more = read.toLocalIterator() if len(rows) == _AT_ONCE else iter(())
     for path, line in chain(rows, islice(more, _AT_ONCE, None)):
-        for column, number in _found(line, own, doubles):
+        for column, number in _find_rounded(line, own, doubles):
             raise TableError(
                 f"the number {number.text[:60]} of {path} has more digits than a double, and Spark "
                 "reads it as a double",
@@ -140,7 +140,7 @@ def _digits(number: Column) -> Column:
     return f.regexp_replace(digits, r"^0+|0+$", "")
 
 
-def _found(line: str, schema: t.StructType, doubles: bool) -> Iterator[tuple[str, _Number]]:
+def _find_rounded(line: str, schema: t.StructType, doubles: bool) -> Iterator[tuple[str, _Number]]:
     """Yields the rounded numbers of a line, each with its column."""
     try:
         value = json.loads(line, parse_float=_Number, parse_int=_Number)
@@ -149,10 +149,10 @@ def _found(line: str, schema: t.StructType, doubles: bool) -> Iterator[tuple[str
         value = [{"?": _Number(text)} for text in re.findall(_NUMBER, bare)]
         schema = t.StructType([t.StructField("?", t.DoubleType())])
     for record in value if isinstance(value, list) else [value]:
-        yield from _rounded(record, schema, "", doubles)
+        yield from _find_rounded_in(record, schema, "", doubles)
 
 
-def _rounded(
+def _find_rounded_in(
     value: Any, data_type: t.DataType, path: str, doubles: bool
 ) -> Iterator[tuple[str, _Number]]:
     if isinstance(value, _Number):
@@ -164,11 +164,11 @@ def _rounded(
         for name, inner in value.items():
             of = _field(data_type, name)
             if of is not None:
-                yield from _rounded(inner, of, f"{path}.{name}".lstrip("."), doubles)
+                yield from _find_rounded_in(inner, of, f"{path}.{name}".lstrip("."), doubles)
     elif isinstance(value, list):
         of = data_type.elementType if isinstance(data_type, t.ArrayType) else data_type
         for inner in value:
-            yield from _rounded(inner, of, path, doubles)
+            yield from _find_rounded_in(inner, of, path, doubles)
 
 
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:

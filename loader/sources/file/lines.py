@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from loader.errors import TableError
 from loader.sources.file import listing as list_of
-from loader.sources.file.csv import has_escaped_quote, open_quote
+from loader.sources.file.csv import has_escaped_quote, has_open_quote
 from loader.sources.file.file_checks import is_archive
 from loader.sources.file.json_key_case import find_miscased_key, is_plain
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, SIZE, files
@@ -44,7 +44,7 @@ _NOT_OF_LINES = frozenset(
 )
 
 
-def checked(
+def add_line_checks(
     rows: DataFrame, spark: SparkSession, native: ReaderOptions, chosen: Column | None
 ) -> DataFrame:
     """Adds checks to the rows: reading them fails if Spark would misread a line of the files.
@@ -59,13 +59,13 @@ def checked(
     found = _refusals(native, form, rows.schema)
     if found is None:
         return rows
-    read = lines(spark, native, chosen)
+    read = read_lines(spark, native, chosen)
     # The condition is never true: it fails for refused lines, and is false for all other lines.
     refused = read.where(found.isNotNull())
     return rows.union(refused.select(*_nothing(rows.schema)))
 
 
-def lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None) -> DataFrame:
+def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None) -> DataFrame:
     """Returns the lines of the selected files: `value`, MODIFIED and PATH.
 
     If a JSON value may span several lines, each file is one `value`.
@@ -110,7 +110,7 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
     found = archive.when(~known, f.raise_error(reason))
     text = raw if utf8 else text
     if form == "csv":
-        opened = open_quote(native, text)
+        opened = has_open_quote(native, text)
         if opened is not None:
             reason = f.concat(f.lit("a quote is still open where a line ends, in "), PATH)
             found = found.when(opened, _refuse(reason, text))

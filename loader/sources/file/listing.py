@@ -64,7 +64,7 @@ def path() -> Column:
     return f.col("_metadata.file_path")
 
 
-def within(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
+def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
     """Returns whether a file's time is in the window, which ends at `end`.
 
     Args:
@@ -154,7 +154,7 @@ class Seen:
         return mark
 
 
-def tally(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
+def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
     """Summarizes the files below, at and above a time."""
     time, limit = f.col(MODIFIED), _literal(cursor)
     hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
@@ -198,18 +198,18 @@ def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -
         return False
     if window.low.order != seen.cursor.order or seen.reader != fingerprint(native):
         return False
-    _, at, _ = tally(files, seen.cursor)
+    _, at, _ = summarize_files(files, seen.cursor)
     return at == seen.at
 
 
-def remembered_columns(
+def find_stored_columns(
     files: DataFrame, native: ReaderOptions, mark: Mapping[str, Any] | None
 ) -> tuple[ReaderOptions, StructType] | None:
     """Returns the columns of the last sync if the files are the same; else None."""
     seen = Seen.from_mark(mark)
     if seen is None or seen.columns is None or seen.reader != fingerprint(native):
         return None
-    below, at, above = tally(files, seen.cursor)
+    below, at, above = summarize_files(files, seen.cursor)
     if (below, at, above.count) != (seen.below, seen.at, 0):
         return None
     return replace(native, apart=seen.apart), StructType.fromJson(dict(seen.columns))
@@ -225,7 +225,10 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
     seen = Seen.from_mark(window.mark)
     if window.low is None or window.read_raw is None or seen is None:
         return None
-    if window.low.order <= seen.cursor.order and seen.below == tally(files, seen.cursor)[0]:
+    if (
+        window.low.order <= seen.cursor.order
+        and seen.below == summarize_files(files, seen.cursor)[0]
+    ):
         return None
     older = files.where(f.col(MODIFIED) < _literal(window.low))
     for begin in (window.initial, seen.begin):
@@ -234,7 +237,7 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
     return older.join(window.read_raw((PATH, MODIFIED)).distinct(), [PATH, MODIFIED], "left_anti")
 
 
-def select_held(window: Window, table: SourceTable) -> Column | None:
+def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
     """Returns a condition for files of the window whose rows raw has; None if not needed.
 
     The files at the cursor are read again. Rows without a key are recognised by all of their
@@ -255,7 +258,7 @@ def select_held(window: Window, table: SourceTable) -> Column | None:
     return name.isin([row[0] for row in held.select(name).distinct().collect()])
 
 
-def remember(
+def build_mark(
     files: DataFrame, table: SourceTable, window: Window, cursor: Cursor, listed_at: Cursor
 ) -> dict[str, Any]:
     """Returns the mark of a sync that has processed all files up to a time.
@@ -268,7 +271,7 @@ def remember(
     begin = last.begin if last else window.low
     if window.low is None or (last is None and window.low == window.initial):
         begin = None
-    below, at, _ = tally(files, cursor)
+    below, at, _ = summarize_files(files, cursor)
     if not is_settled(cursor, listed_at):
         return Seen(cursor, below, None, begin).to_mark()
     native: ReaderOptions = table.ref.native
@@ -298,7 +301,7 @@ class ReadOrder:
     number: Column
 
 
-def read_order(files: DataFrame) -> ReadOrder:
+def order_rows(files: DataFrame) -> ReadOrder:
     """Returns the order of the rows of these files."""
     session: Any = files.sparkSession
     conf = session._jsparkSession.sessionState().conf()

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 from loader.errors import LoaderError, TableError
 from loader.sources.file.file_checks import check_unpacked
-from loader.sources.file.lines import FORMATS, check_line_lengths, checked
+from loader.sources.file.lines import FORMATS, add_line_checks, check_line_lengths
 from loader.sources.file.listing import PATH, files
 from loader.sources.file.options import ReaderOptions
 from loader.spark.error_translation import BROKEN_LINE, TOO_LONG, TOO_MANY, translate_error
@@ -100,7 +100,7 @@ def _find_reason(spark: SparkSession, native: ReaderOptions) -> LoaderError | No
         _check_packing(spark, native)
         check_line_lengths(spark, native, None, "")
         if native.format.lower() == "json":
-            checked(spark.createDataFrame([], "nothing int"), spark, native, None).collect()
+            add_line_checks(spark.createDataFrame([], "nothing int"), spark, native, None).collect()
     except TableError as packed:
         return packed
     except (PySparkException, Py4JJavaError) as error:

@@ -23,7 +23,7 @@ from loader.errors import TableError
 from loader.rows.exact_cast import cast_exactly, cast_to_text, parse_data_type
 from loader.rows.version_order import quote_name
 from loader.sources.file import listing as list_of
-from loader.sources.file.csv import Group, groups, is_matched_by_name, union
+from loader.sources.file.csv import Group, group_by_header, is_matched_by_name, merge_columns
 from loader.sources.file.listing import MODIFIED, PATH, list_files
 from loader.sources.file.parquet_schemas import (
     ParquetSchema,
@@ -43,7 +43,7 @@ _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
 _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
 
-def columns_of(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
+def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
     """Returns the columns of all of a table's files, unless the spec declares the columns.
 
     Raises:
@@ -51,38 +51,40 @@ def columns_of(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOption
         PySparkException, Py4JJavaError: if Spark cannot read them.
     """
     if native.columns is None and native.format.lower() == "parquet":
-        return _of_parquet(spark, native)
+        return _read_parquet_columns(spark, native)
     if native.columns is not None or not is_matched_by_name(native):
         return native, _reader(spark, native, None).schema
     # Read the headers first: Spark's errors do not contain the path of a file that is not text.
-    found = groups(spark, native, _paths(list_of.files(spark, native)))
+    found = group_by_header(spark, native, _list_paths(list_of.files(spark, native)))
     if found and native.multiline and not _infers(native):
         # Spark would interpret `{` and `[` in the names of multi-line files as patterns.
-        own = [StructField(name, StringType()) for name in union(found)]
-        return native, StructType([*own, *partitions(spark, native)])
+        own = [StructField(name, StringType()) for name in merge_columns(found)]
+        return native, StructType([*own, *partition_columns(spark, native)])
     schema = _reader(spark, native, None).schema
     if len(found) < 2:
         return native, schema
     frames = [spark.createDataFrame([], _infer_schema(spark, native, group)) for group in found]
     whole = reduce(lambda left, right: left.unionByName(right, True), frames).schema
     by_name = {field.name.lower(): field for field in whole.fields}
-    ordered = [by_name[name.lower()] for name in union(found)]
-    return native, StructType([*ordered, *partitions(spark, native)])
+    ordered = [by_name[name.lower()] for name in merge_columns(found)]
+    return native, StructType([*ordered, *partition_columns(spark, native)])
 
 
-def _of_parquet(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
+def _read_parquet_columns(
+    spark: SparkSession, native: ReaderOptions
+) -> tuple[ReaderOptions, StructType]:
     try:
         return native, _reader(spark, native, None).schema
     except (PySparkException, Py4JJavaError) as error:
         if not re.search("CANNOT_MERGE_SCHEMAS|Illegal Parquet type.*NANOS", str(error)):
             raise
-    found = read_schemas(open_session(spark), _paths(list_of.files(spark, native)))
+    found = read_schemas(open_session(spark), _list_paths(list_of.files(spark, native)))
     schema = merge_schemas(found)
-    whole = StructType([*schema.fields, *partitions(spark, native)])
+    whole = StructType([*schema.fields, *partition_columns(spark, native)])
     return replace(native, apart=True), whole
 
 
-def partitions(spark: SparkSession, native: ReaderOptions) -> list[StructField]:
+def partition_columns(spark: SparkSession, native: ReaderOptions) -> list[StructField]:
     """Returns the columns that come from folders named `column=value`."""
     fields = list_files(spark, native).schema.fields
     return [field for field in fields if field.name not in _OF_LISTING]
@@ -114,7 +116,7 @@ def _infer_schema(spark: SparkSession, native: ReaderOptions, group: Group) -> S
     )
 
 
-def rows_of(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
+def read_rows(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
     """Reads the rows of the selected files: the table's columns, `_cq_block` and `_cq_line`.
 
     Args:
@@ -138,7 +140,7 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
     native: ReaderOptions = table.ref.native
     own = StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
     if native.format.lower() == "parquet" and (native.apart or native.columns is not None):
-        rows = _rows_apart(spark, table, own, chosen)
+        rows = _read_parquet_rows(spark, table, own, chosen)
         if rows is not None:
             return rows
     if not is_matched_by_name(native):
@@ -148,18 +150,20 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
         )
     files = list_of.files(spark, native)
     try:
-        found = groups(spark, native, _paths(files if chosen is None else files.where(chosen)))
+        found = group_by_header(
+            spark, native, _list_paths(files if chosen is None else files.where(chosen))
+        )
     except TableError as error:
         where = f"table {table.ref.name}"
         raise TableError(error.what, where=where, remedy=error.remedy) from error
-    folders = partitions(spark, native)
-    frames = [_of_group(spark, table, group, folders, len(found) > 1, chosen) for group in found]
+    folders = partition_columns(spark, native)
+    frames = [_read_group(spark, table, group, folders, len(found) > 1, chosen) for group in found]
     if not frames:
         return _arrange_columns(_reader(spark, native, own), table.schema, f.lit(False))
     return reduce(DataFrame.unionByName, frames)
 
 
-def _rows_apart(
+def _read_parquet_rows(
     spark: SparkSession, table: SourceTable, own: StructType, chosen: Column | None
 ) -> DataFrame | None:
     """Reads each Parquet file with its own types, and casts the columns to the table's types.
@@ -169,7 +173,9 @@ def _rows_apart(
     native: ReaderOptions = table.ref.native
     session, files = open_session(spark), list_of.files(spark, native)
     try:
-        of_files = read_schemas(session, _paths(files if chosen is None else files.where(chosen)))
+        of_files = read_schemas(
+            session, _list_paths(files if chosen is None else files.where(chosen))
+        )
     except (Py4JJavaError, PySparkException, TableError):
         if native.columns is None:
             raise
@@ -199,7 +205,7 @@ def _rows_apart(
     return rows
 
 
-def _of_group(
+def _read_group(
     spark: SparkSession,
     table: SourceTable,
     group: Group,
@@ -254,7 +260,7 @@ def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None)
     )
 
 
-def _paths(files: DataFrame) -> list[str]:
+def _list_paths(files: DataFrame) -> list[str]:
     return [row[PATH] for row in files.orderBy(MODIFIED, PATH).select(PATH).collect()]
 
 
@@ -262,7 +268,7 @@ _PARSED = ("csv", "json")
 """Formats whose readers parse texts into the types of a requested schema."""
 
 
-def typed(
+def apply_types(
     spark: SparkSession, native: ReaderOptions, schema: t.StructType, where: str
 ) -> tuple[ReaderOptions, t.StructType]:
     """Applies the types in the spec to the columns; returns reader options and columns.
@@ -286,7 +292,7 @@ def typed(
             )
         chosen[by_name[name.lower()]] = parse_data_type(text)
     fields = [t.StructField(c.name, chosen.get(c.name, c.dataType)) for c in schema.fields]
-    of_folders = {field.name for field in partitions(spark, native)} if chosen else set()
+    of_folders = {field.name for field in partition_columns(spark, native)} if chosen else set()
     declared = schema.names if native.columns is not None else list(chosen)
     as_read = []
     for name in declared:

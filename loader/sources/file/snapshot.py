@@ -12,16 +12,16 @@ from loader.rows.literal import cursor_literal
 from loader.rows.version_order import quote_name
 from loader.sources.file import listing as list_of
 from loader.sources.file.json_precision import check_numbers
-from loader.sources.file.lines import check_line_lengths, checked
+from loader.sources.file.lines import add_line_checks, check_line_lengths
 from loader.sources.file.listing import (
     MODIFIED,
     PATH,
+    find_loaded_files,
     find_moved_in,
     has_read_boundary,
-    read_order,
-    select_held,
+    order_rows,
 )
-from loader.sources.file.rows import rows_of
+from loader.sources.file.rows import read_rows
 from loader.sources.interface import Bounds, Snapshot, SourceTable, Window, parse_bound
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class FileSnapshot(Snapshot):
         cursor = window.cursor
         if cursor is None or cursor.name == MODIFIED:
             return self._bounds_of_files(table, window)
-        rows = rows_of(self.spark, table, None).where(_within(table, window, window.high))
+        rows = read_rows(self.spark, table, None).where(_is_in_window(table, window, window.high))
         column = f.col(quote_name(cursor.name))
         [found] = rows.agg(
             f.count(f.lit(1)).alias("rows"),
@@ -57,7 +57,7 @@ class FileSnapshot(Snapshot):
             low=parse_bound(found["low"], cursor.type, table, window),
             high=high,
             clock=clock,
-            future=_ahead(rows, column, clock, table, window) if ahead and clock else 0,
+            future=_count_future_rows(rows, column, clock, table, window) if ahead and clock else 0,
         )
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
@@ -66,11 +66,11 @@ class FileSnapshot(Snapshot):
         assert clock is not None
         native: ReaderOptions = table.ref.native
         files = list_of.files(self.spark, native).localCheckpoint(eager=True)
-        inside = files.where(list_of.within(window, window.high))
+        inside = files.where(list_of.is_in_window(window, window.high))
         if window.cursor is None:
             return Bounds(None if inside.take(1) else 0)
         beyond = has_read_boundary(files, native, window)
-        unread = list_of.within(window, window.high, beyond)
+        unread = list_of.is_in_window(window, window.high, beyond)
         future = f.col(MODIFIED) > cursor_literal(clock, files.schema[MODIFIED].dataType)
         [found] = inside.agg(
             f.count_if(unread).alias("files"),
@@ -90,7 +90,7 @@ class FileSnapshot(Snapshot):
         passed = clock if high is not None and high.order > clock.order else high
         before = choose_later(window.low, passed)
         if before is not None and window.high is None:
-            mark = list_of.remember(files, table, window, before, clock)
+            mark = list_of.build_mark(files, table, window, before, clock)
         return Bounds(
             rows=None if found["files"] or reach else 0,
             low=low,
@@ -111,22 +111,22 @@ class FileSnapshot(Snapshot):
         files = list_of.files(spark, native)
         chosen = None
         if by_time:
-            chosen = list_of.within(window, end, has_read_boundary(files, native, window))
+            chosen = list_of.is_in_window(window, end, has_read_boundary(files, native, window))
             moved = find_moved_in(files, window) if bounds.reach is not None else None
             if moved is not None:
                 chosen = chosen | f.col(PATH).isin([row[PATH] for row in moved.collect()])
-            held = select_held(window, table)
+            held = find_loaded_files(window, table)
             chosen = chosen if held is None else chosen & ~held
         check_line_lengths(spark, native, chosen, f"table {table.ref.name}")
         check_numbers(spark, table, chosen)
-        rows = rows_of(spark, table, chosen)
-        rows = rows if by_time else rows.where(_within(table, window, end))
-        order = read_order(files if chosen is None else files.where(chosen))
+        rows = read_rows(spark, table, chosen)
+        rows = rows if by_time else rows.where(_is_in_window(table, window, end))
+        order = order_rows(files if chosen is None else files.where(chosen))
         rows = rows.join(f.broadcast(order.places), PATH)
-        return checked(rows.select(*names, order.number), spark, native, chosen)
+        return add_line_checks(rows.select(*names, order.number), spark, native, chosen)
 
 
-def _within(table: SourceTable, window: Window, end: Cursor | None) -> Column:
+def _is_in_window(table: SourceTable, window: Window, end: Cursor | None) -> Column:
     if window.cursor is None:
         return f.lit(True)
     column = f.col(quote_name(window.cursor.name))
@@ -139,7 +139,7 @@ def _within(table: SourceTable, window: Window, end: Cursor | None) -> Column:
     return inside | column.isNull() if window.nulls else inside
 
 
-def _ahead(
+def _count_future_rows(
     rows: DataFrame, column: Column, clock: Cursor, table: SourceTable, window: Window
 ) -> int:
     assert window.cursor is not None

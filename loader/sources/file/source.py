@@ -28,12 +28,12 @@ from loader.sources.file.listing import (
     PATH,
     RECURSIVE,
     files,
+    find_stored_columns,
     list_files,
-    remembered_columns,
 )
 from loader.sources.file.options import FileOptions, FileTableOptions, ReaderOptions
 from loader.sources.file.read_errors import explain_read_error
-from loader.sources.file.rows import columns_of, partitions, typed
+from loader.sources.file.rows import apply_types, partition_columns, read_columns
 from loader.sources.file.snapshot import FileSnapshot
 from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spec.options import options_for
@@ -148,8 +148,8 @@ class FileSource(Source):
         try:
             native = self._read_nested(ref)
             known = self._remembered_columns(ref, native)
-            native, schema = known or columns_of(self.spark, native)
-            native, schema = typed(self.spark, native, schema, where)
+            native, schema = known or read_columns(self.spark, native)
+            native, schema = apply_types(self.spark, native, schema, where)
         except (PySparkException, Py4JJavaError) as error:
             raise explain_read_error(self.spark, ref.native, error, where) from error
         except TableError as error:
@@ -184,7 +184,7 @@ class FileSource(Source):
             return None
         if len(marks) != 1:
             return None
-        return remembered_columns(files(self.spark, native), native, marks[0])
+        return find_stored_columns(files(self.spark, native), native, marks[0])
 
     def _read_nested(self, ref: TableRef) -> ReaderOptions:
         """Returns reader options that include files in nested folders.
@@ -195,7 +195,7 @@ class FileSource(Source):
         native: ReaderOptions = ref.native
         if any(name.lower() == RECURSIVE.lower() for name, _ in native.options):
             return native
-        if not partitions(self.spark, native):
+        if not partition_columns(self.spark, native):
             return replace(native, options=(*native.options, (RECURSIVE, "true")))
         read = list_files(self.spark, native)
         paths: Any = read._jdf.inputFiles()
