@@ -63,7 +63,7 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
     """Returns the newest published batch.
 
     Args:
-        of: only batches of these sources; empty is all.
+        of: considers only batches of these sources; empty means all.
     """
     handle = lake.handle(table)
     if handle.currentSnapshot() is None:

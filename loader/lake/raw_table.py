@@ -91,7 +91,7 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
     """Plans how a raw table follows the source's current columns; changes nothing.
 
     Raises:
-        TableError: if it cannot, or may not.
+        TableError: if raw cannot follow, or the spec does not allow it.
     """
     if not lake.exists(table):
         return plan_creation(schema)
