@@ -209,8 +209,8 @@ def test_other_types_hold_a_value_exactly_or_the_table_fails(
         error = errors.pop(f"table shop.bad{n}")
         text = value.strip("'")
         assert error.startswith(
-            f"table shop.bad{n}: {name} has the value '{text}', which {as_} does not hold as it "
-            f"is: give the column another type in column_types ({name}: string holds every value)"
+            f"table shop.bad{n}: {name} has the value '{text}', which {as_} cannot store exactly: "
+            f"set another type for the column in column_types ({name}: string stores every value)"
         ), value
     assert errors == {}
     raw = project.lake().frame("fit")
