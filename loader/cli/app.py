@@ -28,6 +28,7 @@ from loader.cli.signals import unwind_on_signal
 from loader.cli.state import state
 from loader.cli.status import status
 from loader.errors import LoaderError, SpecError
+from loader.spec.redaction import redact_foreign
 
 GROUP = "strandline.commands"
 """Entry-point group for the click commands of plug-ins; a command is imported at its first use."""
@@ -110,8 +111,10 @@ def _load_command(entry: EntryPoint) -> click.Command:
     """Imports a plug-in's command; if that fails, returns a command that reports why."""
     try:
         command: click.Command = entry.load()
+        if not isinstance(command, click.Command):
+            raise TypeError("it is not a click command")
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
+        why = redact_foreign(f"{type(error).__name__}: {error}")
 
         @click.command(
             entry.name,

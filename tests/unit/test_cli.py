@@ -229,3 +229,22 @@ def test_a_command_that_cannot_be_imported_breaks_no_other(
     assert re.search(r"broken +Cannot be imported\.", help_.output)
     assert "serve" in help_.output
     assert "the spec is empty" in _loader(tmp_path, "", "run").output
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        ("number", "command = 42\n", "TypeError: it is not a click command"),
+        ("leaky", "raise ValueError('postgresql://u:s3cret@db')\n", "postgresql://***@db"),
+    ],
+)
+def test_a_command_that_is_none_breaks_no_help_and_shows_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, why: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _plug_in(tmp_path, name, code)
+    told = _one_error(_loader(tmp_path, None, name))
+    assert f"cannot be imported from {name}_plugin:command: " in told
+    assert why in told
+    assert "s3cret" not in told
+    assert _loader(tmp_path, None, "--help").exit_code == 0
