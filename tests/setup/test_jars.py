@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_written_is_one_error(
     (tmp_path / "oracle.jar").touch()
     monkeypatch.setenv(MIRROR_VARIABLE, address)
     monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "file"))
-    with pytest.raises(SpecError, match=rf"cannot write .*Let {JARS_VARIABLE} or .* name a folder"):
+    with pytest.raises(SpecError, match=rf"cannot write .*Set {JARS_VARIABLE} or .* to a folder"):
         jars.provide_jar(JAR, _silent)
     with pytest.raises(SpecError, match=r"jar oracle.jar: cannot write"):
         jars.link_jar(tmp_path / "oracle.jar")
