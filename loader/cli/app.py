@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from loader.cli.signals import unwind_on_signal
 from loader.cli.state import state
 from loader.cli.status import status
 from loader.errors import LoaderError, SpecError
+from loader.spec.entry_points import list_plugins, name_package
 from loader.spec.redaction import redact_foreign
 
 GROUP = "strandline.commands"
@@ -40,17 +41,14 @@ class _Commands(click.Group):
     _signals: Sequence[int] = ()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        plugged = {entry.name for entry in entry_points(group=GROUP)}
-        return sorted({*super().list_commands(ctx), *plugged})
+        return sorted({*super().list_commands(ctx), *_list_plugged()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             return command
-        for entry in entry_points(group=GROUP):
-            if entry.name == cmd_name:
-                return _load_command(entry)
-        return None
+        entry = _list_plugged().get(cmd_name)
+        return None if entry is None else _load_command(entry)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
@@ -107,6 +105,14 @@ class _Commands(click.Group):
             ctx.exit(readable.exit_code)
 
 
+def _list_plugged() -> dict[str, EntryPoint]:
+    """Returns the commands of plug-ins; click prints the error if two have the same name."""
+    try:
+        return list_plugins(GROUP)
+    except SpecError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _load_command(entry: EntryPoint) -> click.Command:
     """Imports a plug-in's command; if that fails, returns a command that reports why."""
     try:
@@ -126,15 +132,11 @@ def _load_command(entry: EntryPoint) -> click.Command:
             raise SpecError(
                 f"the command {entry.name} cannot be imported from {entry.value}: {why}",
                 where=f"loader {entry.name}",
-                remedy=f"Reinstall or uninstall {_package(entry)}",
+                remedy=f"Reinstall or uninstall {name_package(entry)}",
             )
 
         return refuse
     return command
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "its package"
 
 
 def _exit_if_output_lost(ctx: click.Context) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -133,7 +133,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
             moved = parse_cursor(cursor, known.cursor.type, "loader state set")
         except TableError as error:
             raise SpecError(error.what, where=error.where, remedy=error.remedy) from None
-        _store(settings, pipeline, table, known.set_by_hand(moved))
+        _store(settings, pipeline, table, lambda newest: (newest or known).set_by_hand(moved))
 
 
 @state.command(short_help="Resets a cursor, to read a table from the beginning.")
@@ -153,7 +153,12 @@ def reset(settings: Settings, table: str) -> None:
                 where="loader state reset",
                 remedy="`loader state list` shows the stored cursors",
             )
-        _store(settings, pipeline, table, known.move_cursor(None, known.cursor_field))
+        _store(
+            settings,
+            pipeline,
+            table,
+            lambda newest: (newest or known).move_cursor(None, known.cursor_field),
+        )
 
 
 @state.command(short_help="Deletes old versions of cursors.")
@@ -347,9 +352,17 @@ def _read_known_state(stores: Stores, table: str) -> TableState | None:
         return TableState.from_json(head.state, table)
 
 
-def _store(settings: Settings, pipeline: Pipeline, table: str, new: TableState) -> None:
+def _store(
+    settings: Settings,
+    pipeline: Pipeline,
+    table: str,
+    change: Callable[[TableState | None], TableState],
+) -> None:
+    """Stores the changed state; a run may have written another one before the table was locked."""
+    stores = stores_of(pipeline, table)
     with lock_tables(pipeline, [table]):
-        row = stores_of(pipeline, table).state.write(table, new)
+        new = change(_read_known_state(stores, table))
+        row = stores.state.write(table, new)
     cursor = new.cursor.text if new.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (unchanged)"
     settings.output.say(f"{table}: cursor {cursor}{version}")

@@ -19,6 +19,7 @@ from loader.lake.raw_table import plan_drift
 from loader.lake.schema_evolution import ColumnMapping, conform
 from loader.lake.type_widening import bare
 from loader.rows.bookkeeping import DELETED, HASH, is_tombstone
+from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name, version_column
 from loader.rows.window import Window
 from loader.sources.contents import (
@@ -191,7 +192,8 @@ class Comparison:
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
         version = f.struct(
             f.when(is_same_mark, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
-            f.col(HASH),
+            # of the values themselves: raw may have been changed under its stored hash
+            row_hash(table.schema).alias(HASH),
             deleted.alias(DELETED),
             reduce(and_, nulls, deleted).alias(KEY_ONLY),
             is_wanted(table.schema, self.window).alias(_IN_WINDOW),

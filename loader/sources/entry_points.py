@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from importlib.metadata import entry_points
 
 from loader.errors import SpecError
 from loader.sources.interface import Source
+from loader.spec.entry_points import list_plugins, load_plugin
 
 GROUP = "strandline.sources"
 
@@ -15,9 +15,9 @@ def find_connector(path: str, where: str) -> type[Source]:
     """Returns the connector class for the ``path`` of a source document.
 
     Raises:
-        SpecError: if no installed package provides it; the message lists the installed connectors.
+        SpecError: if no installed package provides it, or it cannot be loaded.
     """
-    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
+    entries = list_plugins(GROUP)
     if path not in entries:
         near = difflib.get_close_matches(path, entries, 1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
@@ -26,5 +26,4 @@ def find_connector(path: str, where: str) -> type[Source]:
             where=where,
             remedy=f"{hint}Installed connectors: {', '.join(sorted(entries)) or 'none'}",
         )
-    connector: type[Source] = entries[path].load()
-    return connector
+    return load_plugin(entries[path], Source, where)  # type: ignore[type-abstract]

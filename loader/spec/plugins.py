@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +18,7 @@ from pydantic import (
 from loader.error_report import did_you_mean
 from loader.errors import SpecError
 from loader.names import explain_refusal
+from loader.spec.entry_points import list_plugins
 from loader.spec.options import Name, Names, Strict, unique
 from loader.spec.redaction import Redactor, redact_foreign
 from loader.spec.validation import Model, OptionError, validate_options
@@ -226,7 +227,7 @@ def _append_only(value: Any) -> Any:
 
 def state_backends() -> dict[str, EntryPoint]:
     """Returns the state backends of installed packages, by the `path` of a destination."""
-    return {entry.name: entry for entry in entry_points(group=STATE_GROUP)}
+    return list_plugins(STATE_GROUP)
 
 
 def _check_path(value: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loader.errors import SpecError
+from loader.spec.entry_points import load_plugin
 from loader.spec.plugins import PluggedDestination, StateDestination, state_backends
 from loader.state import StateBackend, StoreLocation
 
@@ -45,16 +46,18 @@ def open_state(
 
 def _open_plugin(destination: DestinationSpec, location: StoreLocation) -> StateBackend:
     try:
-        kind: type[StateBackend] = state_backends()[destination.path].load()
+        entry = state_backends()[destination.path]
+        kind = load_plugin(entry, StateBackend, f"{destination.where}.path")  # type: ignore[type-abstract]
         if isinstance(destination, PluggedDestination):
             return kind(destination.options(kind.options_model), location)
         assert isinstance(destination, StateDestination)
         return kind(destination.spec, location)
-    except ModuleNotFoundError as missing:
-        is_included = destination.path in INCLUDED
-        package = f"strandline[{destination.path}]" if is_included else missing.name
+    except SpecError as error:
+        missing = error.__cause__
+        if destination.path not in INCLUDED or not isinstance(missing, ModuleNotFoundError):
+            raise
         raise SpecError(
             f"state in {destination.path} needs the package {missing.name}",
             where=f"{destination.where}.path",
-            remedy=f"pip install '{package}'",
+            remedy=f"pip install 'strandline[{destination.path}]'",
         ) from None

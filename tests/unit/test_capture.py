@@ -12,8 +12,8 @@ from loader.cdc.capture import CompositeSnapshot, PostgresCapture
 from loader.cdc.log_snapshot import LogSnapshot
 from loader.errors import SpecError
 from loader.sources.interface import Snapshot, SourceTable, TableRef
-from loader.sources.jdbc import interface
 from loader.sources.jdbc.interface import GROUP, JdbcSnapshot, load_capture
+from loader.spec import entry_points
 
 URL = "jdbc:postgresql://h/shop"
 
@@ -51,7 +51,7 @@ def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
 
 def _plant(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
     found = [EntryPoint(name, value, GROUP) for name, value in entries]
-    monkeypatch.setattr(interface, "entry_points", lambda group: found)
+    monkeypatch.setattr(entry_points, "entry_points", lambda group: found)
 
 
 def test_the_plug_in_is_found_by_the_kind_of_database() -> None:

@@ -15,8 +15,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from importlib.metadata import entry_points
-from typing import Any
 
 from loader.errors import SpecError
 from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable
@@ -32,6 +30,7 @@ from loader.sources.jdbc.postgresql.exported_snapshot import (
     open_exported_snapshot,
 )
 from loader.sources.jdbc.snapshot import JdbcSnapshot
+from loader.spec.entry_points import list_plugins, load_plugin
 
 GROUP = "strandline.capture"
 
@@ -102,7 +101,7 @@ def load_capture(url: str, where: str) -> LogCapture:
     """
     match = re.match(r"(?i)jdbc:(\w+)", url)
     kind = match[1].lower() if match else ""
-    plugins = {entry.name: entry for entry in entry_points(group=GROUP)}
+    plugins = list_plugins(GROUP)
     if kind not in plugins:
         raise SpecError(
             f"no installed plug-in reads the log of {kind or 'this database'}",
@@ -110,22 +109,7 @@ def load_capture(url: str, where: str) -> LogCapture:
             remedy="Install strandline again (`pip install --force-reinstall strandline`), or "
             "read the tables by a cursor (sync_mode: incremental)",
         )
-    entry = plugins[kind]
-    try:
-        capture: Any = entry.load()()
-    except Exception as error:
-        raise SpecError(
-            f"the plug-in {entry.value} cannot be loaded: {type(error).__name__}: {error}",
-            where=where,
-            remedy="Install the package that provides it again, in a version for this loader",
-        ) from error
-    if not isinstance(capture, LogCapture):
-        raise SpecError(
-            f"the plug-in {entry.value} is not a LogCapture",
-            where=where,
-            remedy="Install the package that provides it again, in a version for this loader",
-        )
-    return capture
+    return load_plugin(plugins[kind], LogCapture, where)()  # type: ignore[type-abstract]
 
 
 __all__ = [
