@@ -157,12 +157,16 @@ class FolderTables:
             version = max((int(name[1]) for name in names if name), default=0)
             if not version:
                 return None
-        while (folder / f"v{version + 1}.metadata.json").exists():
+        newest = folder / f"v{version}.metadata.json"
+        # Each version is looked for once: another process may commit in between.
+        while later := list(folder.glob(f"v{version + 1}.*")):
             version += 1
-        found = folder / f"v{version}.metadata.json"
-        if not found.exists() or any(folder.glob(f"v{version + 1}.*")):
-            raise SparkNeededError(f"{found} is missing, or compressed")
-        return found
+            newest = folder / f"v{version}.metadata.json"
+            if newest not in later:
+                raise SparkNeededError(f"{newest} is compressed")
+        if not newest.exists():
+            raise SparkNeededError(f"{newest} is missing")
+        return newest
 
     def _folder(self, table: str) -> Path:
         if self.warehouse is None:

@@ -330,10 +330,10 @@ def test_a_quote_that_is_not_closed_is_one_error(
     start: Start, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "-Done='1")
-    with pytest.raises(SpecError, match=f"{variable}: cannot be read"):
+    with pytest.raises(SpecError, match=f"{variable}: cannot be parsed"):
         start.command()
     monkeypatch.delenv(variable)
-    with pytest.raises(SpecError, match=r"extraJavaOptions: cannot be read"):
+    with pytest.raises(SpecError, match=r"extraJavaOptions: cannot be parsed"):
         start.command({**_LOCAL, "spark.driver.extraJavaOptions": '-Done="1'})
 
 

@@ -95,7 +95,7 @@ def test_needs_something_to_go_back_to(project: Project, postgres_database: Data
 
 def test_an_end_alone_is_wrong_usage(project: Project, orders: Database) -> None:
     ran = project.loader("run", "--to", "2025-01-01")
-    assert (ran.code, "set its start with --from" in ran.text) == (2, True)
+    assert (ran.code, "--to and --chunk need --from" in ran.text) == (2, True)
 
 
 @pytest.mark.parametrize(

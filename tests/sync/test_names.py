@@ -181,8 +181,8 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
         "table shop.taken: the source has a column '_cq_batch', which the loader writes itself. "
         "Rename it, or read the other columns through a view in the source",
         "table shop.twins: Spark cannot read its columns: The column `c` already exists. Choose "
-        "another name or rename the existing column. Read it through a view in the database, with "
-        "other names or fewer columns",
+        "another name or rename the existing column. Read it through a view that renames or omits "
+        "columns",
     ]
 
 
@@ -296,5 +296,5 @@ def test_a_profile_cannot_turn_substitution_on(
     project.lakes = {"lake": {"profiles_dir": str(project.folder)}}
     project.jdbc(postgres_database, ["t"], table_options=options)
     [warning] = project.run().warnings
-    assert "spark.sql.variable.substitute is on, and the loader turns it off" in warning
+    assert "spark.sql.variable.substitute is on. The loader turns it off" in warning
     assert "${env:STRANDLINE_MARKER}" in project.lake().frame("t").columns
