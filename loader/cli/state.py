@@ -106,10 +106,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     from loader.sources.interface import is_connector_state
     from loader.sync.table_plan import parse_cursor
 
-    with open_pipeline_with_pushed_tables(settings) as pipeline:
-        table = _resolve_name(pipeline, table, "loader state set")
-        stores = stores_of(pipeline, table)
-        known = _read_known_state(stores, table)
+    def change(known: TableState | None) -> TableState:
         if known is not None and is_connector_state(known.mark):
             raise SpecError(
                 f"{table} resumes from its connector's state, which is not a cursor",
@@ -130,10 +127,13 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
                 remedy="`loader run --full-refresh` reads all of it again",
             )
         try:
-            moved = parse_cursor(cursor, known.cursor.type, "loader state set")
+            return known.set_by_hand(parse_cursor(cursor, known.cursor.type, "loader state set"))
         except TableError as error:
             raise SpecError(error.what, where=error.where, remedy=error.remedy) from None
-        _store(settings, pipeline, table, lambda newest: (newest or known).set_by_hand(moved))
+
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
+        table = _resolve_name(pipeline, table, "loader state set")
+        _store(settings, pipeline, table, change)
 
 
 @state.command(short_help="Resets a cursor, to read a table from the beginning.")
@@ -143,22 +143,18 @@ def reset(settings: Settings, table: str) -> None:
     """Resets TABLE's cursor: the next sync reads all rows, and appends those that raw lacks."""
     from loader.cli.settings import open_pipeline_with_pushed_tables
 
-    with open_pipeline_with_pushed_tables(settings) as pipeline:
-        table = _resolve_name(pipeline, table, "loader state reset")
-        stores = stores_of(pipeline, table)
-        known = _read_known_state(stores, table)
+    def change(known: TableState | None) -> TableState:
         if known is None:
             raise SpecError(
                 f"there is no state for {table!r}",
                 where="loader state reset",
                 remedy="`loader state list` shows the stored cursors",
             )
-        _store(
-            settings,
-            pipeline,
-            table,
-            lambda newest: (newest or known).move_cursor(None, known.cursor_field),
-        )
+        return known.move_cursor(None, known.cursor_field)
+
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
+        table = _resolve_name(pipeline, table, "loader state reset")
+        _store(settings, pipeline, table, change)
 
 
 @state.command(short_help="Deletes old versions of cursors.")
@@ -358,8 +354,9 @@ def _store(
     table: str,
     change: Callable[[TableState | None], TableState],
 ) -> None:
-    """Stores the changed state; a run may have written another one before the table was locked."""
+    """Changes a table's state, which is read once no run can write another one."""
     stores = stores_of(pipeline, table)
+    change(_read_known_state(stores, table))  # a refused change locks nothing
     with lock_tables(pipeline, [table]):
         new = change(_read_known_state(stores, table))
         row = stores.state.write(table, new)

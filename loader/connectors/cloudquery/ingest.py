@@ -7,6 +7,7 @@ the bridge acknowledges the sync, and the state that the source has written take
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ class CloudQueryIngest:
             # Deletions do not contain the name of their source.
             source = session["source"] or self.ingest.find_owner(names) or "cloudquery"
             return self.ingest.append(
-                re.sub(r"[^A-Za-z0-9_-]", "_", source),
+                _name_source(source),
                 "airbyte",
                 {
                     "command": ["/bin/sh", "-c", 'cat "$0"', str(messages)],
@@ -95,6 +96,15 @@ class CloudQueryIngest:
             return self.ingest.explain(error)
         finally:
             messages.unlink(missing_ok=True)
+
+
+def _name_source(name: str) -> str:
+    """Returns a valid name for a source; one that had to be changed ends with a hash of the name.
+
+    Otherwise, `aws.prod` and `aws_prod` would be one source.
+    """
+    valid = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return valid if valid == name else f"{valid}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTable:

@@ -18,7 +18,7 @@ from loader.connectors.subprocess.json_values import format_value
 from loader.connectors.subprocess.message_reader import MessageReader, Stream
 from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
 from loader.connectors.subprocess.spool_format import DELETIONS_BEFORE, RecordLayout, flag_deleted
-from loader.errors import TableError
+from loader.errors import StateError, TableError
 from loader.rows.cursor import Cursor, read_clock
 from loader.sources.interface import (
     Bounds,
@@ -98,6 +98,7 @@ class ProgramSnapshot(Snapshot):
         self._has_probed = False
         self._reader: MessageReader | None = None
         self._names: dict[Hashable, str] = {}
+        self._errors: dict[Hashable, StateError] = {}
         self._context: RunContext | None = None
         self._batches: dict[Hashable, SpooledBatch] = {}
         self._layouts: dict[Hashable, RecordLayout] = {}
@@ -106,12 +107,17 @@ class ProgramSnapshot(Snapshot):
         self._read_marks = marks
 
     def begin(self, requests: Sequence[Request], context: RunContext) -> None:
-        states = {
-            request.name: ConnectorState.from_mark(
-                request.mark, self.protocol, f"table {request.name}"
-            )
-            for request in requests
-        }
+        states: dict[str, ConnectorState | None] = {}
+        for request in requests:
+            try:
+                states[request.name] = ConnectorState.from_mark(
+                    request.mark, self.protocol, f"table {request.name}"
+                )
+            except StateError as error:
+                self._errors[_key_of(request.table)] = error
+        if self._errors and not states:
+            return
+        requests = [request for request in requests if request.name in states]
         known = [states[r.name] for r in requests if r.table.progress is Progress.MARK]
         stored = self._list_other_states(requests, known)
         at_end_only = not can_store_early(known, stored)
@@ -161,11 +167,15 @@ class ProgramSnapshot(Snapshot):
         names = {*self._all_names, *(r.table.ref.name for r in requests)} - resuming
         result = []
         for name in sorted(names):
-            for mark in self._read_marks(name):
-                if not is_connector_state(mark) or mark.get("protocol") != self.protocol:
-                    continue
-                state = ConnectorState.from_mark(mark, self.protocol, f"table {self.source}.{name}")
-                result += [state] if state is not None else []
+            try:
+                for mark in self._read_marks(name):
+                    if not is_connector_state(mark) or mark.get("protocol") != self.protocol:
+                        continue
+                    where = f"table {self.source}.{name}"
+                    state = ConnectorState.from_mark(mark, self.protocol, where)
+                    result += [state] if state is not None else []
+            except StateError:  # that table's run reports it; the state may cover all streams
+                result.append(ConnectorState(self.protocol, "", True, 0, ""))
         return result
 
     def probe(self) -> None:
@@ -176,6 +186,8 @@ class ProgramSnapshot(Snapshot):
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         key = _key_of(table)
+        if key in self._errors:
+            raise self._errors[key]
         if self._reader is None or self._context is None:
             self.probe()
             return Bounds(None, mark=window.mark)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import types as t
 
 from loader.connectors.cloudquery.bridge.records import build_streams
@@ -20,6 +21,7 @@ from loader.connectors.subprocess.connector_state import ConnectorState, can_sto
 from loader.connectors.subprocess.json_schema import build_columns
 from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import ProgramSnapshot
+from loader.errors import StateError
 from loader.sources.interface import Progress, Request, SourceTable, TableRef
 
 Marks = dict[str, Mapping[str, Any] | None]
@@ -57,11 +59,14 @@ class Begun:
         watch: Any = SimpleNamespace(
             warn=lambda table, text: self.warnings.append(f"{table}: {text}")
         )
+        self.snapshot = snapshot
+        self.in_pieces: set[Any] | None = None
         snapshot.begin(
             [_request(name, mark, name == whole, key) for name, mark in marks.items()], watch
         )
 
     def _begin(self, read: Any) -> Any:
+        self.requested = {request.name for request in read.requests}
         self.in_pieces = {key for key, s in read.streams.items() if s.spool.limits is not None}
         self.number = read.number
 
@@ -105,6 +110,23 @@ def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
     # states of single streams do not depend on each other
     own = ConnectorState("singer", "STREAM", False, 3, "1").to_mark()
     assert Begun(tmp_path, {"a": own}, _of(other=7), ("a", "other")).in_pieces == {"a"}
+
+
+def test_a_state_that_cannot_be_used_fails_its_table_only(tmp_path: Path) -> None:
+    """Its own protocol is another one, or it is damaged; the other tables are read without it."""
+    foreign = {**shared(3).to_mark(), "protocol": "airbyte"}
+    damaged = {**shared(3).to_mark(), "state": "{"}
+    window: Any = SimpleNamespace(mark=None)
+    for mark, in_pieces in ((foreign, {"b"}), (damaged, set())):
+        begun = Begun(tmp_path, {"a": mark, "b": None}, {}, ("a", "b"))
+        assert (begun.requested, begun.in_pieces) == ({"tap.b"}, in_pieces)
+        table = _request("a", mark, False, ()).table
+        with pytest.raises(StateError, match=r"table tap\.a: .*stored state cannot be read"):
+            begun.snapshot.bounds(table, window)
+        begun.snapshot.abandon(table)
+        # a run that does not load that table, and one that loads nothing else
+        assert Begun(tmp_path, {"b": None}, {"a": mark}, ("a", "b")).in_pieces == in_pieces
+        assert Begun(tmp_path, {"a": mark}, {}).in_pieces is None
 
 
 def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""`loader state set` and `reset` change what a run has stored just before they lock the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from loader.cli import settings as opening
+from loader.cli import state as commands
+from loader.rows.cursor import Cursor, CursorType
+from loader.state import TableState
+
+
+def cursor(number: int) -> Cursor:
+    return Cursor(str(number), CursorType.INTEGER)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("set", "shop.orders", "5"), TableState(2, cursor=cursor(5), cursor_field="version")),
+        (("reset", "shop.orders"), TableState(2, cursor=None, cursor_field="version")),
+    ],
+)
+def test_a_run_ends_just_before_the_lock(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: TableState
+) -> None:
+    stored = [TableState(1, cursor=cursor(9), cursor_field="id")]
+
+    @contextmanager
+    def lock_tables(*_: Any) -> Iterator[str]:
+        stored.append(TableState(2, cursor=cursor(12), cursor_field="version"))
+        yield "run"
+
+    state = SimpleNamespace(
+        read=lambda table: stored[-1], write=lambda table, new: stored.append(new)
+    )
+    monkeypatch.setattr(commands, "lock_tables", lock_tables)
+    monkeypatch.setattr(commands, "stores_of", lambda *_: SimpleNamespace(state=state))
+    monkeypatch.setattr(
+        opening, "open_pipeline_with_pushed_tables", lambda *_: nullcontext(SimpleNamespace())
+    )
+    settings = SimpleNamespace(output=SimpleNamespace(say=lambda text: None))
+    ran = CliRunner().invoke(commands.state, arguments, obj=settings, catch_exceptions=False)
+    assert (ran.exit_code, stored[-1]) == (0, expected)
