@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -35,21 +36,34 @@ def load_plugin(entry: EntryPoint, base: type[Plugin], where: str) -> type[Plugi
     """Imports the class of an entry point.
 
     Raises:
-        SpecError: it cannot be imported, or is not a subclass of `base`.
+        SpecError: it cannot be imported, is not a subclass of `base`, or lacks a member of `base`.
     """
-    remedy = f"Install {name_package(entry)} again, in a version for this loader, or uninstall it"
     try:
         loaded: Any = entry.load()
     except Exception as error:
-        reason = redact_foreign(f"{type(error).__name__}: {error}")
-        raise SpecError(
-            f"the plug-in {entry.value} cannot be loaded: {reason}", where=where, remedy=remedy
-        ) from error
+        raise explain_failure(entry, error, where) from error
     if not (isinstance(loaded, type) and issubclass(loaded, base)):
-        raise SpecError(
-            f"the plug-in {entry.value} is not a {base.__name__}", where=where, remedy=remedy
-        )
+        raise _refuse(entry, f"is not a {base.__name__}", where)
+    absent = [name for name in inspect.get_annotations(base) if not hasattr(loaded, name)]
+    absent += sorted(getattr(loaded, "__abstractmethods__", ()))
+    if absent:
+        raise _refuse(entry, f"has no {', '.join(absent)}", where)
     return loaded
+
+
+def explain_failure(entry: EntryPoint, error: Exception, where: str) -> SpecError:
+    """Returns the error that names the plug-in that raised an exception, without its secrets."""
+    reason = redact_foreign(f"{type(error).__name__}: {error}")
+    return _refuse(entry, f"cannot be loaded: {reason}", where)
+
+
+def _refuse(entry: EntryPoint, reason: str, where: str) -> SpecError:
+    return SpecError(
+        f"the plug-in {entry.value} {reason}",
+        where=where,
+        remedy=f"Install {name_package(entry)} again, in a version for this loader, or "
+        "uninstall it",
+    )
 
 
 def name_package(entry: EntryPoint) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loader.errors import SpecError
-from loader.spec.entry_points import load_plugin
+from loader.errors import LoaderError, SpecError
+from loader.spec.entry_points import explain_failure, load_plugin
 from loader.spec.plugins import PluggedDestination, StateDestination, state_backends
 from loader.state import StateBackend, StoreLocation
 
@@ -45,19 +45,24 @@ def open_state(
 
 
 def _open_plugin(destination: DestinationSpec, location: StoreLocation) -> StateBackend:
+    where = f"{destination.where}.path"
+    is_included = destination.path in INCLUDED
+    entry = state_backends()[destination.path]
     try:
-        entry = state_backends()[destination.path]
-        kind = load_plugin(entry, StateBackend, f"{destination.where}.path")  # type: ignore[type-abstract]
+        kind = load_plugin(entry, StateBackend, where)  # type: ignore[type-abstract]
         if isinstance(destination, PluggedDestination):
             return kind(destination.options(kind.options_model), location)
         assert isinstance(destination, StateDestination)
         return kind(destination.spec, location)
-    except SpecError as error:
-        missing = error.__cause__
-        if destination.path not in INCLUDED or not isinstance(missing, ModuleNotFoundError):
+    except Exception as error:
+        # The module imports a driver, or the constructor does.
+        missing = error.__cause__ if isinstance(error, SpecError) else error
+        if is_included and isinstance(missing, ModuleNotFoundError):
+            raise SpecError(
+                f"state in {destination.path} needs the package {missing.name}",
+                where=where,
+                remedy=f"pip install 'strandline[{destination.path}]'",
+            ) from None
+        if is_included or isinstance(error, LoaderError):
             raise
-        raise SpecError(
-            f"state in {destination.path} needs the package {missing.name}",
-            where=f"{destination.where}.path",
-            remedy=f"pip install 'strandline[{destination.path}]'",
-        ) from None
+        raise explain_failure(entry, error, where) from error

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from loader.errors import SpecError
-from loader.spec import plugins
+from loader.spec import entry_points
 from loader.spec.spec import load_spec
 from loader.state.opening import open_state
 from tests.services import Database, Redis
@@ -266,7 +266,7 @@ def test_a_package_may_bring_a_backend(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "their_state.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     theirs = EntryPoint("mine", "their_state:Mine", "strandline.state")
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [theirs])
+    monkeypatch.setattr(entry_points, "entry_points", lambda group: [theirs])
     file = tmp_path / "loader.yml"
     good = SPEC.replace("PATH", "mine").replace('connection_string: "CONNECTION"', "folder: kept")
     file.write_text(good)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pydantic import BaseModel
 
 from loader.errors import SpecError
 from loader.sources.entry_points import find_connector
 from loader.sources.file.source import FileSource
+from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spec import entry_points as module
 from loader.spec.entry_points import list_plugins
+from loader.spec.plugins import PluggedDestination, StateDestination
+from loader.state import StoreLocation
+from loader.state.local import LocalState
+from loader.state.opening import _open_plugin
 
 
 def _plant(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str, str]) -> None:
@@ -60,3 +68,73 @@ def test_a_broken_plug_in_is_named(
     assert text.startswith(f"source shop, path: the plug-in {value} {reason}")
     assert "Install broken-connector again" in text
     assert "\n" not in text
+
+
+class Incomplete(Source):
+    """A connector whose author forgot `options_model` and a method."""
+
+    def tables(self) -> list[TableRef]:
+        return []
+
+    def describe(self, ref: TableRef) -> SourceTable:
+        raise NotImplementedError
+
+
+class NoOptions(BaseModel):
+    """The options of a backend that has none."""
+
+
+class Raising(LocalState):
+    """A state backend whose constructor fails."""
+
+    options_model = NoOptions
+
+    def __init__(self, options: object, location: StoreLocation) -> None:
+        raise RuntimeError("no client at https://me:hunter2@store")
+
+
+def test_a_connector_without_its_members_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant(monkeypatch, ("bad", f"{__name__}:Incomplete", "broken-connector"))
+    with pytest.raises(SpecError, match="has no options_model, snapshot"):
+        find_connector("bad", "source shop, path")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("loader.nowhere:State", "cannot be loaded: ModuleNotFoundError: "),
+        ("loader.errors:sentence", "is not a StateBackend"),
+        ("loader.state.local:LocalState", "has no options_model"),
+        (f"{__name__}:Raising", "cannot be loaded: RuntimeError: "),
+    ],
+)
+def test_a_broken_state_backend_is_named(
+    monkeypatch: pytest.MonkeyPatch, value: str, reason: str
+) -> None:
+    _plant(monkeypatch, ("mine", value, "broken-state"))
+    store = PluggedDestination(name="store", path="mine")
+    with pytest.raises(SpecError) as refused:
+        _open_plugin(store, StoreLocation("_cq_state", Path(), "store"))
+    text = str(refused.value)
+    assert f"the plug-in {value} {reason}" in text
+    assert "Install broken-state again" in text
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "package", "connection"),
+    [
+        ("postgresql", "psycopg", "postgresql://u:hunter2@h/d"),  # imported by the constructor
+        ("redis", "redis", "redis://h"),  # imported by the module
+    ],
+)
+def test_a_missing_driver_of_our_backends_is_an_extra(
+    monkeypatch: pytest.MonkeyPatch, path: str, package: str, connection: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "loader.state.redis", raising=False)
+    store = StateDestination(name="store", path=path, spec={"connection_string": connection})
+    with pytest.raises(SpecError) as refused:
+        _open_plugin(store, StoreLocation("_cq_state", Path(), "store"))
+    assert f"state in {path} needs the package {package}" in str(refused.value)
+    assert f"pip install 'strandline[{path}]'" in str(refused.value)
