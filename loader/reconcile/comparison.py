@@ -180,7 +180,8 @@ class Comparison:
     def newest_versions(self, share: KeySelection) -> DataFrame:
         """Returns each key's newest version in raw: KEY, CHECKSUM, HASH, DELETED, key columns.
 
-        Also KEY_ONLY, and _IN_WINDOW: whether the spec selects the row.
+        HASH is computed from raw's values in the source's types. Also KEY_ONLY, and _IN_WINDOW:
+        whether the spec selects the row.
         """
         plan, table = self.plan, self.plan.table
         rows = self._read_raw_as_source().where(share.contains(self.contents.key_hash()))
@@ -192,7 +193,7 @@ class Comparison:
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
         version = f.struct(
             f.when(is_same_mark, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
-            # of the values themselves: raw may have been changed under its stored hash
+            # Not the stored hash, which remains if raw's values are changed or dropped.
             row_hash(table.schema).alias(HASH),
             deleted.alias(DELETED),
             reduce(and_, nulls, deleted).alias(KEY_ONLY),

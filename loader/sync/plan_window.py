@@ -79,6 +79,18 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
     is_full = plan.mode == FULL_REFRESH or prior.starts_over
     if bounds.log is not None:
         is_full = bounds.log.low is None
+    lost = [
+        each.path[0]
+        for each in drift.alterations
+        if each.adds and len(each.path) == 1 and each.path[0].lower() in drift.before.columns
+    ]
+    if lost and not is_full:
+        select = f"--select {plan.policy.select}"
+        sync.warn(
+            f"columns of raw were dropped, so they are null in the rows of earlier batches: "
+            f"{', '.join(lost)}. Append these rows again with `loader reconcile --repair {select}` "
+            f"or `loader run --full-refresh {select}`"
+        )
     state = plan_state(plan, prior, bounds, is_full)
     boundary = prior.state.boundary
     if not is_window_unchanged:

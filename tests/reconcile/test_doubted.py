@@ -77,6 +77,41 @@ def test_a_repair_refuses_what_a_sync_refuses(
     assert [(str(day), rows) for day, rows in project.rows(days)] == [("1400-02-28", 2)]
 
 
+@pytest.mark.parametrize("shop", ["postgresql", "derby"], indirect=True)
+def test_values_that_somebody_changed_in_raw(project: Project, shop: Shop) -> None:
+    """The stored hashes of such rows are still those of the source's rows."""
+    shop.execute("create table notes (id int primary key, note varchar(20), c int)")
+    rows = ", ".join(f"({i}, 'a', {i})" for i in range(1, 31))
+    shop.execute(f"insert into notes values {rows}")
+    shop.configure(project, ["notes"], cursor_field="c", lookback=0)
+    project.run()
+
+    def assert_repaired(updates: int) -> None:
+        found = {**nothing(), "missed_updates": updates}
+        assert missed(reconcile(project, code=1), "shop.notes") == found
+        ran = reconcile(project, "--repair")
+        assert (missed(ran, "shop.notes"), line(ran, "shop.notes")["repaired"]) == (found, updates)
+        equal = reconcile(project)
+        assert (missed(equal, "shop.notes"), line(equal, "shop.notes")["status"]) == (
+            nothing(),
+            "equal",
+        )
+        assert project.run().table("shop.notes")["appended"] == 0
+        newest = "max_by(note, struct(_cq_generation, c, _cq_batch, _cq_seq)) as note"
+        assert project.rows(
+            f"select distinct note from (select {newest} from raw.notes group by id)"
+        ) == [("a",)]
+
+    project.spark.sql(f"update {project.schema}.notes set note = 'tampered' where id = 5")
+    assert_repaired(1)
+    project.spark.sql(f"alter table {project.schema}.notes drop column note")
+    shop.execute("insert into notes values (31, 'a', 31)")
+    ran = project.run()
+    assert ran.table("shop.notes")["appended"] == 1
+    assert any("earlier batches: note. " in text for text in ran.warnings), ran.warnings
+    assert_repaired(30)
+
+
 def test_rows_that_no_sync_reads_are_not_judged(
     project: Project, postgres_database: Database
 ) -> None:
