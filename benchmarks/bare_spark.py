@@ -52,7 +52,7 @@ def read_table(spark: SparkSession, url: str, user: str, table: str, key: str) -
         .option("driver", "org.postgresql.Driver")
         .option("fetchsize", FETCHED)
     )
-    # Spark wants to be told the range: people ask for it first.
+    # Spark needs the range as an option: users ask for it first.
     asked = f"(select min({key}) as low, max({key}) as high from {table}) as bounds"
     bounds = reader.option("dbtable", asked).load().first()
     assert bounds is not None

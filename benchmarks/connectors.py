@@ -50,8 +50,10 @@ def _faker(folder: Path, rows: int) -> tuple[dict[str, Any], list[str]]:
     program = f"{FOLDER}/bin/source-faker"
     config = {"count": rows, "seed": 1, "parallelism": 1, "records_per_slice": 1000}
     (folder / "config.json").write_text(json.dumps(config))
-    _, told = _timed([program, "discover", "--config", "config.json"], folder)
-    [catalog] = [json.loads(line)["catalog"] for line in told.splitlines() if '"CATALOG"' in line]
+    _, reported = _timed([program, "discover", "--config", "config.json"], folder)
+    [catalog] = [
+        json.loads(line)["catalog"] for line in reported.splitlines() if '"CATALOG"' in line
+    ]
     [stream] = [one for one in catalog["streams"] if one["name"] == "users"]
     asked = {"stream": stream, "sync_mode": "incremental", "destination_sync_mode": "append"}
     (folder / "catalog.json").write_text(json.dumps({"streams": [asked]}))
@@ -104,8 +106,8 @@ def main(rows: int) -> None:
             ]
             (folder / "loader.yml").write_text(yaml.safe_dump_all(documents))
             words = [sys.executable, "-m", "loader", "--log-format", "json", "run"]
-            whole, told = _timed(words, folder)
-            events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+            whole, reported = _timed(words, folder)
+            events = [json.loads(line) for line in reported.splitlines() if line.startswith("{")]
             [table] = [event for event in events if event["event"] == "table"]
             assert table["appended"] == rows, table
             own = float(table["seconds"])

@@ -209,7 +209,7 @@ def versions(python: str, *packages: str) -> str:
     return done.stdout.strip()
 
 
-def told(stale: Stale) -> str:
+def reported(stale: Stale) -> str:
     """One row that is not as in the source, for people who look for the reason."""
     return f"source {stale.source[:3]}, ours {stale.has} (version read: {stale.held})"
 
@@ -294,7 +294,7 @@ def main(
     ours = [c.verdict for c in contenders if c.name in OURS and c.verdict is not None]
     for verdict in ours:
         for row in (*verdict.lost, *verdict.stale):
-            console.print(told(row), highlight=False)
+            console.print(reported(row), highlight=False)
     sys.exit(0 if all(verdict.right for verdict in ours) else 1)
 
 

@@ -55,14 +55,14 @@ def _followed(ours: Ours, rounds: int) -> list[dict[str, Any]]:
     found = []
     with Looped(ours, "1s") as loop:
         for number in range(1, rounds + 1):
-            told = loop.next()
+            reported = loop.next()
             if number % 10 == 0:
                 ours.shop.update(10)
             if number == rounds // 2 + 1:
                 _crash(ours.shop.database.server, loop)
             if number in (2, rounds // 4, rounds // 2, 3 * rounds // 4, rounds):
                 megabytes = resident(loop.process.pid) // 2**20
-                facts = {"round": number, "s": told["seconds"], "MB": megabytes}
+                facts = {"round": number, "s": reported["seconds"], "MB": megabytes}
                 found.append({**facts, **_stored(ours)})
                 click.echo(str(found[-1]))
     return found

@@ -26,8 +26,8 @@ def today() -> str:
 def machine() -> str:
     """Cores, memory, processor and system."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    told = Path("/proc/cpuinfo")
-    model = re.search(r"model name\s*: (.*)", told.read_text()) if told.exists() else None
+    reported = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.*)", reported.read_text()) if reported.exists() else None
     processor = model.group(1).strip() if model else platform.machine()
     system = f"{platform.system()} {platform.release().split('-')[0]}"
     return f"{os.cpu_count()} cores ({processor}), {memory:.0f} GB, {system}"

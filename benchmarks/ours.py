@@ -76,8 +76,8 @@ class Ours:
 
     def load(self, *arguments: str) -> int:
         """`loader run`; how many rows it appended."""
-        told = self.loader("run", *arguments)
-        events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+        reported = self.loader("run", *arguments)
+        events = [json.loads(line) for line in reported.splitlines() if line.startswith("{")]
         return sum(event["appended"] or 0 for event in events if event.get("event") == "table")
 
     def loader(self, *arguments: str) -> str:

@@ -94,8 +94,8 @@ def _deliver(bench: Bench, ours: Ours, batches: int) -> int:
 def _batch(ours: Ours, loop: Looped) -> None:
     rows = ours.shop.rows // 100
     ours.shop.update(rows)
-    told = loop.until(lambda event: event["appended"] > 0)
-    expect("a batch", told["appended"] == rows, told)
+    reported = loop.until(lambda event: event["appended"] > 0)
+    expect("a batch", reported["appended"] == rows, reported)
 
 
 def _build_warm(bench: Bench, ours: Ours, batch: int) -> None:
@@ -105,8 +105,8 @@ def _build_warm(bench: Bench, ours: Ours, batch: int) -> None:
         loop.build()  # of what was delivered before
         for _ in range(bench.sizes.builds):
             _batch(ours, loop)
-            told = loop.build()
-            expect("a build", told["failed"] + told["skipped"] == 0, told)
+            reported = loop.build()
+            expect("a build", reported["failed"] + reported["skipped"] == 0, reported)
             for what, seconds in _spent(ours).items():
                 bench.samples.take(f"{what}, after {batch} batches", LABEL, seconds)
 
@@ -136,8 +136,8 @@ def _rows(ours: Ours, table: str, expected: Sums) -> int:
 
 def _spent(ours: Ours) -> Mapping[str, float]:
     """Seconds of the newest build: the merge by itself, and its proofs on the clock."""
-    told = json.loads((ours.folder / "target" / "run_results.json").read_text())
-    by_name = {result["unique_id"]: result for result in told["results"]}
+    reported = json.loads((ours.folder / "target" / "run_results.json").read_text())
+    by_name = {result["unique_id"]: result for result in reported["results"]}
     merge = by_name[f"model.bench.{_SNAPSHOT}"]
     proofs = [one for name, one in by_name.items() if name.startswith(("test.", "operation."))]
     tests = sum(name.startswith("test.bench.") for name in by_name)

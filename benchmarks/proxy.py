@@ -45,7 +45,7 @@ class Proxy:
                 if counted:
                     with self._counting:
                         self.sent += len(data)
-        except OSError:  # one side hung up in the middle; the other is told below
+        except OSError:  # one side hung up in the middle; the other is closed below
             pass
         for end in (source, target):
             try:

@@ -120,11 +120,11 @@ class Show:
         done = self.process(command)
         seconds = time.perf_counter() - began
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        [told] = [one for one in lines if one["event"] == event] or [{}]
-        said = {name: told.get(name) for name in wanted}
+        [reported] = [one for one in lines if one["event"] == event] or [{}]
+        said = {name: reported.get(name) for name in wanted}
         well = said == wanted and done.returncode == code
         result = ", ".join(f"{name} {value}" for name, value in said.items())
-        self.told(what, seconds, result, well, (self.proxy.sent - before) / 1024)
+        self.reported(what, seconds, result, well, (self.proxy.sent - before) / 1024)
         if not well:
             print(done.stdout[-2000:], done.stderr[-2000:])
 
@@ -144,7 +144,7 @@ class Show:
         )
         done = self.process([sys.executable, "-c", script, sums])
         found = (done.stdout.strip().splitlines() or [done.stderr[-500:]])[-1]
-        self.told("snapshot = source", None, found, found == "|".join(map(str, source)))
+        self.reported("snapshot = source", None, found, found == "|".join(map(str, source)))
 
     def process(self, command: list[str]) -> Any:
         """Runs a command in the project."""
@@ -152,7 +152,7 @@ class Show:
             command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
         )
 
-    def told(
+    def reported(
         self, what: str, seconds: float | None, result: str, well: bool, sent: float | None = None
     ) -> None:
         """A line of the report."""

@@ -22,13 +22,13 @@ def ran(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
     Raises:
         Failed: if it ended with another code than 0.
     """
-    told = subprocess.run(
+    reported = subprocess.run(
         command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True
     )
-    if told.returncode != 0:
-        said = f"{told.stdout[-3000:]}{told.stderr[-3000:]}"
-        raise Failed(f"{' '.join(command)} ended with {told.returncode}:\n{said}")
-    return told.stdout
+    if reported.returncode != 0:
+        said = f"{reported.stdout[-3000:]}{reported.stderr[-3000:]}"
+        raise Failed(f"{' '.join(command)} ended with {reported.returncode}:\n{said}")
+    return reported.stdout
 
 
 class Samples:

@@ -121,6 +121,6 @@ class Process:
             pass  # its log says more
         answer = self._process.stdout.readline()
         if not answer:
-            told = self._log.read_text(errors="replace")[-3000:]
-            raise ToolFailed(f"{', '.join(self.tools)}: the process ended\n{told}")
+            reported = self._log.read_text(errors="replace")[-3000:]
+            raise ToolFailed(f"{', '.join(self.tools)}: the process ended\n{reported}")
         return json.loads(answer)

@@ -12,7 +12,7 @@ from benchmarks.shop import Shop, snapshot_sums
 from benchmarks.stopwatch import expect
 
 FIRST = 5
-"""Rounds of a process that are told apart, as the JVM still compiles its code."""
+"""Rounds of a process that are measured one by one, as the JVM still compiles its code."""
 _MODEL = """\
 {{ config(materialized="deduped_latest", primary_key="order_id", cursor_field="updated_at") }}
 select * from {{ source("shop", "orders") }}
@@ -69,9 +69,9 @@ def _quiet(bench: Bench, loop: Looped, what: str, goal: float) -> list[Line]:
     """The first rounds of a loop, and those that count: nothing is new in any."""
     seconds = []
     for _ in range(2 * bench.sizes.warm_up):
-        told = loop.next()
-        expect(what, told["appended"] == 0, told)
-        seconds.append(told["seconds"])
+        reported = loop.next()
+        expect(what, reported["appended"] == 0, reported)
+        seconds.append(reported["seconds"])
     return _lines(bench, what, seconds, goal)
 
 
@@ -80,9 +80,9 @@ def _busy(bench: Bench, loop: Looped, ours: Ours, what: str, goal: float) -> lis
     seconds, expected = [], ours.sums()
     for _ in range(bench.sizes.warm_up + max(3, bench.sizes.warm_up // 2)):
         expected += ours.shop.change(bench.sizes.changed)
-        told = loop.until(lambda event: event["appended"] > 0)
-        expect(what, told["appended"] == bench.sizes.changed, told)
-        seconds.append(told["seconds"])
+        reported = loop.until(lambda event: event["appended"] > 0)
+        expect(what, reported["appended"] == bench.sizes.changed, reported)
+        seconds.append(reported["seconds"])
     expect(what, ours.sums() == expected, f"{ours.sums()} instead of {expected}")
     return _lines(bench, what, seconds, goal)
 

@@ -185,7 +185,7 @@ class Writers:
                     break
                 self._transact(connection, transaction, f"{writer}.{number}")
             connection.close()
-        except Exception as failure:  # told by stop(): a thread's own traceback is lost
+        except Exception as failure:  # stop() reports it: a thread's own traceback is lost
             self._failures.append(failure)
 
     def _transact(self, connection: Any, transaction: Transaction, name: str) -> None:

@@ -142,8 +142,8 @@ class Year:
             files = [f for t in raw.glob(pattern) if t.is_dir() for f in t.rglob("*")]
             files = [f for f in files if f.is_file() and not f.name.endswith(".crc")]
             size = sum(file.stat().st_size for file in files)
-            self.told(when, f"files, {part}", len(files))
-            self.told(when, f"MB, {part}", round(size / 1e6, 1))
+            self.reported(when, f"files, {part}", len(files))
+            self.reported(when, f"MB, {part}", round(size / 1e6, 1))
 
     def timed(self, when: str, name: str, command: tuple[str, ...], appended: int = 0) -> None:
         """Runs a command in the project; what it takes, and whether it ended well."""
@@ -157,7 +157,7 @@ class Year:
             check=False,
         )
         seconds = time.perf_counter() - began
-        self.told(when, f"s, {name}", round(seconds, 1))
+        self.reported(when, f"s, {name}", round(seconds, 1))
         events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         wrong = [e for e in events if e["event"] in ("error", "warning")]
         if command[0] == "run":
@@ -167,7 +167,7 @@ class Year:
             self.right = False
             print("WRONG", *wrong[:3], done.stderr[-500:], sep="\n", flush=True)
 
-    def told(self, when: str, what: str, figure: float) -> None:
+    def reported(self, when: str, what: str, figure: float) -> None:
         """Prints and keeps a figure."""
         self.figures.setdefault(what, {})[when] = figure
         print(f"{when:10} {what:28} {figure:12,}", flush=True)

@@ -17,7 +17,7 @@ def encode_property(text: str) -> str:
 
 
 def decode_property(value: str) -> str:
-    """Reverses :func:`encode_property`; returns a value without its prefix unchanged.
+    """Reverses :func:`encode_property`; a value that lacks the prefix is returned unchanged.
 
     Raises:
         ValueError: if the value after the prefix is not hexadecimal.

@@ -19,8 +19,8 @@ def frame_of(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: str) -
     """
     names = [column.split()[0] for column in columns.split(",")]
     text = json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=_written)
-    told = f.from_json(f.lit(text), f"array<struct<{columns}>>", {"mode": "FAILFAST"})
-    return spark.range(0, 1, 1, 1).select(f.inline(told))
+    reported = f.from_json(f.lit(text), f"array<struct<{columns}>>", {"mode": "FAILFAST"})
+    return spark.range(0, 1, 1, 1).select(f.inline(reported))
 
 
 def _written(value: Any) -> str:

@@ -43,7 +43,7 @@ class _Hook:
             self._done = True
             try:
                 self.act()
-            except BaseException as failure:  # told by the command, not by the table
+            except BaseException as failure:  # reported by the command, not by the table
                 self.failure = failure
 
 

@@ -47,14 +47,14 @@ class Schedule:
 
     def to_json(self) -> str:
         """As a file keeps it, for `--replay`."""
-        told = {"seed": self.seed, "tables": self.tables, "ops": [_told(op) for op in self.ops]}
-        return json.dumps(told)
+        reported = {"seed": self.seed, "tables": self.tables, "ops": [_told(op) for op in self.ops]}
+        return json.dumps(reported)
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
         """As a file kept it."""
-        told = json.loads(text)
-        return cls(told["seed"], tuple(told["tables"]), tuple(map(_op, told["ops"])))
+        reported = json.loads(text)
+        return cls(reported["seed"], tuple(reported["tables"]), tuple(map(_op, reported["ops"])))
 
     def with_ops(self, ops: Iterable[Op]) -> Schedule:
         """The same tables, and other things that happen."""
@@ -65,8 +65,8 @@ def _told(op: Op) -> list[Any]:
     return [op.does, dict(op.given), [_told(inner) for inner in op.during]]
 
 
-def _op(told: Sequence[Any]) -> Op:
-    does, given, during = told
+def _op(reported: Sequence[Any]) -> Op:
+    does, given, during = reported
     return Op(does, given, tuple(map(_op, during)))
 
 

@@ -35,7 +35,7 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     - `files`: a hash of the data files, which changes if the table is rewritten.
 
     Args:
-        relation: the quoted table, as a text literal.
+        relation: an SQL string literal with the table's quoted name.
     """
     rows = connection.rows(
         f"""
@@ -179,7 +179,7 @@ def read_partitions(connection: Connection, relation: str) -> dict[str, Partitio
     """Returns all partitions of a table, by id; empty if it is not partitioned.
 
     Args:
-        relation: the quoted table, as a text literal.
+        relation: an SQL string literal with the table's quoted name.
     """
     rows = connection.rows(
         f"""

@@ -76,7 +76,7 @@ def check_requirements(
             error = TableError(
                 f"another table also has the name {build_log_name(table)} in the log",
                 where=location,
-                remedy="Read one of them by a cursor (sync_mode: incremental)",
+                remedy="Read one of them with a cursor (sync_mode: incremental)",
             )
         if error is not None:
             refused[table.ref.name] = error
@@ -248,7 +248,7 @@ def check_table(
                     f"the key ({', '.join(key)}) of {leaf} is deferrable ({deferrable}), so two "
                     "rows may have the same key within a transaction",
                     f"Create the constraint again, without `deferrable`, on {name}, or read the "
-                    "table by a cursor (sync_mode: incremental)",
+                    "table with a cursor (sync_mode: incremental)",
                 )
             )
         elif identity != "f" and not {column.lower() for column in key} <= identity_names:

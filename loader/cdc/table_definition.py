@@ -91,11 +91,11 @@ def read_logged_columns(connection: Connection, relation: str, where: str) -> li
     """Reads a table's columns, in order.
 
     Args:
-        relation: the quoted table, as a text literal.
+        relation: an SQL string literal with the table's quoted name.
         where: the table, for messages.
 
     Raises:
-        TableError: if the log lacks the values of a column, or differs from the JDBC reader.
+        TableError: if the log lacks a column's values, or has other values than the JDBC reader.
     """
     rows = connection.rows(
         f"""
@@ -193,7 +193,7 @@ def _refuse_column(column: LoggedColumn, where: str) -> None:
         raise TableError(
             f"the log does not contain the generated column {column.name}",
             where=f"{where}, sync_mode: cdc",
-            remedy="Read the table by a cursor (sync_mode: incremental)",
+            remedy="Read the table with a cursor (sync_mode: incremental)",
         )
     unsupported_array = column.is_array and (
         column.has_domain_elements or column.kind in UNSUPPORTED_ARRAYS
@@ -203,7 +203,7 @@ def _refuse_column(column: LoggedColumn, where: str) -> None:
             f"the values of {column.name} ({column.declared}) in the log differ from those in a "
             "query",
             where=f"{where}, sync_mode: cdc",
-            remedy="Read the table by a cursor (sync_mode: incremental)",
+            remedy="Read the table with a cursor (sync_mode: incremental)",
         )
     if (
         column.is_array
@@ -345,7 +345,7 @@ class TableDefinitions:
                     f"Debezium cannot convert a value of {column.name} ({column.declared}) in the "
                     "log",
                     where=f"{self.get_location(table)}, sync_mode: cdc",
-                    remedy="Read the table by a cursor (sync_mode: incremental)",
+                    remedy="Read the table with a cursor (sync_mode: incremental)",
                 )
 
     def read_partitions(

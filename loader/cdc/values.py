@@ -75,7 +75,7 @@ def convert_value(
     refusal = f.raise_error(
         f.lit(
             f"{column.name} contains an array of arrays, whose values are not in the log: read the "
-            "table by a cursor (sync_mode: incremental), or correct the row, then read the table "
+            "table with a cursor (sync_mode: incremental), or correct the row, then read the table "
             "again (--full-refresh)"
         )
     )

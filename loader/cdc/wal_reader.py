@@ -208,7 +208,7 @@ def build_debezium_settings(
         raise TableError(
             f"Debezium cannot connect to a database whose name has +, % or ?: {database}",
             where=f"{where}, url",
-            remedy="Rename the database, or read its tables by a cursor (sync_mode: incremental)",
+            remedy="Rename the database, or read its tables with a cursor (sync_mode: incremental)",
         )
     parameters = {**dict(parse_qsl(address.query, keep_blank_values=True)), **options.properties}
     parameters["options"] = " ".join(filter(None, (parameters.get("options"), _VALUE_FORMATS)))
@@ -239,8 +239,8 @@ def build_debezium_settings(
         # Regular expressions, separated by commas.
         "table.include.list": ",".join(re.escape(name).replace(",", r"\x2c") for name in log_names),
         "message.prefix.include.list": MARKER,
-        # Debezium takes no snapshot, because the JDBC reader does first loads. It stores no offset:
-        # it starts at the slot's position, which only the loader moves.
+        # Debezium takes no snapshot, because the JDBC reader loads each table first. Debezium
+        # stores no offset: it starts at the slot's position, which only the loader moves.
         "snapshot.mode": "no_data",
         "lsn.flush.mode": "manual",
         "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",

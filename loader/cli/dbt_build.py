@@ -111,10 +111,10 @@ class Build:
             )
 
     def run(self, output: Output, profile: Profile, folder: Path) -> int:
-        """Builds and reports; returns 0, 1 if something failed, or 2 if dbt did not finish.
+        """Runs the build. Returns 0 on success, 1 if a node failed, 2 if dbt did not finish.
 
         Args:
-            folder: the spec's folder; dbt's profile gets it as `PWD`, as in the loader.
+            folder: the spec's folder; `PWD` is set to it while dbt reads its profile.
         """
         began = time.monotonic()
         with _set_pwd(folder), redact_log():

@@ -151,7 +151,7 @@ def _latest(one: NamedTable) -> dict[str, Any]:
     table = one.table
     about = f"The newest version of each row of {table.full_name}, by {', '.join(table.key)}."
     if not table.incremental:
-        about += " Without rows that are missing in the newest complete full refresh."
+        about += " Rows that the newest complete full refresh did not contain are omitted."
     tests: list[Any] = ["strandline.unique_key", "strandline.latest_matches_raw"]
     if not is_plain(table.name):
         raw = f"source({_jinja_value(table.source)}, {_jinja_value(one.dbt_name)})"

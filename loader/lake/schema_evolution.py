@@ -166,6 +166,17 @@ class Drift:
     added: tuple[str, ...] = ()
     raw: t.StructType | None = None
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Columns that another program dropped from raw; they are added again, without values."""
+        return tuple(
+            change.path[0]
+            for change in self.alterations
+            if change.adds
+            and len(change.path) == 1
+            and change.path[0].lower() in self.before.columns
+        )
+
 
 def plan_creation(source: t.StructType) -> Drift:
     """Returns the drift for a raw table that does not exist yet: it gets the source's columns."""

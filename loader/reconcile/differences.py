@@ -128,9 +128,9 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
 
 
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Drops keys (Spark's hashes) that the database hashes differently.
+    """Drops the hashes of keys for which the database computes another hash than Spark.
 
-    Such a key is compared with the bucket of the database's hash.
+    Such a key is compared in the bucket that contains the database's hash.
     """
     if not 0 < len(keys) <= _MAX_LISTED:
         return keys

@@ -87,7 +87,7 @@ def cast_exactly(text: Column, target: t.DataType, name: str) -> Column:
 
 
 def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
-    """Casts a value to text like Spark; the read fails on bytes that are not UTF-8.
+    """Casts a value to text as Spark does, but fails on bytes that are not UTF-8.
 
     Args:
         column: the value's column.

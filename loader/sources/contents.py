@@ -183,7 +183,7 @@ class ReadContents(Contents):
         names = rows.columns
         if not self._unique:
             cursor = self._window.cursor
-            # Of several rows with the newest cursor, the last row is used, as in raw.
+            # If several rows have the newest cursor, the last one is used, as in the raw table.
             at = f.col(quote_name(cursor.name)) if cursor else f.lit(None).cast("string")
             newest = f.max_by(
                 f.struct(*(f.col(quote_name(name)).alias(f"c{i}") for i, name in enumerate(names))),

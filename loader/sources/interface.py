@@ -419,7 +419,7 @@ class Snapshot(ABC):
         """Reads the current rows with the keys, lazily; may also return other rows.
 
         Called before a row is considered deleted. It compares the values of keys, not their hashes.
-        If possible, it reads the rows anew instead of from this snapshot.
+        If possible, it reads the current rows instead of those of this snapshot.
 
         Args:
             keys: the key's columns, named as in :meth:`read`.

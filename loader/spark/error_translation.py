@@ -79,7 +79,7 @@ _REMEDIES = {
     "`column_types`: in JSON `id` and `ID` are two names, but names in the lake ignore case",
     "a json key is an empty text": "Spark would ignore the value: name the key, or declare all "
     "columns to read in the table's `column_types`",
-    "text follows a json value": "Write each value on a line of its own: Spark would "
+    "text follows a json value": "Write each value on a separate line: Spark would "
     "read only the first one",
     "has digits below the microsecond": "Write it in microseconds (pyarrow: "
     "coerce_timestamps='us'), or set spark.sql.legacy.parquet.nanosAsLong: 'true' in the profile's "

@@ -61,7 +61,7 @@ def _refuse(entry: EntryPoint, reason: str, where: str) -> SpecError:
     return SpecError(
         f"the plug-in {entry.value} {reason}",
         where=where,
-        remedy=f"Install {name_package(entry)} again, in a version for this loader, or "
+        remedy=f"Reinstall {name_package(entry)} in a version that works with this loader, or "
         "uninstall it",
     )
 

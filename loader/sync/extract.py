@@ -256,8 +256,8 @@ def _compare_with_raw(
                 is_empty, overrules = False, True
             overrules, condition = overrules and plan.cursor is not None, f.col(OVERRULES)
         elif plan.is_authoritative and not overrules:
-            # An ALTER changes rows but not their cursors. In a new generation they are no conflict
-            # # for the dbt test `cursor_conflict`.
+            # An ALTER changes rows but not their cursors. In a new generation, they are no conflict
+            # for the dbt test `cursor_conflict`.
             overrules = bool(planned.drift.notes)
             if not overrules and counts["new_nulls"] and plan.cursor:
                 new_versions = flagged.where(~f.col(REDELIVERED))

@@ -111,7 +111,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
         newest: the newest commit of all sources.
 
     Raises:
-        TableError: if it does; the message names the other source, the remedy lists the options.
+        TableError: if the table belongs to another source. The message names that source.
     """
     sources = _read_sources(lake, plan, newest)
     raw = f"{lake.schema}.{plan.lake_table}"
@@ -132,7 +132,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
             f"{renamed[0]} shares the raw table {raw}, and cannot be renamed: its name is part of "
             "each row's key",
             where=f"table {plan.name}",
-            remedy=f"Call the source {renamed[0]} again",
+            remedy=f"Rename the source back to {renamed[0]}",
         )
     for name in sources:
         if name == plan.source:

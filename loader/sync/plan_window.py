@@ -79,18 +79,8 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
     is_full = plan.mode == FULL_REFRESH or prior.starts_over
     if bounds.log is not None:
         is_full = bounds.log.low is None
-    lost = [
-        each.path[0]
-        for each in drift.alterations
-        if each.adds and len(each.path) == 1 and each.path[0].lower() in drift.before.columns
-    ]
-    if lost and not is_full:
-        select = f"--select {plan.policy.select}"
-        sync.warn(
-            f"columns of raw were dropped, so they are null in the rows of earlier batches: "
-            f"{', '.join(lost)}. Append these rows again with `loader reconcile --repair {select}` "
-            f"or `loader run --full-refresh {select}`"
-        )
+    if drift.lost and not is_full:
+        _warn_of_lost_columns(sync, drift.lost)
     state = plan_state(plan, prior, bounds, is_full)
     boundary = prior.state.boundary
     if not is_window_unchanged:
@@ -107,6 +97,15 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
         is_unchanged=is_window_unchanged,
         append_only=append_only,
         is_followed=lambda: snapshot.has_more(plan.table),
+    )
+
+
+def _warn_of_lost_columns(sync: TableSync, names: Sequence[str]) -> None:
+    select = f"--select {sync.plan.policy.select}"
+    sync.warn(
+        "columns were dropped from the raw table, so they are null in the rows of earlier batches: "
+        f"{', '.join(names)}. Append these rows again with `loader reconcile --repair {select}` or "
+        f"`loader run --full-refresh {select}`"
     )
 
 

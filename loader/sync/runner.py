@@ -74,11 +74,11 @@ def run_tables(
     concurrency: int | None = None,
     work: Work = sync_table,
 ) -> Iterator[Outcome]:
-    """Syncs the selected tables; yields the outcome of each table when it has ended.
+    """Syncs the selected tables, and yields the outcome of each as soon as its sync has ended.
 
     Args:
         concurrency: how many tables to sync in parallel; None for the spec's setting.
-        work: the function to call for each table that is locked and whose source is open.
+        work: the function to call for each table, after the table is locked and its source is open.
 
     Raises:
         SpecError: if a selection matches nothing.

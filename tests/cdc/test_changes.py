@@ -27,8 +27,8 @@ def newest(project: Project, table: str, *columns: str) -> list[tuple[Any, ...]]
 
 def follow(project: Project, database: Database, *tables: str, **options: Any) -> None:
     """Adds a source whose tables follow the log."""
-    told = {table: {"sync_mode": "cdc", **options.pop(table, {})} for table in tables}
-    project.jdbc(database, list(tables), table_options=told, **options)
+    reported = {table: {"sync_mode": "cdc", **options.pop(table, {})} for table in tables}
+    project.jdbc(database, list(tables), table_options=reported, **options)
 
 
 def position(database: Database, slot: str = "%") -> str:

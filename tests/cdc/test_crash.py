@@ -1,8 +1,8 @@
 """Killed at every step of a sync by the log, and in a first load: neither a gap nor a double.
 
-What is durable at a step is told in `tests/crash/test_matrix.py`. Of the log's own steps, reading
-it into the spool leaves nothing behind (`windowed` comes after it), and a run killed at `unlocked`
-has not moved the slot.
+What is durable at a step is described in `tests/crash/test_matrix.py`. Of the log's own steps,
+reading it into the spool leaves nothing behind (`windowed` comes after it), and a run killed at
+`unlocked` has not moved the slot.
 """
 
 from __future__ import annotations
@@ -166,10 +166,10 @@ def _readers(parent: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            told = path.read_text().rpartition(")")[2].split()
+            reported = path.read_text().rpartition(")")[2].split()
             command = (path.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(told[1]) == parent and b"debezium.program" in command:
+        if int(reported[1]) == parent and b"debezium.program" in command:
             found.append(int(path.parent.name))
     return found

@@ -47,7 +47,7 @@ def test_values_do_not_depend_on_what_the_database_sets(
     project: Project, postgres_database: Database
 ) -> None:
     [(name,)] = postgres_database.query("select current_database()")
-    told = {
+    reported = {
         "bytea_output": "escape",
         "DateStyle": "SQL, DMY",
         "IntervalStyle": "sql_standard",
@@ -56,7 +56,7 @@ def test_values_do_not_depend_on_what_the_database_sets(
     }
     postgres_database.execute(
         "create table things (id int primary key, b bytea, r tstzrange, f float8)",
-        *(f'alter database "{name}" set "{key}" = \'{value}\'' for key, value in told.items()),
+        *(f'alter database "{name}" set "{key}" = \'{value}\'' for key, value in reported.items()),
     )
     follow(project, postgres_database, "things")
     project.run()

@@ -108,7 +108,7 @@ def _twice(project: Project, table: str) -> list[tuple[Any, ...]]:
 
 
 def test_each_kind_of_key_has_its_pieces(project: Project, shop: Database) -> None:
-    """By their keys, changes written in between are told from those that are loaded."""
+    """By their keys, changes written in between are distinguished from those that are loaded."""
     follow(project, shop, *ALL, batch_rows=7)
     _broken_off(project, 2)
     for table in ALL:

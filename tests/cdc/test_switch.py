@@ -55,8 +55,8 @@ class Shop:
                 f"{{{{ config(materialized='{kind}', primary_key='id', cursor_field='at') }}}}\n"
                 "select * from {{ source('shop', 'orders') }}",
             )
-            told: list[Any] = [f"strandline.{test}" for test in tests]
-            models.append({"name": model, "data_tests": told})
+            reported: list[Any] = [f"strandline.{test}" for test in tests]
+            models.append({"name": model, "data_tests": reported})
         source = {"name": "shop", "schema": name, "tables": [table]}
         self.dbt.write("models/shop.yml", {"sources": [source], "models": models})
 

@@ -63,11 +63,11 @@ def test_what_was_altered_and_altered_back(project: Project, postgres_database: 
     assert found == {f"shop.{table}" for table in (*tables, "parts")}
     for table in (*tables, "parts"):
         rows = postgres_database.query(f"select id, v::text from {table} order by id")
-        told = newest(project, table, "id", "v")
+        reported = newest(project, table, "id", "v")
         if table != "retyped":
-            assert told == [(key, None if v is None else int(v)) for key, v in rows], table
+            assert reported == [(key, None if v is None else int(v)) for key, v in rows], table
         else:
-            assert [(key, v is None) for key, v in told] == [(1, False), (2, True)]
+            assert [(key, v is None) for key, v in reported] == [(1, False), (2, True)]
     again = project.run()
     assert {again.table(f"shop.{t}")["status"] for t in (*tables, "parts")} == {"nothing new"}
 

@@ -176,9 +176,9 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
     (folder / "models.yml").write_text("models: [")
     broken = project.loader("codegen")
     assert (broken.code, [path.name for path in folder.iterdir()]) == (2, ["models.yml"])
-    [told] = broken.errors
-    assert "models.yml:2:1: not valid YAML" in told
-    assert told.endswith("nothing was changed")
+    [reported] = broken.errors
+    assert "models.yml:2:1: not valid YAML" in reported
+    assert reported.endswith("nothing was changed")
 
     (folder / "models.yml").unlink()
     early = project.loader("codegen", "--select", "shop.orders")
@@ -187,8 +187,8 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
     project.run("--select", "shop.orders")
     unknown = project.loader("codegen", "--select", "shop.orders", "--history", "shop.order")
     assert (unknown.code, list(folder.iterdir())) == (2, [])
-    [told] = unknown.errors
-    assert "no selected table matches 'shop.order'. Did you mean `shop.orders`?" in told
+    [reported] = unknown.errors
+    assert "no selected table matches 'shop.order'. Did you mean `shop.orders`?" in reported
 
     config = str(project.folder / "loader.yml")
     shown = CliRunner().invoke(main, ["-c", config, "codegen", "-s", "shop.orders", "--dry-run"])

@@ -115,9 +115,9 @@ def test_a_hash_in_a_text_is_no_comment() -> None:
     [("a: b: c", "a.yml:1:5"), ("- a", "a.yml"), ("a: !x y", "a.yml:1:4")],
 )
 def test_what_is_no_mapping_is_refused(text: str, place: str) -> None:
-    with pytest.raises(SpecError) as told:
+    with pytest.raises(SpecError) as reported:
         YamlText(text, "a.yml")
-    assert told.value.where == place
+    assert reported.value.where == place
 
 
 def test_an_alias_of_itself_is_refused() -> None:

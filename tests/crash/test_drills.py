@@ -146,7 +146,7 @@ def test_a_warehouse_that_cannot_be_written(
         [error] = errors
         assert error.startswith(start)
         denials = ("read-only", "permission denied", "file too large", "mkdirs failed")
-        assert any(told in error.lower() for told in denials), error
+        assert any(reported in error.lower() for reported in denials), error
         assert error.endswith(("nothing is half written", "use another warehouse")), error
         assert "This is a defect" not in error
     with pytest.raises(TableError, match="has not written one row within 0 seconds"):

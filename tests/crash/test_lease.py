@@ -159,9 +159,9 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(
     dead.acquire()
     dead._lock.release()  # as the kernel does with a killed process's lock
     heir = _lease(tmp_path / "here", owners, "b")
-    told = heir.acquire()
-    assert told is not None
-    assert told.startswith("taken over from another run, whose process is gone (run a, pid")
+    reported = heir.acquire()
+    assert reported is not None
+    assert reported.startswith("taken over from another run, whose process is gone (run a, pid")
     heir.release()
 
 
@@ -198,11 +198,11 @@ def test_another_machines_clock_does_not_matter(
 
     clock = Clock(live)
     owners.write_heartbeat("a", _ago(skew))
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(LockedError, match=r"pid \d+ on far"):
-        _lease(tmp_path / "here", owners, "b", clock=clock).acquire(told.append)
+        _lease(tmp_path / "here", owners, "b", clock=clock).acquire(reported.append)
     assert clock.time <= 20 + POLL_INTERVAL
-    assert [re.sub(r"run .* may", "it may", text) for text in told] == [
+    assert [re.sub(r"run .* may", "it may", text) for text in reported] == [
         f"it may be dead: watched for up to {EXPIRY:.0f} s"
     ]
     clock.meanwhile = lambda: None
@@ -231,7 +231,9 @@ def test_a_dead_runs_tables_are_watched_once(owners: LockStore, tmp_path: Path) 
     for lease in leases[1:]:
         lease._staleness = leases[0]._staleness
     taken = acquire_all(leases)
-    assert all(str(told).startswith("taken over from another run, silent") for told in taken)
+    assert all(
+        str(reported).startswith("taken over from another run, silent") for reported in taken
+    )
     assert clock.time == pytest.approx(EXPIRY)
     assert owners.read_heartbeat("gone") is None
     for lease in leases:

@@ -41,8 +41,8 @@ def test_two_processes_race_for_one_table(
         results = [racer.ended() for racer in racers]
         statuses = []
         for index, ran in enumerate(results):
-            told = ran.table("shop.orders")
-            status = told["status"]
+            reported = ran.table("shop.orders")
+            status = reported["status"]
             assert (ran.code, status) in (
                 (0, "synced"),
                 (0, "nothing new"),  # it came when the other was done

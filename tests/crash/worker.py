@@ -36,8 +36,8 @@ def serve() -> None:
         result = CliRunner().invoke(main, wanted["arguments"])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        told = {"code": result.exit_code, "output": result.output}
-        print(json.dumps(told), file=answers, flush=True)
+        reported = {"code": result.exit_code, "output": result.output}
+        print(json.dumps(reported), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def table(project: Project, postgres_database: Database) -> Database:
 
 
 def _told(project: Project) -> object:
-    [(told,)] = project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
-    return told
+    [(reported,)] = project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
+    return reported
 
 
 def test_columns_with_any_name_are_added_widened_dropped_and_become_variants(
@@ -55,11 +55,11 @@ def test_columns_with_any_name_are_added_widened_dropped_and_become_variants(
     table.execute(
         *(f"alter table t add {column} int" for column in columns), "insert into t values (2, 2)"
     )
-    told = "; ".join(f"added {name} int" for name in NAMES)
+    reported = "; ".join(f"added {name} int" for name in NAMES)
     [checked] = [e for e in project.loader("check").events if "notes" in e]
-    assert f"with the next batch: {told}" in checked["notes"]
+    assert f"with the next batch: {reported}" in checked["notes"]
     project.run()
-    assert _told(project) == told
+    assert _told(project) == reported
     assert project.run().table("shop.t")["status"] == "nothing new"
     table.execute(
         *(f"alter table t alter {column} type bigint" for column in columns),

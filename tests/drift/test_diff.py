@@ -124,8 +124,8 @@ def test_what_becomes_a_variant_column(old: Any, new: Any, variant: str, kept: s
     before, after, found = _changed(old, new)
     assert after.columns == {**before.columns, variant: kept}
     assert found.mappings[1].raw == variant
-    told = f"changed x {_text(old)} to {_text(new)}, in {variant}"
-    assert found.notes == (told.replace("varchar(7)", "string"),)
+    reported = f"changed x {_text(old)} to {_text(new)}, in {variant}"
+    assert found.notes == (reported.replace("varchar(7)", "string"),)
     # and back: the column itself is filled again
     again, back = after.synced(schema({"id": "int", "x": old}))
     assert (again.columns, back.mappings[1].raw, back.alterations) == (after.columns, "x", ())
@@ -143,7 +143,7 @@ def _text(written: Any) -> str:
 
 def test_columns_added_dropped_re_added_renamed_and_reordered() -> None:
     table = Table.first(schema({"id": "int", "a": "int"}))
-    told = []
+    reported = []
     for columns in (
         {"id": "int", "a": "int", "b": "string"},
         {"id": "int", "b": "string"},
@@ -156,8 +156,8 @@ def test_columns_added_dropped_re_added_renamed_and_reordered() -> None:
         {"b2": "string", "id": "int", "a": "date"},
     ):
         table, found = table.synced(schema(columns))
-        told.append("; ".join(found.notes))
-    assert told == [
+        reported.append("; ".join(found.notes))
+    assert reported == [
         "added b string",
         "dropped a int",
         "",
@@ -222,12 +222,12 @@ def test_a_variant_whose_name_a_dropped_column_has_is_numbered() -> None:
 def test_a_variant_of_a_crashed_run_is_no_column_of_the_source() -> None:
     table = Table.first(schema({"x": "int"}))
     crashed = table.prepared(table.drift(schema({"x": "string"})))
-    for columns, told in (
+    for columns, reported in (
         ({"x": "string"}, ("changed x int to string, in x__string",)),
         ({"x": "int"}, ()),
     ):
         _, found = crashed.synced(schema(columns))
-        assert found.notes == told
+        assert found.notes == reported
 
 
 def test_freeze_names_every_change_and_the_remedy() -> None:

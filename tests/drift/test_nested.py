@@ -45,10 +45,10 @@ class Files:
         found = rows.selectExpr(*columns.split(", ")).collect()
         return [tuple(row.asDict(recursive=True).values()) for row in found]
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Returns the ledger's note on the newest batch."""
-        [(told,)] = self.project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
-        return str(told)
+        [(reported,)] = self.project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
+        return str(reported)
 
 
 def test_fields_are_added_dropped_and_widened_wherever_they_lie(project: Project) -> None:
@@ -74,7 +74,7 @@ def test_fields_are_added_dropped_and_widened_wherever_they_lie(project: Project
     }
     ran = files.sync(columns, {"id": 3, **new}, {"id": 4, **nothing}).table("drop.t")
     assert (ran["appended"], ran["redelivered"]) == (3, 1)
-    assert files.told() == (
+    assert files.reported() == (
         "widened n.element int to bigint; added s.c d struct<e:date>; "
         "widened s.a int to bigint; dropped s.b string; added l.element.y string; "
         "widened l.element.x int to bigint; added m.value.w decimal(5,2); "
@@ -113,14 +113,16 @@ def test_what_cannot_be_widened_inside_becomes_a_variant_of_the_whole_column(
         "id int, s struct<a: string>, m map<string, string>",
         {"id": 2, "s": {"a": "x"}, "m": {"k": "v"}},
     )
-    assert files.told() == (
+    assert files.reported() == (
         "changed s struct<a:int> to struct<a:string>, in s__struct; "
         "changed m map<string,int> to map<string,string>, in m__map_string_string"
     )
     files.sync(
         "id int, s struct<a: string, b: int>, m map<string, string>", {"id": 3, "s": {"b": 1}}
     )
-    assert files.told() == ("changed s struct<a:string> to struct<a:string,b:int>, in s__struct")
+    assert files.reported() == (
+        "changed s struct<a:string> to struct<a:string,b:int>, in s__struct"
+    )
     files.sync(
         "id int, s struct<a: int>, m map<string, int>", {"id": 4, "s": {"a": 4}, "m": {"k": 4}}
     )
@@ -151,7 +153,7 @@ def test_a_type_that_spark_infers_anew_with_each_file(project: Project) -> None:
     assert files.types() == {"id": "bigint", "v": "bigint"}
     (folder / "2.json").write_text('{"id": 2, "v": "text"}')
     ran = project.run().table("drop.t")
-    assert (ran["status"], files.told()) == (
+    assert (ran["status"], files.reported()) == (
         "synced",
         "changed v bigint to string, in v__string",
     )

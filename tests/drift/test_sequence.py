@@ -73,7 +73,7 @@ class Driven:
 
     def change(
         self,
-        told: str,
+        reported: str,
         *ddl: str,
         columns: dict[str, str] | None = None,
         routes: dict[str, str] | None = None,
@@ -82,7 +82,7 @@ class Driven:
         """Makes a change, adds rows, syncs and builds.
 
         Args:
-            told: the ledger's note.
+            reported: the ledger's note.
             columns: raw's columns that it adds or widens.
             routes: source's columns that go into another one of raw.
         """
@@ -93,12 +93,12 @@ class Driven:
             f"update t set c = {self.clock} where id = 2",
         )
         self.columns |= columns or {}
-        self.sync([2, self.clock], told, routes or {}, build)
+        self.sync([2, self.clock], reported, routes or {}, build)
 
     def sync(
         self,
         touched: list[int],
-        told: str,
+        reported: str,
         routes: dict[str, str] | None = None,
         build: str = "MERGE",
     ) -> None:
@@ -109,7 +109,7 @@ class Driven:
         raw = self.project.lake().frame("t").schema
         shown = {f.name: f.dataType.simpleString() for f in raw.fields if f.name not in COLUMNS}
         assert shown == self.columns
-        assert self._told() == {self.batches: told or None}
+        assert self._told() == {self.batches: reported or None}
         for key in touched:
             self.expected[key] = self._row(key, routes or {})
         self.build("latest", build)

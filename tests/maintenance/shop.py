@@ -185,8 +185,8 @@ class Shop:
 
     def _operate(self, name: str, arguments: dict[str, Any]) -> tuple[bool, str]:
         manifest, folder = self.dbt.manifest(), str(self.dbt.folder)
-        told: list[str] = []
-        runner = dbtRunner(manifest, callbacks=[lambda event: told.append(event.info.msg)])
+        reported: list[str] = []
+        runner = dbtRunner(manifest, callbacks=[lambda event: reported.append(event.info.msg)])
         outcome = runner.invoke(
             [
                 *("run-operation", name, "--args", json.dumps(arguments)),
@@ -197,4 +197,4 @@ class Shop:
         )
         if outcome.exception is not None:
             raise outcome.exception
-        return outcome.success, "\n".join(told)
+        return outcome.success, "\n".join(reported)

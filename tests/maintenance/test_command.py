@@ -126,10 +126,13 @@ def test_metadata_tell_of_a_table_what_queries_count(
         f"alter table {table} set tblproperties ('write.delete.mode' = 'merge-on-read')"
     )
     shop.project.spark.sql(f"delete from {table} where id = 1 and _cq_batch = 1")
-    told = table_stats.measure_table(lake, "orders")
-    assert (told.rows, told.files) == (ROWS - 1, 6)  # a file for each batch, and one of deletes
+    reported = table_stats.measure_table(lake, "orders")
+    assert (reported.rows, reported.files) == (
+        ROWS - 1,
+        6,
+    )  # a file for each batch, and one of deletes
     monkeypatch.setattr(table_stats, "_TOTALS", (*table_stats._TOTALS, "what no commit says"))
-    assert table_stats.measure_table(lake, "orders") == told
+    assert table_stats.measure_table(lake, "orders") == reported
 
 
 def test_versions_of_the_last_days_stay(shop: Shop) -> None:

@@ -140,9 +140,9 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
         return Lake(spark, schema)
 
     for table in ("orders", "_cq_state", "_cq_syncs"):
-        with pytest.raises(TableError, match="warehouse was copied or moved") as told:
+        with pytest.raises(TableError, match="warehouse was copied or moved") as reported:
             seen_from("copy").handle(table)
-        assert str(tmp_path / "copy") in str(told.value)
+        assert str(tmp_path / "copy") in str(reported.value)
     _no_state_of(seen_from("copy"))
     assert seen_from("link").handle("orders").currentSnapshot() is not None
     # the original is gone, so that none of the files is where the metadata says

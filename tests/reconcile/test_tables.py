@@ -92,9 +92,9 @@ def test_what_cannot_be_compared_is_named(project: Project, postgres_database: D
     assert missed(ran, "shop.floats") == nothing()
     assert (line(ran, "shop.empty")["status"], line(ran, "shop.empty")["rows"]) == ("equal", 0)
     assert line(ran, "shop.keyless")["status"] == line(ran, "shop.whole")["status"] == "skipped"
-    told = " ".join(ran.warnings)
-    assert "table_options.keyless.primary_key" in told
-    assert "full_refresh reads everything" in told
+    reported = " ".join(ran.warnings)
+    assert "table_options.keyless.primary_key" in reported
+    assert "full_refresh reads everything" in reported
 
 
 def test_what_the_spec_chooses_and_a_table_that_fails(

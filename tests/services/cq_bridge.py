@@ -96,8 +96,8 @@ def waited(ready: Callable[[], Any]) -> Any:
     return found
 
 
-def told(output: io.StringIO, kind: str) -> list[dict[str, Any]]:
-    """Returns what the loader was told."""
+def reported(output: io.StringIO, kind: str) -> list[dict[str, Any]]:
+    """Returns the messages that the loader received."""
     return [m for m in map(json.loads, output.getvalue().splitlines()) if kind in m]
 
 
@@ -113,13 +113,13 @@ def state_waits_for_a_stream_that_has_said_nothing(output: io.StringIO) -> None:
     served.write(opened(go, inserted(ORDERS, 1)))
     waited(lambda: served.destination._barrier._open)
     served.state("1")
-    assert not told(output, "state"), "the state is stored before the rows"
+    assert not reported(output, "state"), "the state is stored before the rows"
     go.set()
-    [session] = waited(lambda: told(output, "session"))
+    [session] = waited(lambda: reported(output, "session"))
     assert session["rows"]
-    assert not told(output, "state")
+    assert not reported(output, "state")
     served.destination.end_session(session["session"], None)
-    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["1", 0]}]
+    assert [m["rows"] for m in reported(output, "state")] == [{"orders": ["1", 0]}]
     served.destination.confirm_state(session["session"])
     served.calls[0].join(10)
     assert list(served.folder.iterdir()) == []
@@ -133,25 +133,25 @@ def a_client_that_dies_is_no_end(output: io.StringIO) -> None:
     served.state("1")
     go.set()
     served.calls[0].join(10)
-    assert not told(output, "session")
-    assert not told(output, "state")
+    assert not reported(output, "session")
+    assert not reported(output, "state")
     assert list(served.folder.iterdir()) == []
 
     alive = [True]
     served.read()  # the sync begins again
     served.write(iter([inserted(ORDERS, 1)]), Context(lambda: alive[0]))
-    [session] = waited(lambda: told(output, "session"))
+    [session] = waited(lambda: reported(output, "session"))
     served.state("2")
     alive[0] = False
     served.destination.end_session(session["session"], None)
-    assert not told(output, "state")
+    assert not reported(output, "state")
 
 
 def rows_of_a_sync_that_has_gone_are_not_kept_for_later(output: io.StringIO) -> None:
     """The loader may wait for a table: the next sync would bring them once more."""
     served, alive = Served(), [True]
     served.write(iter([inserted(ORDERS, 1)]), Context(lambda: alive[0]))
-    [session] = waited(lambda: told(output, "session"))
+    [session] = waited(lambda: reported(output, "session"))
     rows = Path(session["folder"], "messages.jsonl")
     time.sleep(1.5)
     assert rows.exists()
@@ -166,18 +166,18 @@ def state_of_a_sync_that_began_before_the_server_is_dropped(output: io.StringIO)
     """Its rows may have been lost with the server that it began with."""
     served = Served(read=False)
     served.state("1")
-    assert not told(output, "state")
-    assert told(output, "dropped")
+    assert not reported(output, "state")
+    assert reported(output, "dropped")
     served.read()
     served.state("2")
-    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["2", 0]}]
+    assert [m["rows"] for m in reported(output, "state")] == [{"orders": ["2", 0]}]
 
 
 def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
     """Its rows may be those that the state covers, until the sync begins again."""
 
     def kept() -> list[Any]:
-        return [m["rows"]["orders"][0] for m in told(output, "state")]
+        return [m["rows"]["orders"][0] for m in reported(output, "state")]
 
     served, go = Served(), threading.Event()
     served.read("shop")
@@ -188,7 +188,7 @@ def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
     for peer in ("shop", "other", "python"):  # whose stream it was is not known
         served.state("1", peer)
     assert kept() == []
-    assert told(output, "dropped") == [{"dropped": "cq_state"}] * 3
+    assert reported(output, "dropped") == [{"dropped": "cq_state"}] * 3
 
     # a retry goes on, and what the first sync writes meanwhile is dropped still
     served.read("retried")
@@ -205,7 +205,7 @@ def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
 
     # the loader has failed to append, or has ended
     served.write(iter([inserted(ORDERS, 1)]))
-    [session] = waited(lambda: told(output, "session"))
+    [session] = waited(lambda: reported(output, "session"))
     served.destination.end_session(session["session"], "no")
     served.state("5", "shop")
     served.destination.confirm_state(session["session"])
@@ -223,14 +223,14 @@ def a_stream_of_state_that_fails_is_no_loss(output: io.StringIO) -> None:
     served.write(broken())
     served.calls[0].join(10)
     served.state("2")
-    assert [m["rows"]["orders"][0] for m in told(output, "state")] == ["1", "2"]
+    assert [m["rows"]["orders"][0] for m in reported(output, "state")] == ["1", "2"]
 
 
 def a_sync_without_rows_says_whose_it_is(output: io.StringIO) -> None:
     """By what it deletes."""
     served = Served()
     served.write(iter([stale()]))
-    [session] = waited(lambda: told(output, "session"))
+    [session] = waited(lambda: reported(output, "session"))
     assert (session["source"], session["stale"], session["rows"]) == ("shop", ["orders"], False)
 
 
@@ -264,9 +264,11 @@ def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
     ]
     code = sync_tables(Plugin(checkpoint, error, checkpoint), {}, {"streams": streams}, {})
     assert code == 1
-    assert len(told(output, "state")) == 1
+    assert len(reported(output, "state")) == 1
     ended = [
-        m["trace"]["stream_status"] for m in told(output, "trace") if "stream_status" in m["trace"]
+        m["trace"]["stream_status"]
+        for m in reported(output, "trace")
+        if "stream_status" in m["trace"]
     ]
     assert ended == [{"stream_descriptor": {"name": "kinds"}, "status": "COMPLETE"}]
 
@@ -290,7 +292,7 @@ def a_version_that_the_lake_cannot_store_is_refused(output: io.StringIO) -> None
         )
         with contextlib.suppress(Refused):
             served.destination.Write(iter([Write.Request(insert=insert)]), Refusing())
-    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["1", 2**63 - 1]}]
+    assert [m["rows"] for m in reported(output, "state")] == [{"orders": ["1", 2**63 - 1]}]
 
 
 def values_keep_their_digits(_output: io.StringIO) -> None:
@@ -353,12 +355,12 @@ def a_full_disk_at_the_end_of_a_stream_breaks_it_off(output: io.StringIO) -> Non
         served.calls[0].join(10)
     finally:
         Path.touch = before  # type: ignore[method-assign]
-    assert not told(output, "session")
+    assert not reported(output, "session")
     assert list(served.folder.iterdir()) == []
     assert not served.destination._barrier._open
     served.read()
     served.state("2")
-    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["2", 0]}]
+    assert [m["rows"] for m in reported(output, "state")] == [{"orders": ["2", 0]}]
 
 
 def full(*_: Any, **__: Any) -> None:

@@ -277,16 +277,18 @@ def one_table_fails() -> None:
     ]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         assert sync_tables(Plugin(*inserts), {}, {"streams": streams}, {}) == 1
-    told = [json.loads(line) for line in said.getvalue().splitlines()]
+    reported = [json.loads(line) for line in said.getvalue().splitlines()]
     [error] = [
         m["trace"]["error"]
-        for m in told
+        for m in reported
         if m["type"] == "TRACE" and "stream_descriptor" in m["trace"].get("error", {})
     ]
     assert error["stream_descriptor"] == {"name": "orders"}
     assert "a message of the table orders cannot be read" in error["message"]
-    assert [m["record"]["stream"] for m in told if m["type"] == "RECORD"] == ["kinds"]
-    [status] = [m["trace"]["stream_status"] for m in told if "stream_status" in m.get("trace", {})]
+    assert [m["record"]["stream"] for m in reported if m["type"] == "RECORD"] == ["kinds"]
+    [status] = [
+        m["trace"]["stream_status"] for m in reported if "stream_status" in m.get("trace", {})
+    ]
     assert status["stream_descriptor"] == {"name": "kinds"}
 
 
@@ -362,7 +364,7 @@ class Server:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.told: list[dict[str, Any]] = []
+        self.reported: list[dict[str, Any]] = []
         assert self.process.stdout is not None
         assert "listening" in self.process.stdout.readline()
         self._answer({"states": {}})
@@ -377,7 +379,7 @@ class Server:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             message = json.loads(line)
-            self.told.append(message)
+            self.reported.append(message)
             if "session" in message:
                 self._answer({"session": message["session"], "error": None})
             elif "settled" in message:
@@ -447,7 +449,7 @@ def only_its_owner_connects(server: Server) -> None:
 
 
 def malformed_rows_are_one_streams_error(server: Server) -> None:
-    """The sync is told what is wrong, with which table."""
+    """The sync receives the error, with the table."""
     good = encoded(batch(a=["a" * 24]))
     bad = good.replace(struct.pack("<ii", 0, 24), struct.pack("<ii", 0, 1 << 24))
     code, text = write(server.client(), insert(good), insert(bad))
@@ -472,7 +474,7 @@ def states_that_are_none_do_not_end_the_loader(server: Server) -> None:
         rows = pa.RecordBatch.from_pydict(columns).replace_schema_metadata(name)
         code, text = write(server.client(), insert(encoded(rows)))
         assert code == grpc.StatusCode.INVALID_ARGUMENT, (columns, code, text)
-    assert not [m for m in server.told if "state" in m]
+    assert not [m for m in server.reported if "state" in m]
 
 
 def a_stream_has_one_source(server: Server) -> None:
@@ -505,7 +507,7 @@ def states_of_any_size(server: Server) -> None:
             code, text = write(server.client(), insert(encoded(rows, **options)))
             assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, text)
             assert "states of plugins exceed 64 MiB" in text
-    assert not [m for m in server.told if m.get("state") == "cq_state"]
+    assert not [m for m in server.reported if m.get("state") == "cq_state"]
 
 
 def noise(server: Server) -> None:
@@ -540,7 +542,7 @@ def clients_behind_one_socket_differ(server: Server) -> None:
         schema = schema.with_metadata({"cq:table_name": "cq_state"})
         list(client.Read(plugin_pb2.Read.Request(table=arrow.schema_to_bytes(schema))))
 
-    before = len(server.told)
+    before = len(server.reported)
     old, new = server.client(), server.client()
     begin(old)
     assert write(old, insert(encoded(batch(a=[1]))), insert(b""))[0] != grpc.StatusCode.OK
@@ -548,7 +550,7 @@ def clients_behind_one_socket_differ(server: Server) -> None:
     write(old, state("of rows that are lost"))
     write(new, state("good"))
     deadline = time.monotonic() + 5
-    while not (kept := [m for m in server.told[before:] if "state" in m]):
+    while not (kept := [m for m in server.reported[before:] if "state" in m]):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert [m["rows"]["orders"][0] for m in kept] == ["good"]
@@ -565,7 +567,7 @@ def silent_streams(server: Server) -> None:
     calls = [client.Write.future(silent()) for _ in range(70)]
     deadline = time.monotonic() + 10
     while not (refused := [call for call in calls if call.done()]):
-        assert time.monotonic() < deadline, "nobody is told"
+        assert time.monotonic() < deadline, "the loader is not informed"
         time.sleep(0.02)
     codes = {call.code() for call in refused}
     assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}, codes
@@ -573,7 +575,7 @@ def silent_streams(server: Server) -> None:
     while not all(call.done() for call in calls):
         assert time.monotonic() < deadline, "they stay"
         time.sleep(0.05)
-    assert [m for m in server.told if "ended" in m]
+    assert [m for m in server.reported if "ended" in m]
     assert is_well(server)
     go.set()
 

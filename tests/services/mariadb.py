@@ -32,9 +32,9 @@ class MariaDb(Server):
         self._bootstrap()
         self.start()
         with contextlib.closing(self.connect("mysql")) as connection:
-            told = connection.get_server_info()
-        numbers = re.search(r"(\d+\.\d+\.\d+)-MariaDB", told)
-        self.version = f"MariaDB {numbers[1] if numbers else told}"
+            reported = connection.get_server_info()
+        numbers = re.search(r"(\d+\.\d+\.\d+)-MariaDB", reported)
+        self.version = f"MariaDB {numbers[1] if numbers else reported}"
 
     def start(self) -> None:
         with self._log.open("ab") as log:

@@ -51,9 +51,9 @@ class Postgres(Server):
             f"create role {USER} superuser login password '{PASSWORD}'",
         )
         with self.connect("postgres") as connection:
-            told = connection.execute("show server_version").fetchone()[0]
+            reported = connection.execute("show server_version").fetchone()[0]
             self._copied = " strategy file_copy" if connection.info.server_version >= 150000 else ""
-        self.version = f"PostgreSQL {told.split()[0]}"
+        self.version = f"PostgreSQL {reported.split()[0]}"
 
     def start(self) -> None:
         self._run("pg_ctl", "-w", "-s", "-l", str(self._data / "log"), "start")
@@ -153,10 +153,10 @@ class Postgres(Server):
                 command, stdout=output, stderr=output, user=self._os_user, cwd="/", check=False
             )
             output.seek(0)
-            told = output.read().decode()
+            reported = output.read().decode()
         log = self._data / "log"
         if done.returncode != 0:
-            raise ServerMissing(f"{program} failed: {told} {tail(log)}")
+            raise ServerMissing(f"{program} failed: {reported} {tail(log)}")
 
 
 class _Replica(Postgres):

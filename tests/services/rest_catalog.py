@@ -102,8 +102,8 @@ class RestCatalog:
     def answer(self, method: str, path: list[str], body: str) -> tuple[int, str]:
         """Answers a request: status and JSON text."""
         if self._away:
-            told = {"message": "unavailable", "type": "ServiceFailure", "code": 503}
-            return 503, json.dumps({"error": told})
+            reported = {"message": "unavailable", "type": "ServiceFailure", "code": 503}
+            return 503, json.dumps({"error": reported})
         try:
             answer = self._route(method, path, body)
         except Py4JJavaError as error:

@@ -41,13 +41,13 @@ def test_the_new_project_parses(tmp_path: Path) -> None:
     folder = tmp_path / "My Shop"
     folder.mkdir()
 
-    told = _create(folder)
+    reported = _create(folder)
     parsed = _dbt(folder, "parse")
 
     assert parsed.returncode == 0, parsed.stdout
     # Sources and models come from codegen: dbt refuses what is declared twice.
     assert not (folder / "models").exists()
-    assert "wrote loader.yml" in told
+    assert "wrote loader.yml" in reported
 
 
 def test_dbt_deps_takes_the_same_package(tmp_path: Path) -> None:
@@ -64,13 +64,13 @@ def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
     for name, text in own.items():
         (tmp_path / name).write_text(text)
 
-    told = _create(tmp_path)
+    reported = _create(tmp_path)
 
     assert {name: (tmp_path / name).read_text() for name in own} == own
-    [kept] = [line for line in told if line.startswith("kept packages.yml: ")]
+    [kept] = [line for line in reported if line.startswith("kept packages.yml: ")]
     assert f"add `- local: {setup.LINK}` to it, and run `dbt deps`" in kept
-    assert any(line.startswith("kept dbt_project.yml: add `dispatch: ") for line in told)
-    assert {"wrote loader.yml", "wrote profiles/profiles.yml"} < set(told)
+    assert any(line.startswith("kept dbt_project.yml: add `dispatch: ") for line in reported)
+    assert {"wrote loader.yml", "wrote profiles/profiles.yml"} < set(reported)
     assert not (tmp_path / "dbt_packages").exists()  # nothing that packages.yml does not name
     (tmp_path / "dbt_project.yml").write_text("name: mine\nprofile: strandline\n")
     (tmp_path / "packages.yml").write_text(f"packages: [{{local: {setup.LINK}}}]\n")
@@ -84,10 +84,10 @@ def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
 def test_a_gitignore_that_is_there_is_kept(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.log\n")
 
-    told = _create(tmp_path)
+    reported = _create(tmp_path)
 
     assert (tmp_path / ".gitignore").read_text() == "*.log\n"
-    assert any(line.startswith("kept .gitignore: add .cq/") for line in told)
+    assert any(line.startswith("kept .gitignore: add .cq/") for line in reported)
 
 
 def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_warehouse_is_absolute_and_moves_with_the_project(tmp_path: Path) ->
     folder = tmp_path / 'Anna\'s "lake" \\ 1'
     folder.mkdir()
     _create(folder)
-    told: list[str] = []
+    reported: list[str] = []
     assert f"'{folder}" not in (folder / "profiles.yml").read_text()
     assert _warehouse(folder) == f"{folder}/warehouse"
 
@@ -149,12 +149,12 @@ def test_the_warehouse_is_absolute_and_moves_with_the_project(tmp_path: Path) ->
     assert f"'{plain}/warehouse'" in (plain / "profiles.yml").read_text()
     shutil.copytree(plain, moved, symlinks=True)
     (plain / "warehouse").mkdir()
-    setup.prepare([], moved, told.append)
-    assert any(f"warehouse: {plain}/warehouse, from profiles.yml" in line for line in told)
+    setup.prepare([], moved, reported.append)
+    assert any(f"warehouse: {plain}/warehouse, from profiles.yml" in line for line in reported)
     assert _warehouse(moved) == f"{plain}/warehouse"  # it exists, and may be intended
     (plain / "warehouse").rmdir()
-    setup.prepare([], moved, told.append)
-    assert told[-1] == f"warehouse: {moved}/warehouse, in profiles.yml"
+    setup.prepare([], moved, reported.append)
+    assert reported[-1] == f"warehouse: {moved}/warehouse, in profiles.yml"
     assert _warehouse(moved) == f"{moved}/warehouse"
 
 

@@ -149,7 +149,7 @@ def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
     good = _export(shop, file)
     fresh = {**good[0], "key": "shop.fresh"}
     foreign = "line 2: this line was not written by `loader state export`"
-    for bad, code, told in (
+    for bad, code, reported in (
         ({**good[0], "key": "shop.x", "value": '{"since": 3}'}, 1, "line 2: the stored state"),
         ({**good[0], "key": "shop.x", "value": "2025-01-01"}, 1, "line 2: the stored state"),
         ({**good[0], "key": "nowhere.x"}, 2, "'nowhere.x' is not `source.table`"),
@@ -165,7 +165,7 @@ def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
     ):
         refused = _import(shop, file, [fresh, bad])
         assert (refused.code, len(refused.errors)) == (code, 1), refused.text
-        assert told in refused.errors[0]
+        assert reported in refused.errors[0]
     assert [e["table"] for e in shop.loader("state", "list").events] == ["shop.orders"]
     for command in ("set", "reset", "show"):
         refused = shop.loader("state", command, "shop.../x", *(["1"] if command == "set" else []))

@@ -111,13 +111,13 @@ def test_a_state_store_that_is_down_fails_its_source_only(
     assert "password authentication failed" in error
     assert "state table _cq_state at postgresql+psycopg://" in error
     assert "Check `connection_string`" in error
-    [(status, told)] = shop.rows(
+    [(status, reported)] = shop.rows(
         "select status, error from raw._cq_syncs where source_name = 'shop'"
     )
-    assert (status, told.count("password authentication failed")) == ("failed", 1)
+    assert (status, reported.count("password authentication failed")) == ("failed", 1)
     assert not shop.lake().exists("orders")  # nothing is read if it could not be recorded
     debug = shop.loader("run", options=("--debug",))
-    for text in (checked.text, ran.text, told, debug.text):
+    for text in (checked.text, ran.text, reported, debug.text):
         assert "hunter22" not in text
         assert postgres_database.password not in text
 
@@ -228,7 +228,7 @@ def test_a_missing_package_is_named_with_its_remedy(
 
 
 @pytest.mark.parametrize(
-    ("path", "connection", "told"),
+    ("path", "connection", "reported"),
     [
         ("sqlite", ":memory:", "an in-memory SQLite database loses its cursors"),
         ("sqlite", "sqlite://", "an in-memory SQLite database loses its cursors"),
@@ -240,9 +240,9 @@ def test_a_missing_package_is_named_with_its_remedy(
     ],
 )
 def test_a_wrong_connection_string_is_told_without_its_password(
-    tmp_path: Path, path: str, connection: str, told: str
+    tmp_path: Path, path: str, connection: str, reported: str
 ) -> None:
-    with pytest.raises(SpecError, match=told) as raised:
+    with pytest.raises(SpecError, match=reported) as raised:
         _opened(tmp_path, path, connection)
     assert raised.value.where.endswith("spec.connection_string")
     assert "hunter22" not in str(raised.value)

@@ -173,9 +173,9 @@ def test_expired_commits_are_told_by_their_rows(
     spark.sql(f"drop table {shop.schema}._cq_state")
     spark.sql(f"drop table {shop.schema}._cq_syncs")
     assert shop.loader("state", "rebuild").code == 0
-    told = "table_name, batch, generation, mode, rows_appended"
+    reported = "table_name, batch, generation, mode, rows_appended"
     assert shop.rows(
-        f"select {told} from raw._cq_syncs where table_name = 'orders' order by batch"
+        f"select {reported} from raw._cq_syncs where table_name = 'orders' order by batch"
     ) == [
         ("orders", 1, 1, "incremental", 10),
         ("orders", 2, 1, "incremental", 1),

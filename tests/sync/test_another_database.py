@@ -67,8 +67,8 @@ def test_a_replica_is_read_and_then_promoted(project: Project, primary: Postgres
         try:
             copy = Database(replica, database.name)
             _tables(project, copy)
-            told = project.run()
-            assert [w for w in told.warnings if "read replica" in w] == [
+            reported = project.run()
+            assert [w for w in reported.warnings if "read replica" in w] == [
                 "shop.by_time: a read replica does not show the transactions that are open "
                 "on its primary: each sync scans the table for rows that commit late"
             ]
@@ -155,8 +155,10 @@ def test_a_view_is_told_from_one_of_another_database(
         ran = project.loader("run")
         for name in ("by_time", "kept"):
             assert ran.table(f"shop.{name}")["appended"] == 6
-            told = f"shop.{name}: the database has been replaced since the last sync: all its rows"
-            assert any(told in w for w in ran.warnings)
+            reported = (
+                f"shop.{name}: the database has been replaced since the last sync: all its rows"
+            )
+            assert any(reported in w for w in ran.warnings)
         [refused] = ran.errors
         assert "table shop.by_number: this is not the database of the last sync" in refused
         project.loader("state", "set", "shop.by_number", "0")

@@ -121,11 +121,13 @@ def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
     ran = project.loader("run", options=("--debug",))
     assert ran.code == 1
     assert ran.table("shop.fine")["appended"] == 2
-    told = {e["where"].split(" ")[1].rstrip(","): e for e in ran.events if e["event"] == "error"}
-    assert set(told) == set(sources)
+    reported = {
+        e["where"].split(" ")[1].rstrip(","): e for e in ran.events if e["event"] == "error"
+    }
+    assert set(reported) == set(sources)
     for name, (_, what, remedy) in sources.items():
-        assert what in told[name]["what"], name
-        assert told[name]["remedy"].startswith(remedy), name
+        assert what in reported[name]["what"], name
+        assert reported[name]["remedy"].startswith(remedy), name
     # one error per source, and for each of its tables a line in the summary and in the ledger
     failed = {f"{name}.{table}" for name in sources for table in ("a", "b")}
     assert _failed(ran) == failed
@@ -283,7 +285,7 @@ def test_a_state_that_another_tool_wrote_is_refused_until_it_is_set_or_reset(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told", "remedy"),
+    ("wrong", "reported", "remedy"),
     [
         ({"password": "x"}, "password authentication failed", "Check the catalog's user and pass"),
         ({"database": "nowhere"}, 'database "nowhere" does not', "Check the catalog's host, port"),
@@ -294,7 +296,7 @@ def test_a_catalog_that_refuses_is_not_taken_for_the_source(
     spark: SparkSession,
     postgres_database: Database,
     wrong: dict[str, str],
-    told: str,
+    reported: str,
     remedy: str,
 ) -> None:
     server = postgres_database.server
@@ -314,7 +316,7 @@ def test_a_catalog_that_refuses_is_not_taken_for_the_source(
         spark.sql(f"create namespace {catalog}.raw")
     text = str(translate_error(raised.value, "source shop"))
     assert text.startswith("source shop: the catalog's database: ")
-    assert told in text
+    assert reported in text
     assert remedy in text
     assert "spark.sql.catalog.<name>.uri" in text
     assert "source's" not in text

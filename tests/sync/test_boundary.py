@@ -82,10 +82,10 @@ def test_changes_at_the_very_cursor_are_read(project: Project, postgres_database
     def synced() -> dict[str, tuple[object, ...]]:
         jobs, ran = _jobs(project), project.run()
         worked = _jobs(project) > jobs
-        told = {table: ran.table(f"shop.{table}") for table in CHANGES}
+        reported = {table: ran.table(f"shop.{table}") for table in CHANGES}
         return {
             table: (of["status"], of["appended"], of["redelivered"], worked)
-            for table, of in told.items()
+            for table, of in reported.items()
         }
 
     snapshot_cache._tables.clear()  # as in a process that has just started

@@ -176,7 +176,7 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
     ran = project.run().table(name)
     assert (ran["status"], ran["redelivered"]) == ("nothing new", 2)
 
-    for arguments, code, told in (
+    for arguments, code, reported in (
         (("show", "shop.ordrs"), 2, "for 'shop.ordrs'. Did you mean `shop.orders`?"),
         (("show", "ordrs"), 2, "there is no state for 'ordrs'. Did you mean `shop.orders`?"),
         (("show", "foo"), 2, "there is no state for 'foo'. `loader state list` shows"),
@@ -187,7 +187,7 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
     ):
         ran_ = project.loader("state", *arguments)
         assert (ran_.code, len(ran_.errors)) == (code, 1)
-        assert told in ran_.errors[0]
+        assert reported in ran_.errors[0]
     with lock_table(project.lake(), "orders", timeout=0):
         held = project.loader("state", "set", name, "2025-01-01")
         assert held.code == 1

@@ -129,7 +129,7 @@ def test_mariadb_keeps_a_session_that_lies_idle(
 def test_a_signal_ends_what_waits_for_a_locked_table_of_mariadb(
     project: Project, mariadb_database: Database
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     mariadb_database.execute("create table t (id int)")
     source = _source(project, mariadb_database)
 
@@ -138,7 +138,7 @@ def test_a_signal_ends_what_waits_for_a_locked_table_of_mariadb(
             with source.connect() as connection:
                 connection.rows("select count(*) from t")
         except TableError as error:
-            told.append(error.what)
+            reported.append(error.what)
 
     waits = "select count(*) from information_schema.processlist where state like '%metadata lock%'"
     thread = threading.Thread(target=asked)
@@ -154,7 +154,7 @@ def test_a_signal_ends_what_waits_for_a_locked_table_of_mariadb(
             interruption.resume()
         cursor.execute("unlock tables")
     thread.join()
-    assert told == ["the run was interrupted"]
+    assert reported == ["the run was interrupted"]
 
 
 def test_a_server_that_cannot_keep_a_silent_connection_alive_is_read_all_the_same(

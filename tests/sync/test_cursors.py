@@ -150,8 +150,8 @@ def test_the_clock_of_columns_without_zone_is_the_databases_own_or_the_specs(
     if told_by == "database":
         name = postgres_database.name
         postgres_database.execute(f"alter database {name} set timezone to '{zone}'")
-    told = {"time_zone": zone} if told_by == "spec" else {}
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}}, **told)
+    reported = {"time_zone": zone} if told_by == "spec" else {}
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}}, **reported)
     assert any("1 rows are dated in the future" in w for w in project.run().warnings)
 
 
@@ -182,8 +182,8 @@ def test_null_cursors(project: Project, postgres_database: Database) -> None:
         assert error.startswith("table shop.fail, ")
         assert "1 rows have no cursor" in error
         assert not project.lake().exists("fail")
-        told = {policy: ran.table(f"shop.{policy}") for policy in ("include", "exclude")}
-        return {policy: (one["status"], one["appended"]) for policy, one in told.items()}
+        reported = {policy: ran.table(f"shop.{policy}") for policy in ("include", "exclude")}
+        return {policy: (one["status"], one["appended"]) for policy, one in reported.items()}
 
     assert ran() == {"include": ("synced", 2), "exclude": ("synced", 1)}
     assert ran() == {"include": ("nothing new", 0), "exclude": ("nothing new", 0)}

@@ -65,13 +65,13 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
     tables: dict[str, dict[str, object]] = {name: {} for name in (*lost, *kept)}
     _files(project, "json", **tables, declared=declared, rounds=rounds)
     ran = project.loader("run")
-    told = _told(ran)
+    reported = _told(ran)
     assert {
-        name: "has more digits than a double" in what for name, what in told.items()
+        name: "has more digits than a double" in what for name, what in reported.items()
     } == dict.fromkeys(lost, True)
     assert "column v.w" in ran.text
-    assert "the number 9007199254740993 of file:" in told["deep"]
-    assert "in the table's `column_types`: decimal(38, 20)" in told["mixed"]
+    assert "the number 9007199254740993 of file:" in reported["deep"]
+    assert "in the table's `column_types`: decimal(38, 20)" in reported["mixed"]
     names = (*kept, "declared", "rounds")
     values = [project.rows(f"select cast(v as string) from raw.{name}") for name in names]
     assert values == [
@@ -113,7 +113,7 @@ def test_lines_have_a_limit(project: Project) -> None:
     own = {"path": "data", "format": "csv", "line_limit": limit, "table_options": tables}
     project.add("drop", "file", list(tables), own)
     ran = project.loader("run")
-    told = _told(ran)
+    reported = _told(ran)
     for name, what in {
         "plain": "line 3 of file:",
         "packed": "line 2 of file:",
@@ -124,10 +124,10 @@ def test_lines_have_a_limit(project: Project) -> None:
         "open": "has more than 2,000 characters",
         "head": "does not end within 16,777,216 bytes",
     }.items():
-        assert what in told[name], told
-        assert name == "head" or "raise line_limit" in told[name]
-    assert "/packed/2.csv.gz has more than 2,000 bytes" in told["packed"]
-    assert set(told) == tables.keys() - {"fits"}
+        assert what in reported[name], reported
+        assert name == "head" or "raise line_limit" in reported[name]
+    assert "/packed/2.csv.gz has more than 2,000 bytes" in reported["packed"]
+    assert set(reported) == tables.keys() - {"fits"}
     assert project.rows("select id, length(v) from raw.fits order by id") == [
         ("1", limit - 2),
         ("2", 1),
@@ -271,7 +271,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "cases" / "1.json", '{"id":1}\n')
     _write(data / "cases" / "2.json", '{"ID":1}\n')
     ran = project.loader("run")
-    told = _told(ran)
+    reported = _told(ran)
     expected = {
         "twice": "the column 'v' exists twice: a key is repeated",
         "cases": "a key differs from a column only in case, ",
@@ -308,7 +308,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "tar_text": "tar_text/1.tar is an archive, which Spark cannot read. Unpack it",
         "zip_bare": "zip_bare/1.zip is an archive, which Spark cannot read. Unpack it",
         "colon": "the file 'at10:00.csv' of ",
-        "two": 'two/1.json: {"id":1}{"id":2}. Write each value on a line of its own',
+        "two": 'two/1.json: {"id":1}{"id":2}. Write each value on a separate line',
         "comma": "text follows a JSON value, in file:",
         "arrays": "text follows a JSON value, in file:",
         "behind": "text follows a JSON value, in file:",
@@ -318,9 +318,9 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "unnamed_top": "a JSON key is an empty text, in file:",
         "braces_json": "Spark interprets the name of a file as a pattern (Input Pattern file:",
     }
-    assert set(told) == set(expected), ran.text
+    assert set(reported) == set(expected), ran.text
     for name, what in expected.items():
-        assert what in told[name], told[name]
+        assert what in reported[name], reported[name]
     assert project.rows("select id, v from raw.fine order by id") == [
         ("1", 'say "hi", x'),
         ("2", '5" pipe'),
@@ -449,13 +449,15 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     write("clash/1.parquet", {"id": pa.int64(), "v": pa.int64()}, {"id": 1, "v": 1})
     write("clash/2.parquet", {"id": pa.int64(), "v": pa.string()}, {"id": 2, "v": "x"})
     write("within/1.parquet", {"id": pa.int64(), "v": pa.list_(pa.timestamp("ns"))}, {"id": 1})
-    told = _told(project.loader("run"))
-    assert set(told) == {"below", "clash", "within", "orc"}
-    assert "its files have different types for id (" in told["orc"]
-    assert "the column at of below has digits below the microsecond. Write it in" in told["below"]
-    assert "the column v is bigint in file:" in told["clash"]
-    assert "clash/2.parquet. Write it with one type in all files" in told["clash"]
-    assert "has times in nanoseconds within a nested value" in told["within"]
+    reported = _told(project.loader("run"))
+    assert set(reported) == {"below", "clash", "within", "orc"}
+    assert "its files have different types for id (" in reported["orc"]
+    assert (
+        "the column at of below has digits below the microsecond. Write it in" in reported["below"]
+    )
+    assert "the column v is bigint in file:" in reported["clash"]
+    assert "clash/2.parquet. Write it with one type in all files" in reported["clash"]
+    assert "has times in nanoseconds within a nested value" in reported["within"]
 
     wide = {"s": pa.string(), "id": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2)}
     write("wide/2.parquet", wide, {"id": 2**40, "f": 0.1, "d": Decimal("1234567.25"), "s": "b"})
@@ -470,7 +472,7 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
         wide={"primary_key": "s"},
         nanos={"primary_key": "id"},
         orc=orc,
-        told=told_of,
+        reported=told_of,
     )
     ran = project.run()
     assert [ran.table(f"drop.{name}")["status"] for name in ("wide", "nanos")] == ["synced"] * 2
@@ -486,7 +488,7 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
         (2, None, None, None),
         (3, text, None, "new"),
     ]
-    assert project.rows("select id, s, d from raw.told order by id") == project.rows(
+    assert project.rows("select id, s, d from raw.reported order by id") == project.rows(
         "select id, s, d from raw.wide order by id"
     )
     assert project.run().table("drop.wide")["status"] == "nothing new"

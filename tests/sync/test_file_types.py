@@ -136,8 +136,8 @@ def test_types_of_files(project: Project) -> None:
 
 def _types(project: Project, table: str, names: list[str]) -> dict[str, tuple[str, str | None]]:
     """Returns the type that each column is read as, and its value in raw, as text."""
-    told = dict(project.rows(f"show tblproperties raw.{table}"))[PROPERTY]
-    read = SourceSchema.parse(told, table).columns
+    reported = dict(project.rows(f"show tblproperties raw.{table}"))[PROPERTY]
+    read = SourceSchema.parse(reported, table).columns
     texts = [f"cast(`{name}` as string) as `{name}`" for name in names]
     [row] = project.lake().frame(table).selectExpr(*texts).collect()
     return {name: (read[name].dataType.simpleString(), row[name]) for name in names}

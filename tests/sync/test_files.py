@@ -175,7 +175,9 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
     ran = project.loader("run")
     assert ran.code == 1
     assert sorted(project.rows("select id from raw.orders")) == [("1",), ("1",), ("3",)]
-    told = {e["where"].removeprefix("table drop."): e for e in ran.events if e["event"] == "error"}
+    reported = {
+        e["where"].removeprefix("table drop."): e for e in ran.events if e["event"] == "error"
+    }
     for name, what in {
         "linked": "linked.csv is a link to a path outside the folder",
         "folder": "folder is a link to a path outside the folder",
@@ -190,9 +192,9 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
         "latin": "latin/caf\\xe9.csv is not UTF-8, so Java cannot read the file",
         "gr\\xfcn": "gr\\xfcn.csv is not UTF-8, so Java cannot read the file",
     }.items():
-        assert what in told[name]["what"]
-        assert told[name]["remedy"]
-    assert set(told) == {*wrong, "gr\\xfcn"}
+        assert what in reported[name]["what"]
+        assert reported[name]["remedy"]
+    assert set(reported) == {*wrong, "gr\\xfcn"}
     assert "sesame" not in ran.text
 
     # the spec trusts whoever writes the links; or it names the other folder itself
@@ -227,7 +229,7 @@ def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:
     assert ran.code == 1
     assert ran.table("drop.orders")["appended"] == 1
     assert ran.table("drop.declared")["status"] == "nothing new"
-    told = {e["where"].split()[1]: e for e in ran.events if e["event"] == "error"}
+    reported = {e["where"].split()[1]: e for e in ran.events if e["event"] == "error"}
     for name, what in {
         "drop.empty": "Unable to infer schema for CSV",
         "drop.broken": "is not a Parquet file",
@@ -236,9 +238,9 @@ def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:
         "drop.taken": "the files have a column '_file_path', which the loader writes itself",
         "drop.ddl": 'Unsupported data type "WHOLE"',
     }.items():
-        assert what in told[name]["what"]
-        assert told[name]["remedy"]
-    assert set(told) == {f"drop.{name}" for name in tables} - {"drop.orders", "drop.declared"}
+        assert what in reported[name]["what"]
+        assert reported[name]["remedy"]
+    assert set(reported) == {f"drop.{name}" for name in tables} - {"drop.orders", "drop.declared"}
 
 
 @pytest.mark.parametrize("column", ["price", "_file_modified_at"])
@@ -407,7 +409,7 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
     }
     _files(project, "csv", **tables)
     ran = project.loader("run")
-    told = {e["where"].split()[1].strip(","): e for e in ran.events if e["event"] == "error"}
+    reported = {e["where"].split()[1].strip(","): e for e in ran.events if e["event"] == "error"}
     for name, what in {
         "drop.bare": "Malformed CSV record",
         "drop.half": "Malformed CSV record: 2",
@@ -415,9 +417,9 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
         "other": "2.csv has none of the table's columns: it has Key, Title",
         "drop.stray": "1 of its files are outside of the folders named column=value",
     }.items():
-        assert what in told[name]["what"], told[name]
-        assert told[name]["remedy"], told[name]
-    assert set(told) == {"drop.bare", "drop.half", "drop.cut", "other", "drop.stray"}
+        assert what in reported[name]["what"], reported[name]
+        assert reported[name]["remedy"], reported[name]
+    assert set(reported) == {"drop.bare", "drop.half", "drop.cut", "other", "drop.stray"}
     assert ran.code == 1
 
     # the spec's reader options apply

@@ -68,7 +68,7 @@ CHANGES = [
 def test_changes_that_snapshots_do_not_survive_wait_for_the_run(
     project: Project, shop: Database
 ) -> None:
-    told = []
+    reported = []
 
     def altered() -> None:
         for change in CHANGES:
@@ -77,12 +77,12 @@ def test_changes_that_snapshots_do_not_survive_wait_for_the_run(
                 session.execute("set lock_timeout = '20ms'")
                 with pytest.raises(psycopg.errors.LockNotAvailable):
                     session.execute(change)
-                told.append(change)
+                reported.append(change)
                 session.rollback()
 
     # Nothing has read the table in the snapshot yet: only the lock of its holder is in the way.
     done = _at("locked", altered, project)
-    assert told == CHANGES
+    assert reported == CHANGES
     assert done.error is None
     assert _count(project) == 20
 
@@ -101,21 +101,21 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
             assert snapshot.bounds(tables["customers"], Window()).rows == 10
         ran = project.loader("run")
         session.rollback()
-    told = (
+    reported = (
         "table shop.orders: another session has or awaits a lock that blocks readers "
         "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired. "
         "Run again when the session has ended (see pg_stat_activity), or raise the source's "
         "lock_timeout"
     )
-    assert str(refused.value) == told
-    assert ran.errors == [told]
+    assert str(refused.value) == reported
+    assert ran.errors == [reported]
     assert ran.table("shop.customers")["status"] == "nothing new"
     assert project.run().table("shop.orders")["appended"] == 10
 
 
 def test_a_signal_ends_what_waits_for_a_locked_table(project: Project, shop: Database) -> None:
     """While its columns are read, and while it is locked as readers do."""
-    told: list[str] = []
+    reported: list[str] = []
     options = {"orders": {"cursor_field": "id"}}
     project.jdbc(shop, ["orders"], table_options=options, lock_timeout="60 seconds")
     [(_, source)] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).sources
@@ -132,7 +132,7 @@ def test_a_signal_ends_what_waits_for_a_locked_table(project: Project, shop: Dat
         try:
             work()
         except TableError as error:
-            told.append(error.what)
+            reported.append(error.what)
 
     with shop.connect() as session:
         session.autocommit = False
@@ -149,7 +149,7 @@ def test_a_signal_ends_what_waits_for_a_locked_table(project: Project, shop: Dat
             finally:
                 interruption.resume()
         session.rollback()
-    assert told == ["the run was interrupted"] * 2
+    assert reported == ["the run was interrupted"] * 2
     assert project.run().table("shop.orders")["appended"] == 10
 
 

@@ -83,8 +83,8 @@ def test_a_transaction_open_during_a_sync_is_found_by_the_next(
         assert project.rows(f"select id from raw.{table} order by id") == [(1,), (2,), (3,)]
     quiet = project.run()
     for table in tables:
-        told = quiet.table(f"shop.{table}")
-        assert (told["status"], told["read"]) == ("nothing new", 1)
+        reported = quiet.table(f"shop.{table}")
+        assert (reported["status"], reported["read"]) == ("nothing new", 1)
 
 
 def test_a_procedure_that_commits_is_as_old_as_its_call(
@@ -206,11 +206,11 @@ def test_a_clock_that_was_set_back_loses_no_row(
     project.run()
     then = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=ahead)
     text = then.isoformat(sep=" ").partition("+")[0]
-    told = project.state("shop.events")
-    told |= {"cursor": text, "mark": {**told["mark"], "since": text}}
+    reported = project.state("shop.events")
+    reported |= {"cursor": text, "mark": {**reported["mark"], "since": text}}
     project.spark.sql(
-        f"insert into {project.schema}._cq_state select key, '{json.dumps(told)}', version + 1, "
-        f"updated_at from {project.schema}._cq_state"
+        f"insert into {project.schema}._cq_state select key, '{json.dumps(reported)}', "
+        f"version + 1, updated_at from {project.schema}._cq_state"
     )
     events.execute("insert into events values (2)", "insert into events values (3)")
     ran = project.run()
@@ -254,8 +254,8 @@ def test_a_cursor_that_is_no_time_misses_no_late_row_either(
     assert _appended(project, tables) == dict.fromkeys(tables, 2)
     quiet = project.run()
     for table in tables:
-        told = quiet.table(f"shop.{table}")
-        assert (told["appended"], told["read"]) == (0, 1)
+        reported = quiet.table(f"shop.{table}")
+        assert (reported["appended"], reported["read"]) == (0, 1)
         assert project.rows(f"select count(*), count(distinct id) from raw.{table}") == [(5, 5)]
 
 
@@ -341,8 +341,8 @@ def test_numbers_that_commit_out_of_order_are_found_with_nothing_open(
     assert _appended(project, tables) == dict.fromkeys(tables, 2)
     quiet = project.run()
     for table in tables:
-        told = quiet.table(f"shop.{table}")
-        assert (told["read"], told["appended"]) == (1, 0)
+        reported = quiet.table(f"shop.{table}")
+        assert (reported["read"], reported["appended"]) == (1, 0)
 
 
 def test_what_is_in_flight_when_a_cursor_is_set_by_hand_and_after_is_found(

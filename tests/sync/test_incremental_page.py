@@ -72,8 +72,8 @@ class Page:
                 if arguments == ["run"]:
                     self.ran.append(ran.table("shop.kings"))
             else:
-                told = self.dbt.run(*arguments, "--select", "package:kings")
-                assert {one.status for one in told.values()} == {"success"}, told
+                reported = self.dbt.run(*arguments, "--select", "package:kings")
+                assert {one.status for one in reported.values()} == {"success"}, reported
 
     def compare(self, name: str, table: str) -> None:
         """Compares a table of the page with the real one, in the page's columns."""
@@ -84,10 +84,10 @@ class Page:
         texts = ", ".join(f"cast({column} as string)" for column in head)
         sql = FOUND[name].format(texts).replace("mart.", f"{self.mart}.")
         rows = [[_shown(text) for text in row] for row in self.project.rows(sql)]
-        for told, found in zip(lines, rows, strict=False):
-            for i, cell in enumerate(told):
+        for reported, found in zip(lines, rows, strict=False):
+            for i, cell in enumerate(reported):
                 if cell.startswith("time of") and found[i]:
-                    told[i] = found[i]
+                    reported[i] = found[i]
         assert rows == lines, f"{name} after {len(self.ran)} syncs"
 
 

@@ -59,9 +59,9 @@ def test_comments_arrive_as_they_are(project: Project, postgres_database: Databa
 
     [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     [plan] = part.plans
-    told = plan.table.column_comments
-    assert {name: told[name] for name in COMMENTS} == COMMENTS
-    assert told["id"] == ""
+    reported = plan.table.column_comments
+    assert {name: reported[name] for name in COMMENTS} == COMMENTS
+    assert reported["id"] == ""
     assert plan.table.schema.names == ["id", 'a "b", c', *COMMENTS]
 
 

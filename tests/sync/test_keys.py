@@ -88,8 +88,8 @@ def test_infinite_keys_are_refused_if_another_would_be_loaded_as_the_same(
     }
     project.jdbc(postgres_database, list(options), table_options=options)
     ran = project.run()
-    told = "infinite: infinity is loaded as 9999-12-31 23:59:59.999999, -infinity as 0001-01-01"
-    assert [w for w in ran.warnings if told in w] == ran.warnings != []
+    reported = "infinite: infinity is loaded as 9999-12-31 23:59:59.999999, -infinity as 0001-01-01"
+    assert [w for w in ran.warnings if reported in w] == ran.warnings != []
     assert project.loader("reconcile", "--repair", "--allow-deletes").code == 0
     assert project.rows("select id, until from raw.rates order by c") == [
         (1, datetime.date(9999, 12, 31)),

@@ -23,12 +23,12 @@ def _each(database: Database, *statements: str) -> None:
         database.execute(*(statement.replace("parts", table) for statement in statements))
 
 
-def _run(project: Project, told: str = "") -> list[int]:
+def _run(project: Project, reported: str = "") -> list[int]:
     """Syncs; returns the rows appended. Of each table there is this one warning, or none."""
     ran = project.run()
-    assert len(ran.warnings) == (len(CURSORS) if told else 0), ran.warnings
-    for table in CURSORS if told else ():
-        assert [w for w in ran.warnings if told in w and table in w], (table, ran.warnings)
+    assert len(ran.warnings) == (len(CURSORS) if reported else 0), ran.warnings
+    for table in CURSORS if reported else ():
+        assert [w for w in ran.warnings if reported in w and table in w], (table, ran.warnings)
     return [ran.table(f"shop.{table}")["appended"] for table in CURSORS]
 
 
@@ -167,9 +167,9 @@ def test_columns_that_change_places_between_two_runs_are_read_again(
     assert project.run().warnings == []
     for table, (_, changes) in tables.items():
         postgres_database.execute(*(f"alter table {table} {change}" for change in changes))
-    told = [w for w in project.run().warnings if "columns were renamed or recreated" in w]
+    reported = [w for w in project.run().warnings if "columns were renamed or recreated" in w]
     for table in tables:
-        assert [w for w in told if table in w], (table, told)
+        assert [w for w in reported if table in w], (table, reported)
         newest = (
             "select id, max_by(struct(note, other), struct(_cq_generation, _cq_batch, _cq_seq)) "
             f"from raw.{table} group by id order by id"

@@ -81,7 +81,7 @@ def test_a_spec_made_by_looking_at_the_database_runs(
     )
     options = JdbcOptions(url=url.jdbc, user=url.user, password=url.password)
     source = JdbcSource("shop", options, project.spark, project.folder)
-    tables, told = describe_tables(source)
+    tables, reported = describe_tables(source)
     assert tables == [
         "# '${HOME}': create a view with a simpler name, and load that",
         "# '@@plugins.lake.connection': create a view with a simpler name, and load that",
@@ -91,7 +91,7 @@ def test_a_spec_made_by_looking_at_the_database_runs(
         '- "😀"',
         "# views, for which you must choose cursor and key: v",
     ]
-    assert told == [
+    assert reported == [
         "a: {cursor_field: last_update} # its name suggests a time of update; key: id",
         '"it\'s: #1": {cursor_field: "Modified On"} # its name suggests a time of '
         "update, without an index; key: id",
@@ -100,7 +100,7 @@ def test_a_spec_made_by_looking_at_the_database_runs(
         '"😀": {cursor_field: "updated_😀"} # its name suggests a time of update, without '
         "an index; key: id",
     ]
-    text = render_spec(url, tables, told).replace("schema: raw", f"schema: {project.schema}")
+    text = render_spec(url, tables, reported).replace("schema: raw", f"schema: {project.schema}")
     text = text.replace("profile: strandline", f"profiles_dir: {ROOT / 'profiles'}")
     (project.folder / "loader.yml").write_text(text)
     ran = project.run()

@@ -242,13 +242,13 @@ def test_what_hides_open_work_is_told(project: Project, events: Database) -> Non
 
 def test_a_clock_that_was_set_back_loses_no_row(project: Project, events: Database) -> None:
     """The last sync saw a clock that was ahead."""
-    told = project.state("shop.events")
+    reported = project.state("shop.events")
     ahead = str(dt.datetime.now(dt.timezone.utc).replace(tzinfo=None) + dt.timedelta(hours=2))
     times = dict.fromkeys(("base", "clock", "until"), ahead)
-    told |= {"cursor": ahead, "mark": {**told["mark"], **times}}
+    reported |= {"cursor": ahead, "mark": {**reported["mark"], **times}}
     project.spark.sql(
-        f"insert into {project.schema}._cq_state select key, '{json.dumps(told)}', version + 1, "
-        f"updated_at from {project.schema}._cq_state"
+        f"insert into {project.schema}._cq_state select key, '{json.dumps(reported)}', "
+        f"version + 1, updated_at from {project.schema}._cq_state"
     )
     events.execute("insert into events (id) values (2)", "insert into events (id) values (3)")
     ran = project.run()

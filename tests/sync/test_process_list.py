@@ -122,7 +122,7 @@ def test_a_secret_of_the_profile_is_nowhere(tmp_path: Path) -> None:
         "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
     }
     dbt = Path(sys.executable).with_name("dbt")
-    told = ""
+    reported = ""
     with ProcessList() as shown:
         for command in (
             [sys.executable, "-m", "loader", "--debug", "run"],
@@ -132,12 +132,12 @@ def test_a_secret_of_the_profile_is_nowhere(tmp_path: Path) -> None:
                 command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stdout + done.stderr
-            told += done.stdout + done.stderr
+            reported += done.stdout + done.stderr
     secrets = (*PLANTED.values(), CREDENTIAL, OPTION)
     java = [line for line in shown.lines if "org.apache.spark.deploy.SparkSubmit" in line]
     assert len(java) >= 2
     assert not [line for line in shown.lines for secret in secrets if secret in line]
-    assert not [secret for secret in secrets if secret in told]
+    assert not [secret for secret in secrets if secret in reported]
     # Java ends after its command, and renames its log when it does
     deadline = time.monotonic() + 60
     while list((tmp_path / "events").glob("*.inprogress")) and time.monotonic() < deadline:

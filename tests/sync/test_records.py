@@ -37,9 +37,9 @@ def test_spark_reads_what_iceberg_wrote_and_the_other_way(project: Project) -> N
     names = COLUMNS.replace(",", "").split()[::2]
     wanted = [tuple(row.get(name) for name in names) for row in ROWS]
     micros = "name, small, large, yes, unix_micros(at)"
-    told = project.rows(f"select {micros} from raw.ours")
-    assert [row[:4] for row in told] == [row[:4] for row in wanted]
-    assert [row[4] for row in told] == [1735775999123456, None, -1]
+    reported = project.rows(f"select {micros} from raw.ours")
+    assert [row[:4] for row in reported] == [row[:4] for row in wanted]
+    assert [row[4] for row in reported] == [1735775999123456, None, -1]
     project.spark.sql(f"insert into {lake.name('sparks')} select * from {lake.name('ours')}")
     for table in ("ours", "sparks"):
         found = lake.records(table).select(names, {}, {})

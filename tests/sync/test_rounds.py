@@ -30,16 +30,16 @@ class Script(Output):
         self.actions = actions
         self.most, self.every = most, every
         self.rounds: list[dict[str, Any]] = []
-        self.told: list[str] = []
+        self.output_text: list[str] = []
         self.stop = threading.Event()
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
         about = facts.get("source") or facts.get("table")
-        self.told.append(f"{kind} {about}" if about else kind)
+        self.output_text.append(f"{kind} {about}" if about else kind)
         if kind != "round":
             return
-        self.rounds.append({**facts, "told": self.told[:-1]})
-        self.told = []
+        self.rounds.append({**facts, "output_text": self.output_text[:-1]})
+        self.output_text = []
         # An action that is not done says so; then it is called again after the next round.
         if self.actions and self.actions[0]() is not False:
             self.actions.pop(0)
@@ -47,13 +47,13 @@ class Script(Output):
             self.stop.set()
 
     def error(self, error: LoaderError) -> None:
-        self.told.append(f"error: {error}")
+        self.output_text.append(f"error: {error}")
 
     def warning(self, text: str, **facts: Any) -> None:
-        self.told.append(f"warning: {text}")
+        self.output_text.append(f"warning: {text}")
 
     def table(self, kind: str, columns: Any, rows: Any, title: str = "") -> None:
-        self.told += [f"{kind}: {dict(zip(columns, row, strict=True))}" for row in rows]
+        self.output_text += [f"{kind}: {dict(zip(columns, row, strict=True))}" for row in rows]
 
 
 def looped(project: Project, script: Script, build: Build | None = None) -> int:
@@ -116,7 +116,9 @@ def test_sources_that_go_and_come_back(
             wild.execute("insert into items values (2)")
 
         def back() -> bool:
-            return {"back shop", "back wild"} <= {told for done in rounds for told in done["told"]}
+            return {"back shop", "back wild"} <= {
+                output_text for done in rounds for output_text in done["output_text"]
+            }
 
         # Rounds that last longer than the interval would need many failures for a rest of two.
         script = Script([down, rested, up, back, lambda: None], every=1)
@@ -125,17 +127,19 @@ def test_sources_that_go_and_come_back(
         assert (rounds[0]["tables"], rounds[0]["appended"]) == (3, 4)
         failed = sorted({name for done in rounds for name in done["failed"]})
         assert [name[:11] for name in failed] == ["shop.orders", "source wild"]
-        told = [text for done in rounds for text in done["told"]]
-        errors = [text for text in told if text.startswith("error")]
-        assert len(errors) == 2, "each told once, not in each round"
+        output_text = [text for done in rounds for text in done["output_text"]]
+        errors = [text for text in output_text if text.startswith("error")]
+        assert len(errors) == 2, "each is reported once, not in each round"
         for error in errors:
             assert "not currently accepting connections" in error
         resting = [done for done in rounds if done["resting"]]
         assert any(done["appended"] for done in resting), "the other source went on"
         for source in ("shop", "wild"):
-            [came] = [done for done in rounds if f"back {source}" in done["told"]]
+            [came] = [done for done in rounds if f"back {source}" in done["output_text"]]
             assert came["appended"] >= 1
-        assert [text for text in told if text.startswith("recovered")] == ["recovered shop.orders"]
+        assert [text for text in output_text if text.startswith("recovered")] == [
+            "recovered shop.orders"
+        ]
         assert project.rows("select id from raw.orders order by id") == [(1,), (2,), (3,)]
         assert project.rows("select id from raw.items order by id") == [(1,), (2,)]
 
@@ -164,10 +168,10 @@ def test_a_spec_that_changes(project: Project, postgres_database: Database) -> N
     )
     assert looped(project, script) == 0
     assert [done["appended"] for done in script.rounds] == [2, 0, 0, 1, 1]
-    errors = [[t for t in done["told"] if t.startswith("error")] for done in script.rounds]
-    assert [len(told) for told in errors] == [0, 1, 0, 0, 0]
+    errors = [[t for t in done["output_text"] if t.startswith("error")] for done in script.rounds]
+    assert [len(output_text) for output_text in errors] == [0, 1, 0, 0, 0]
     assert "unknown kind 'sauce'" in errors[1][0]
-    assert ["spec" in done["told"] for done in script.rounds] == [False] * 4 + [True]
+    assert ["spec" in done["output_text"] for done in script.rounds] == [False] * 4 + [True]
     assert project.rows("select count(*) from raw.items") == [(1,)]
 
 
@@ -190,8 +194,8 @@ def test_a_build_follows_news_only(project: Project, postgres_database: Database
     assert looped(project, script, Build(project.folder)) == 0
     assert [done["appended"] for done in script.rounds] == [2, 0, 1, 0]
     # What is reported after a round belongs to the next one.
-    built = [[t for t in done["told"] if t.startswith("build")] for done in script.rounds]
-    assert [len(told) for told in built] == [0, 1, 0, 1]
+    built = [[t for t in done["output_text"] if t.startswith("build")] for done in script.rounds]
+    assert [len(output_text) for output_text in built] == [0, 1, 0, 1]
     assert "'succeeded': 1, 'warned': 0, 'failed': 0" in built[1][0]
     assert project.spark.table(f"analytics.{model}").collect()[0]["n"] == 3
 

@@ -52,7 +52,7 @@ def leaky(project: Project, postgres_database: Database) -> Database:
         f"$$ begin raise exception 'the password is {password}'; end $$",
         "create table fine (id int primary key)",
         "insert into fine values (1)",
-        "create view leaks as select id, tell() as told from fine",
+        "create view leaks as select id, tell() as reported from fine",
         "create table shut (id int primary key)",
         f"grant select on all tables in schema public to {user}",
     )
@@ -63,7 +63,7 @@ def _configure(project: Project, leaky: Database) -> None:
     """Two sources: one whose database tells the password, one whose password is wrong."""
     tables = {
         "fine": {"cursor_field": "id"},
-        "leaks": {"cursor_field": "told", "primary_key": "id"},
+        "leaks": {"cursor_field": "reported", "primary_key": "id"},
         "shut": {"cursor_field": "id"},
     }
     for source, password, names in (

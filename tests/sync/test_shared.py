@@ -233,11 +233,11 @@ def test_sources_named_like_secrets_are_known_to_dbt(
     project.run()
     assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
     shown = project.spark.sql(f"show tblproperties {project.schema}.orders").collect()
-    told = {row["key"]: row["value"] for row in shown}
-    kept = [key for key in told if key.startswith("strandline.newest.")]
+    reported = {row["key"]: row["value"] for row in shown}
+    kept = [key for key in reported if key.startswith("strandline.newest.")]
     assert len(kept) == 2
     for key in ("strandline.sources", "strandline.newest", *kept):  # what the macros read
-        assert json.loads(decode_property(told[key]))
+        assert json.loads(decode_property(reported[key]))
     assert project.loader("state", "rebuild").code == 0
     ran = project.run()
     assert {ran.table(f"{name}.orders")["status"] for name in ("url_eu", "token_us")} == {

@@ -82,8 +82,8 @@ def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
         reached(attempt, step)
         if step == "windowed":
             for n in range(25):
-                told = f"alter table {project.schema}.t set tblproperties ('other' = '{n}')"
-                project.spark.sql(told)
+                reported = f"alter table {project.schema}.t set tblproperties ('other' = '{n}')"
+                project.spark.sql(reported)
 
     monkeypatch.setattr(TableSync, "report_step", altered)
     assert project.run().table("shop.t")["appended"] == 2

@@ -94,8 +94,8 @@ def test_types_that_do_not_grow_are_no_cursors(
     assert t.endswith(anew.format("TIME"))
     postgres_database.execute("create table t (id int, c timetz)")
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
-    [told] = project.loader("run").errors
-    assert told.endswith(anew.format("timetz"))
+    [reported] = project.loader("run").errors
+    assert reported.endswith(anew.format("timetz"))
 
 
 def test_dates_of_zero_are_no_cursors_and_bits_are_refused_as_such(

@@ -266,8 +266,8 @@ def _check(
     first, second = raw.selectExpr(
         *(f"cast({name} as string) as {name}" for name in names)
     ).collect()
-    told = dict(project.rows("show tblproperties raw.t"))[PROPERTY]
-    read = SourceSchema.parse(told, "t").columns
+    reported = dict(project.rows("show tblproperties raw.t"))[PROPERTY]
+    read = SourceSchema.parse(reported, "t").columns
     found = [
         (kind, value, read[name].dataType.simpleString(), first[name])
         for name, (kind, value, *_) in zip(names, types, strict=True)

@@ -119,8 +119,8 @@ def test_infinite_times_are_loaded_as_the_ends_of_the_calendar(
     postgres_database.execute("update t set time = '12:00'")
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
     ran = project.run()
-    told = "infinite: infinity is loaded as 9999-12-31 23:59:59.999999, -infinity as 0001-01-01"
-    assert [w.partition(told)[0] for w in ran.warnings] == [
+    reported = "infinite: infinity is loaded as 9999-12-31 23:59:59.999999, -infinity as 0001-01-01"
+    assert [w.partition(reported)[0] for w in ran.warnings] == [
         f"shop.t: 2 values of {name} are " for name in ("d", "ts", "tz", "own", "deep")
     ]
     high, low = "9999-12-31 23:59:59.999999", "0001-01-01 00:00:00"
@@ -216,8 +216,8 @@ def coded(project: Project, postgres_database: Database) -> Database:
 def test_a_stored_cursor_that_is_no_value_any_more(project: Project, coded: Database) -> None:
     project.run()
     coded.execute("alter type code rename value 'b' to 'bee'")
-    [told] = project.loader("run").errors
-    assert "the stored cursor has the old type: `loader state set`" in told
+    [reported] = project.loader("run").errors
+    assert "the stored cursor has the old type: `loader state set`" in reported
 
 
 def test_a_scale_that_spark_has_not(project: Project, postgres_database: Database) -> None:
@@ -455,12 +455,12 @@ def test_dates_and_numbers_that_only_mariadb_has(
     project.jdbc(mariadb_database, list(options), table_options=options)
     ran = project.run()
     assert project.rows("select bits from raw.wide order by id") == [(f"{1:064b}",), ("1" * 64,)]
-    told = "are no dates (their month or day is zero): they are loaded as null"
+    reported = "are no dates (their month or day is zero): they are loaded as null"
     old = "lie before 15 October 1582: they are loaded up to ten days later or earlier"
     assert [warning.partition(", as Java")[0] for warning in sorted(ran.warnings)] == [
         f"shop.old: 1 values of at {old}",
-        f"shop.zero: 1 values of at {told}",
-        f"shop.zero: 2 values of day {told}",
+        f"shop.zero: 1 values of at {reported}",
+        f"shop.zero: 2 values of day {reported}",
     ]
     assert project.rows("select id, day, at is null from raw.zero order by id") == [
         (1, None, True),
@@ -607,10 +607,12 @@ def test_days_that_javas_calendar_lacks_are_told_of(
         "table shop.days, column day: 2 values of day lie in the ten days before" in ran.errors[0]
     )
     assert "different keys would become equal" in ran.errors[0]
-    told = (
+    reported = (
         "1 values of {} lie in the ten days before 15 October 1582: they are loaded ten days later"
     )
-    assert [column for column in ("day", "at", "wall") if told.format(column) not in ran.text] == []
+    assert [
+        column for column in ("day", "at", "wall") if reported.format(column) not in ran.text
+    ] == []
     texts = "cast(day as string), cast(at as string), cast(wall as string)"
     assert project.rows(f"select {texts} from raw.t order by id") == [
         ("1582-10-04", "1582-10-04 23:59:00", "1582-10-04 23:59:00"),

@@ -39,11 +39,11 @@ def test_the_picture_is_what_the_linter_checks() -> None:
 def test_the_table_names_every_module(folder: Path) -> None:
     name = folder.relative_to(ROOT).as_posix()
     [row] = re.findall(rf"^\| `{name}/` \| (.*) \|$", PAGE, flags=re.MULTILINE)
-    told = set(re.findall(r"`(\w+\.py)`", row))
+    reported = set(re.findall(r"`(\w+\.py)`", row))
     present = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
-    assert told <= present, "the table names modules that are not there"
+    assert reported <= present, "the table names modules that are not there"
     if name not in (
         "loader/codegen",
         "loader/cli",
     ):  # long ones: only the important modules are named
-        assert present <= told, "the table lacks modules"
+        assert present <= reported, "the table lacks modules"

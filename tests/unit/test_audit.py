@@ -75,7 +75,7 @@ def _audit(folder: Path, said: str, code: int = 0) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize(
-    ("found", "code", "told"),
+    ("found", "code", "reported"),
     [
         ([LOOKED_UP], 0, "1 pinned packages, 0 with known weaknesses"),
         ([LOOKED_UP, WEAK], 1, "requests 2.30.0: PYSEC-2023-74, fixed by 2.31.0"),
@@ -83,10 +83,10 @@ def _audit(folder: Path, said: str, code: int = 0) -> subprocess.CompletedProces
     ],
 )
 def test_what_the_audit_says(
-    tmp_path: Path, found: list[dict[str, Any]], code: int, told: str
+    tmp_path: Path, found: list[dict[str, Any]], code: int, reported: str
 ) -> None:
     done = _audit(tmp_path, json.dumps({"dependencies": found, "fixes": []}), int(code == 1))
-    assert (done.returncode, told in done.stdout + done.stderr) == (code, True)
+    assert (done.returncode, reported in done.stdout + done.stderr) == (code, True)
     assert "Traceback" not in done.stderr
 
 

@@ -58,7 +58,7 @@ def _one_error(result: Result) -> str:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right", "told"),
+    ("wrong", "right", "reported"),
     [
         ("tables:", "tabels:", "spec.tabels: unknown key. Did you mean `tables`?"),
         (
@@ -81,11 +81,11 @@ def _one_error(result: Result) -> str:
         ("kind: source", "kind source", "not valid YAML"),
     ],
 )
-def test_a_mistake_in_the_spec(tmp_path: Path, wrong: str, right: str, told: str) -> None:
+def test_a_mistake_in_the_spec(tmp_path: Path, wrong: str, right: str, reported: str) -> None:
     assert SPEC.count(wrong) == 1
     error = _one_error(_loader(tmp_path, SPEC.replace(wrong, right)))
     assert error.startswith((str(tmp_path), str(ROOT)))  # where
-    assert told in error
+    assert reported in error
     assert error.rstrip("?").split(". ")[-1]  # what to do
 
 
@@ -95,7 +95,7 @@ def test_a_missing_variable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (None, "there is no such spec file. Run `loader init`"),
         ("", "the spec is empty. Delete it, and run `loader init`"),
@@ -103,8 +103,8 @@ def test_a_missing_variable(tmp_path: Path) -> None:
         ("kind: source\n spec: {a: b\n- x", "not valid YAML"),
     ],
 )
-def test_a_spec_that_is_none(tmp_path: Path, text: str | None, told: str) -> None:
-    assert told in _one_error(_loader(tmp_path, text))
+def test_a_spec_that_is_none(tmp_path: Path, text: str | None, reported: str) -> None:
+    assert reported in _one_error(_loader(tmp_path, text))
 
 
 def test_a_mistyped_command_or_option(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_serve_ignores_a_plugins_options_and_refuses_typos(
     tmp_path: Path, given: str, meant: str
 ) -> None:
     """`registry: local` starts every plugin with options of its own."""
-    told = _one_error(_loader(tmp_path, None, "serve", "--no-sentry", "--log-level", "info"))
-    assert "there is no such spec file" in told
+    reported = _one_error(_loader(tmp_path, None, "serve", "--no-sentry", "--log-level", "info"))
+    assert "there is no such spec file" in reported
     refused = _loader(tmp_path, None, "serve", "--no-sentry", given, "lake2")
     assert refused.exit_code == 2
     assert f"{given.partition('=')[0]}'. Did you mean '{meant}'?" in refused.output
@@ -172,8 +172,8 @@ def test_an_option_of_all_commands_behind_one_says_where_it_stands(
 ) -> None:
     refused = _loader(tmp_path, None, *given)
     assert refused.exit_code == 2
-    told = f"Put it before the command: `loader {given[-1]} … {given[0]}`"
-    assert told in refused.output
+    reported = f"Put it before the command: `loader {given[-1]} … {given[0]}`"
+    assert reported in refused.output
 
 
 @pytest.mark.parametrize("command", [("status",), ("state", "list"), ("state", "show", "orders")])
@@ -221,9 +221,9 @@ def test_a_command_that_cannot_be_imported_breaks_no_other(
     monkeypatch.syspath_prepend(str(tmp_path))
     _plug_in(tmp_path, "broken", "import nowhere_to_be_found\n")
     for given in (("broken",), ("broken", "--fast", "orders"), ("broken", "--help")):
-        told = _one_error(_loader(tmp_path, None, *given))
-        assert "cannot be imported from broken_plugin:command: ModuleNotFoundError" in told
-        assert told.endswith("Reinstall or uninstall broken")
+        reported = _one_error(_loader(tmp_path, None, *given))
+        assert "cannot be imported from broken_plugin:command: ModuleNotFoundError" in reported
+        assert reported.endswith("Reinstall or uninstall broken")
     help_ = _loader(tmp_path, None, "--help")
     assert help_.exit_code == 0
     assert re.search(r"broken +Cannot be imported\.", help_.output)
@@ -243,8 +243,8 @@ def test_a_command_that_is_none_breaks_no_help_and_shows_no_secret(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     _plug_in(tmp_path, name, code)
-    told = _one_error(_loader(tmp_path, None, name))
-    assert f"cannot be imported from {name}_plugin:command: " in told
-    assert why in told
-    assert "s3cret" not in told
+    reported = _one_error(_loader(tmp_path, None, name))
+    assert f"cannot be imported from {name}_plugin:command: " in reported
+    assert why in reported
+    assert "s3cret" not in reported
     assert _loader(tmp_path, None, "--help").exit_code == 0

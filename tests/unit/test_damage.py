@@ -13,7 +13,7 @@ _WRITING = "\n\tat org.apache.iceberg.spark.source.SparkWrite$DataWriter.write"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (
             "Metadata file for version 11 is missing under /wh/raw/orders/metadata",
@@ -37,10 +37,10 @@ _WRITING = "\n\tat org.apache.iceberg.spark.source.SparkWrite$DataWriter.write"
         ),
     ],
 )
-def test_a_lost_file_is_damage(text: str, told: str) -> None:
+def test_a_lost_file_is_damage(text: str, reported: str) -> None:
     found = detect_damage(text, "table raw.orders")
     assert found is not None
-    assert found.what == told
+    assert found.what == reported
 
 
 @pytest.mark.parametrize(

@@ -41,17 +41,17 @@ def _stands(crash: FaultInjection, step: str, table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "reported"),
     [
         ("publish", "no step 'publish'. Did you mean `published`?"),
         ("staged:shop.a,publishd:shop.b", "no step 'publishd'. Did you mean `published`?"),
         ("published#often", "'often' is not a number of times"),
     ],
 )
-def test_what_is_wrong_with_the_variable_is_told(wanted: str, told: str) -> None:
+def test_what_is_wrong_with_the_variable_is_told(wanted: str, reported: str) -> None:
     with pytest.raises(SpecError) as error:
         load_fault_injection({VARIABLE: wanted}, NOBODY)
-    assert told in f"{error.value.what}. {error.value.remedy}"
+    assert reported in f"{error.value.what}. {error.value.remedy}"
     assert error.value.where == VARIABLE
 
 

@@ -42,7 +42,9 @@ def test_the_systems_errors_are_sentences(number: int, file: str | None, text: s
 
 def test_what_is_nested_too_deeply_is_no_defect() -> None:
     """Such as a JSON file's value, of whose type Python asks whether it is raw's."""
-    told = str(
+    reported = str(
         translate_error(RecursionError("maximum recursion depth exceeded"), "table files.deep")
     )
-    assert told.startswith("table files.deep: something is nested too deeply to be read. Declare")
+    assert reported.startswith(
+        "table files.deep: something is nested too deeply to be read. Declare"
+    )

@@ -40,7 +40,7 @@ INVISIBLE = (
 
 
 def test_what_nobody_sees_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """Zero width, marks of direction, tags: two names that look the same are told apart."""
+    """Zero width, marks of direction, tags: two names that look the same are shown differently."""
     Output().warning(INVISIBLE)
     Output().say(INVISIBLE)
     Output("json").warning(INVISIBLE)

@@ -72,7 +72,7 @@ def test_a_line_that_no_export_has_is_refused_by_number(content: bytes | dict[st
     ],
 )
 def test_a_value_that_is_no_state_is_refused(value: str, why: str) -> None:
-    told = refused({**LINE, "value": value})
-    assert told.startswith("state.jsonl, line 1: the stored state ")
-    assert why in told
-    assert told.endswith("Delete the line")
+    reported = refused({**LINE, "value": value})
+    assert reported.startswith("state.jsonl, line 1: the stored state ")
+    assert why in reported
+    assert reported.endswith("Delete the line")

@@ -54,7 +54,7 @@ class Worked:
     ) -> None:
         (folder / "command.py").write_text(COMMAND)
         words = " ".join(["command.py", *(arguments or ("work", "0"))])
-        # Python buffers what it writes, unless somebody has told it not to, as in containers.
+        # Python buffers what it writes, unless an option forbids it, as in containers.
         ours = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
         ours |= {"PYTHONUNBUFFERED": "1"} if unbuffered else {}
         done = subprocess.run(
@@ -79,7 +79,7 @@ WORK = "The command itself succeeded; `loader status` shows the tables"
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize(
-    ("output", "code", "told"),
+    ("output", "code", "reported"),
     [
         (CLOSED, 141, ""),
         (">&-", 1, "it is closed"),
@@ -87,14 +87,17 @@ WORK = "The command itself succeeded; `loader status` shows the tables"
     ],
 )
 def test_standard_output_that_is_lost_fails_nothing(
-    tmp_path: Path, form: str, unbuffered: bool, output: str, code: int, told: str
+    tmp_path: Path, form: str, unbuffered: bool, output: str, code: int, reported: str
 ) -> None:
     worked = Worked(tmp_path, output, "--log-format", form, "work", "2", unbuffered=unbuffered)
     assert (worked.finished, worked.code) == (True, code), worked.err
     assert "Traceback" not in worked.err
     assert "Exception" not in worked.err
     if form == "text":
-        assert ((LOST + told) in worked.err, WORK in worked.err) == (bool(told), bool(told))
+        assert ((LOST + reported) in worked.err, WORK in worked.err) == (
+            bool(reported),
+            bool(reported),
+        )
 
 
 @pytest.mark.parametrize("output", ["2>&-", "2>&1 >&- | true", "2> /dev/full"])

@@ -46,8 +46,8 @@ class TestRefusal:
     def test_a_coarser_key_finds_its_newest_among_those_of_a_finer_one(self) -> None:
         finer = ("id", "line")
         assert explain_refusal(finer, "at", [dependent()]) == ""
-        told = explain_refusal(finer, "at", [dependent(history=True)])
-        assert told == "mart.orders needs other versions: its key is id, ordered by at"
+        reported = explain_refusal(finer, "at", [dependent(history=True)])
+        assert reported == "mart.orders needs other versions: its key is id, ordered by at"
 
 
 def test_a_table_that_does_not_say_what_it_reads_may_read_anything() -> None:

@@ -15,17 +15,17 @@ from loader.sync.table_plan import NoCursorError, plan_table
 
 
 def test_a_name_counts_before_wildcards_and_a_later_wildcard_before_an_earlier_one() -> None:
-    told = {
+    reported = {
         "Orders": TableOptions(lookback="10 minutes"),
         "*": TableOptions(cursor_field=["updated_at", "xmin"], null_cursor="fail"),
         "o*": TableOptions(null_cursor="exclude", lookback="1 day"),
     }
-    orders = options_for(told, "orders", TableOptions())
+    orders = options_for(reported, "orders", TableOptions())
     assert orders.lookback is not None
     assert (orders.lookback.text, orders.null_cursor) == ("10 minutes", "exclude")
     assert orders.cursor_field == ("updated_at", "xmin")
-    assert options_for(told, "items", TableOptions()) == told["*"]
-    assert options_for({"items": told["*"]}, "orders", TableOptions()) == TableOptions()
+    assert options_for(reported, "items", TableOptions()) == reported["*"]
+    assert options_for({"items": reported["*"]}, "orders", TableOptions()) == TableOptions()
 
 
 def test_the_first_cursor_that_a_table_has() -> None:
@@ -63,8 +63,8 @@ def test_a_path_is_for_one_table() -> None:
 
 def test_types_stand_under_a_key_of_their_own() -> None:
     """Every connector's tables have it, in one spelling; `columns` will choose columns."""
-    told = TableOptions(column_types={"a": " Decimal( 9,2 )", "b": "LONG", "c": "text"})
-    assert told.column_types == {"a": "decimal(9,2)", "b": "bigint", "c": "string"}
+    reported = TableOptions(column_types={"a": " Decimal( 9,2 )", "b": "LONG", "c": "text"})
+    assert reported.column_types == {"a": "decimal(9,2)", "b": "bigint", "c": "string"}
     for text in (
         "strin",
         "decimal(39, 2)",

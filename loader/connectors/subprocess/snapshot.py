@@ -175,7 +175,9 @@ class ProgramSnapshot(Snapshot):
                     state = ConnectorState.from_mark(mark, self.protocol, where)
                     result += [state] if state is not None else []
             except StateError:  # that table's run reports it; the state may cover all streams
-                result.append(ConnectorState(self.protocol, "", True, 0, ""))
+                result.append(
+                    ConnectorState(self.protocol, kind="", shared=True, number=0, text="")
+                )
         return result
 
     def probe(self) -> None:

@@ -160,7 +160,7 @@ class _Reader:
         if (line is None or len(line) > _LONGEST // 8) and stream.read() >= 0:
             raise TableError(
                 f"the header of {path} does not end within {_LONGEST:,} bytes",
-                remedy="Correct the file: the end of its first line may be missing",
+                remedy="Correct the file: the line break after its header may be missing",
             )
         if line is None or self.opened is None or not self._open(line):
             return None if line is None else str(line)

@@ -212,13 +212,13 @@ def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
 def check_line_lengths(
     spark: SparkSession, native: ReaderOptions, chosen: Column | None, where: str
 ) -> None:
-    """Refuses files with lines that are too long, which Spark would omit.
+    """Raises an error if a file has a line that is too long: Spark would omit that line.
 
     Args:
         chosen: a condition on MODIFIED and PATH that selects the files; None means all.
 
     Raises:
-        TableError: if there is such a line; contains the file and the line number.
+        TableError: with the path of the file and the number of the line.
     """
     if native.option(_LINE_READER) is None or native.multiline:
         return

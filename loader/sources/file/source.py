@@ -116,7 +116,7 @@ class FileSource(Source):
             settings["escape"] = ("escape", settings["quote"][1] or '"')
         wide = _WIDE.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
-            # Spark finds line ends by single bytes unless multiLine is set.
+            # Unless multiLine is set, Spark searches for line ends of one byte.
             settings["multiline"] = ("multiLine", "true")
         limit, multiline = self.options.line_limit, settings.get("multiline", ("", ""))[1]
         lengths = limiting_options(form.lower(), multiline.lower() == "true", limit)

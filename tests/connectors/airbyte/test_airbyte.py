@@ -240,13 +240,13 @@ def test_bad_days_end_in_one_clear_error_and_lose_nothing(program: Program) -> N
             "did not complete the stream",
         ),
     }
-    for name, (steps, told) in bad.items():
+    for name, (steps, output_text) in bad.items():
         program.stream(name, items(1, 2, 3, 4, 5))
         config = {"acts": {f"{name}.4": steps}}
         program.configure(name, config=config, timeout="2s", message_limit=1_000_000)
         ran = program.project.loader("run")
         assert ran.code == 1, name
-        assert told in ran.errors[0], (name, ran.errors)
+        assert output_text in ran.errors[0], (name, ran.errors)
         assert "hunter22" not in ran.text
         assert program.raw(name) == [(1, 1), (2, 1), (3, 1)], name
         program.configure(name)
@@ -448,7 +448,7 @@ def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
     ran = program.project.loader("check")
     assert "the connector decides which records it sends" in " ".join(ran.errors)
     # mistakes in the document, and a connector that cannot be asked
-    for own, told in {
+    for own, output_text in {
         (): "no connector is set",
         (("command", "x"), ("image", "y")): "`command` and `image` are both set",
         (("command", "no-such-program --x"),): "the program no-such-program cannot be started",
@@ -457,7 +457,7 @@ def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
     }.items():
         program.project.add("api", "airbyte", ["*"], dict(own))
         ran = program.project.loader("check")
-        assert told in " ".join(ran.errors), (own, ran.text)
+        assert output_text in " ".join(ran.errors), (own, ran.text)
         assert "defect" not in ran.text
 
 

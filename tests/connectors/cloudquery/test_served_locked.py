@@ -61,8 +61,8 @@ def session(folder: Path, number: int, *streams: str, source: str = "shop") -> d
     place.mkdir()
     catalog = [{**ORDERS, "name": name, "source_defined_primary_key": []} for name in streams]
     (place / "catalog.json").write_text(json.dumps({"streams": catalog}))
-    told = [{"stream": name, "data": {"id": number}} for name in streams]
-    lines = [json.dumps({"type": "RECORD", "record": record}) + "\n" for record in told]
+    reported = [{"stream": name, "data": {"id": number}} for name in streams]
+    lines = [json.dumps({"type": "RECORD", "record": record}) + "\n" for record in reported]
     (place / "messages.jsonl").write_text("".join(lines))
     return {"session": number, "folder": str(place), "stale": [], "source": source, "rows": True}
 

@@ -132,9 +132,9 @@ def test_a_state_that_cannot_be_used_fails_its_table_only(tmp_path: Path) -> Non
 def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> None:
     """They cannot be recognised."""
     begun = Begun(tmp_path, _of(a=7, b=9), {}, key=())
-    [told] = begun.warnings
-    assert told.startswith("tap.b: another table resumes from an older state")
-    assert "they are appended again: set primary_key" in told
+    [reported] = begun.warnings
+    assert reported.startswith("tap.b: another table resumes from an older state")
+    assert "they are appended again: set primary_key" in reported
     assert Begun(tmp_path, _of(a=7, b=9), {}).warnings == []
     assert Begun(tmp_path, _of(a=7, b=7), {}, key=()).warnings == []
 

@@ -111,8 +111,8 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
     """It may be what sends the records, so the read has not ended well."""
     monkeypatch.setattr(supervisor, "LINGER", 0.3)
     leaves = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, file=sys.stderr)"
-    told = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
-    ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+    reported = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
+    ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": reported}}
     began = time.monotonic()
     script = sends(record_of(1), state_of(1), record_of(2), then=leaves)
     delivery, following = opened(tmp_path, script, Limits(9), [])
@@ -150,8 +150,8 @@ def test_a_process_with_a_session_of_its_own_does_not_keep_the_run(
     script = sends(record_of(1), state_of(1), record_of(2), then=leaves + then)
     delivery, following = opened(tmp_path, script, Limits(9), [], silence=2.0)
     assert following().counts.rows == 1
-    told = "sent nothing for 2 seconds" if then else "keeps its output open"
-    with pytest.raises(TableError, match=told):
+    reported = "sent nothing for 2 seconds" if then else "keeps its output open"
+    with pytest.raises(TableError, match=reported):
         following()
     delivery.close()
     assert not delivery._thread.is_alive()
@@ -200,10 +200,10 @@ def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(errno.EMFILE, "ulimit -n"), (errno.ENOSPC, "Free disk space")]
+    ("number", "reported"), [(errno.EMFILE, "ulimit -n"), (errno.ENOSPC, "Free disk space")]
 )
 def test_records_that_cannot_be_kept_say_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reported: str
 ) -> None:
     def add(*_: object) -> None:
         raise OSError(number, "no")
@@ -212,7 +212,7 @@ def test_records_that_cannot_be_kept_say_what_to_do(
     delivery, following = opened(tmp_path, sends(record_of(1)), Limits(9), [])
     with pytest.raises(TableError, match="cannot be written to the spool") as error:
         following()
-    assert told in error.value.remedy
+    assert reported in error.value.remedy
     delivery.close()
 
 
@@ -242,12 +242,12 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
         following()
     delivery.close()
 
-    for wrong, told in (
+    for wrong, reported in (
         ({"colour": 1}, "no such column"),
         ({"id": "x"}, "cannot store this value"),
     ):
         delivery, following = opened(tmp_path, sends(delete(**wrong)), Limits(100), [])
-        with pytest.raises(TableError, match=told):
+        with pytest.raises(TableError, match=reported):
             following()
         delivery.close()
 

@@ -65,8 +65,8 @@ def test_a_secret_across_the_end_of_what_is_shown(tmp_path: Path, said: str) -> 
 
 def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> None:
     warned: list[str] = []
-    told = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
-    ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+    reported = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
+    ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": reported}}
     script = sends(record_of(1), state_of(1), ended, then="sys.exit(3)")
     delivery, following = opened(tmp_path, script, Limits(9), warned)
     assert following().is_last
@@ -75,7 +75,7 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "reported"),
     [
         ([], "bye"),
         ([log_line("FATAL", _QUOTA), log_line("CRITICAL", "that was it")], "the quota is used up"),
@@ -83,14 +83,14 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
     ],
 )
 def test_why_a_program_ended_is_in_its_log(
-    tmp_path: Path, said: list[dict[str, Any]], told: str
+    tmp_path: Path, said: list[dict[str, Any]], reported: str
 ) -> None:
     """Its own error trace says it better, and what is last on standard error less well."""
     script = sends(*said, then="print('bye', file=sys.stderr); sys.exit(1)")
     delivery, following = opened(tmp_path, script, Limits(9), [])
     with pytest.raises(TableError) as failed:
         following()
-    assert failed.value.what == f"the program failed (exit code 1): {told}"
+    assert failed.value.what == f"the program failed (exit code 1): {reported}"
     delivery.close()
 
 
@@ -98,8 +98,8 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
     """Where the connector says of others that they have ended."""
 
     def status(name: str, what: str) -> dict[str, Any]:
-        told = {"stream_descriptor": {"name": name}, "status": what}
-        return {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+        reported = {"stream_descriptor": {"name": name}, "status": what}
+        return {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": reported}}
 
     def read(*messages: dict[str, Any]) -> SpooledBatch:
         streams: dict[Any, Stream] = {
@@ -159,8 +159,8 @@ def test_a_stream_is_not_complete_after_an_error(
     """Whatever the connector says afterwards; one about another stream is none of its business."""
 
     def status(what: str) -> dict[str, Any]:
-        told = {"stream_descriptor": {"name": "items"}, "status": what}
-        return {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+        reported = {"stream_descriptor": {"name": "items"}, "status": what}
+        return {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": reported}}
 
     said = [
         status("STARTED"),

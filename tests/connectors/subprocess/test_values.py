@@ -434,5 +434,5 @@ def test_a_manifests_times_stay_as_they_are_written(tmp_path: Path) -> None:
     """A connector gets its manifest as JSON, which has no times."""
     (tmp_path / "m.yaml").write_text("spec: {default: 2024-01-01, from: 2022-03-01T00:00:00Z}\n")
     given = build_config(AirbyteOptions(manifest="m.yaml"), tmp_path)
-    told = json.loads(encode(given))["__injected_declarative_manifest"]
-    assert told["spec"] == {"default": "2024-01-01", "from": "2022-03-01T00:00:00Z"}
+    reported = json.loads(encode(given))["__injected_declarative_manifest"]
+    assert reported["spec"] == {"default": "2024-01-01", "from": "2022-03-01T00:00:00Z"}

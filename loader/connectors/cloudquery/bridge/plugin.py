@@ -42,7 +42,7 @@ def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
         return
     address = f"127.0.0.1:{_find_free_port()}"
     command = [*config["command"], "serve", "--address", address, *_OPTIONS]
-    # Without a process group of its own, so that the loader ends it together with the bridge.
+    # In the bridge's process group, so that the loader ends both together.
     child = Child(command, os.environ, _relay_log, sends_messages=False, own_group=False)
     try:
         with _open_stub(address, child) as stub:
