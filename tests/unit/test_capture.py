@@ -72,7 +72,7 @@ def test_the_plug_in_is_found_by_the_kind_of_database() -> None:
         ),
         (
             (("postgresql", "pathlib:Path"),),
-            "the plug-in pathlib:Path is not a LogCapture. Install ",
+            "the plug-in pathlib:Path is not a LogCapture. Reinstall ",
         ),
     ],
 )
