@@ -1,4 +1,4 @@
-"""The capture plug-in for PostgreSQL: reads some tables from the log and the others by queries."""
+"""The capture plug-in for PostgreSQL, which reads tables from the database's log."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class PostgresCapture(LogCapture):
         open_queries: OpenQueries,
     ) -> Iterator[Snapshot]:
         with open_log(database, followed) as log, ExitStack() as opened:
-            # Tables that are read from the log are not locked, because that can deadlock: a
-            # waiting ALTER TABLE blocks Debezium, and the run holds its locks until Debezium ends.
+            # Does not lock the tables that are read from the log, to prevent a deadlock: a waiting
+            # ALTER TABLE would block Debezium, and the run releases its locks only after Debezium
+            # ends.
             snapshot = CompositeSnapshot(lambda: opened.enter_context(open_queries(queried)), log)
             if queried:
                 snapshot.open_queries()
@@ -61,7 +62,7 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
     """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        by_queries: whether to forward all calls to the snapshot for queries.
+        by_queries: whether to forward the calls for every table to the snapshot for queries.
     """
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:

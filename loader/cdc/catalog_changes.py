@@ -1,11 +1,10 @@
-"""Detects, in PostgreSQL's catalog, changes of a table's definition that the log does not show.
+"""Detects changes of a table's definition that are missing from the log.
 
-A partition can be attached or detached with rows that were never logged for this table.
-
-An ALTER can be reverted by a second ALTER. Between the two, the log's changes may have another
-column name or format, or lack the old key, or be missing because the partition was detached.
-Each ALTER rewrites a catalog row, which changes the row's `xmin`. So each sync stores a fingerprint
-of the catalog rows.
+An attached or detached partition adds or removes rows that were never logged for this table. A
+second ALTER can revert the first. Changes logged between the two ALTERs may have another column
+name or format, or lack the old key. Changes of a detached partition are missing from the log. Each
+ALTER rewrites a row of PostgreSQL's catalog, which changes the row's `xmin`. So each sync stores a
+fingerprint of the catalog rows.
 """
 
 from __future__ import annotations
@@ -106,9 +105,9 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
 
 
 def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, str]) -> str:
-    """Returns what was altered since the last sync and then reverted; empty if nothing.
+    """Describes an alteration since the last sync that was reverted; empty if there is none.
 
-    Does not report columns, indexes and partitions that were added or removed.
+    Ignores columns, indexes and partitions that were added or removed.
 
     Args:
         before: the result of :func:`read_fingerprints` at the last sync.
@@ -132,8 +131,8 @@ def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, st
 def has_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str]) -> bool:
     """Returns whether a column may have been renamed and renamed back since the last sync.
 
-    The catalog alone cannot show it: two `alter column … set statistics` look the same. The column
-    names in the log decide.
+    The catalog cannot distinguish two renames from two `alter column … set statistics`. The column
+    names in the log can.
     """
     return bool(_list_rewritten_columns(before, current))
 
@@ -162,8 +161,8 @@ class Partition:
         name: the quoted name.
         parent: the id of the table to which it is attached.
         is_leaf: whether the partition stores rows.
-        created_attached: whether one transaction created and attached the partition, so that no
-            other transaction can have written to it before.
+        created_attached: whether one transaction created and attached the partition. No other
+            transaction can then have written to it before.
         transaction, command: the transaction and the command that attached the partition.
     """
 
@@ -214,7 +213,7 @@ def read_partitions(connection: Connection, relation: str) -> dict[str, Partitio
 def describe_partition_changes(
     connection: Connection, before: Collection[str], current: Mapping[str, Partition]
 ) -> str:
-    """Returns how partitions added or removed rows; empty if they did not.
+    """Describes how partitions added or removed rows; empty if they did not.
 
     Args:
         before: the ids of the partitions at the last sync.
@@ -235,9 +234,10 @@ def _build_unlogged_query(
 ) -> str:
     """Returns a query for rows that may have been in a new partition before it was attached.
 
-    Selects all rows, unless one transaction created and attached the partition. Then it selects the
-    rows that this transaction wrote before the attaching command. It also selects this
-    transaction's locked rows, because a lock hides the number of the command.
+    If one transaction created and attached the partition, the query selects the rows that this
+    transaction wrote before the attaching command. It also selects rows that this transaction has
+    locked, because a lock hides the number of the command. In all other cases, the query selects
+    all rows.
     """
     leaf = current[oid]
     rows, command = f"select from {leaf.name}", leaf.command

@@ -4,10 +4,11 @@
   tombstone of the old key.
 - A delete becomes a tombstone, which contains only the key.
 - A TRUNCATE becomes a tombstone of every existing key.
-- If an update does not change a large value, the log omits the value. It is taken from the
-  previous version of the row.
+- The log omits a large value that an update does not change. The previous version of the row
+  supplies the value.
 
-After a read of all rows, each key that is only in raw becomes a tombstone (`find_missing_keys`).
+After a full read of the table, each key that exists only in raw becomes a tombstone
+(`find_missing_keys`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _INSERT = "_cq_insert"
 _ROW_ID = "_cq_row_id"
 _NEWEST = "_cq_newest"
 _JSON = {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
-"""Options for parsing changes. The maximum length exceeds that of PostgreSQL's values (1 GB)."""
+"""Options for parsing changes. Spark's default limit for a text is lower than PostgreSQL's 1 GB."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ class Changes:
         log_name: the table's name in the log.
         columns: the table's columns, in the order of its schema.
         key: the names of the key's columns.
-        first: the ordinal of the first transaction that is not in raw.
-        snapshot: the first load's snapshot, whose changes are in raw; None if it is no longer
-            needed (:class:`loader.cdc.position.Mark`).
-        earlier_chunks: the last keys and snapshots of interrupted first loads.
+        first: the ordinal of the first transaction that raw does not contain yet.
+        snapshot: the first load's snapshot. Raw contains all changes that are visible in it. None
+            if it is no longer needed (:class:`loader.cdc.position.Mark`).
+        earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         placeholder: Debezium's text for a value that the log omits.
-        cache: caches rows that are read more than once, until the run ends.
+        cache: caches a DataFrame until the run ends.
     """
 
     table: SourceTable
@@ -95,8 +96,8 @@ class Changes:
     def has_incomplete_key_changes(self, spark: SparkSession) -> bool:
         """Returns whether the log omits a large value in an update that changed a key.
 
-        Debezium writes such an update as a delete and an insert. The log omits no values of other
-        inserts.
+        Debezium writes such an update as a delete and an insert. The log contains all values of
+        every other insert.
         """
         change = f.col("change")
         after = change.getField("after")
@@ -114,7 +115,7 @@ class Changes:
         return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
 
     def _parse_changes(self, spark: SparkSession) -> DataFrame:
-        """Returns the number, transaction and parsed change of each line that is not in raw."""
+        """Parses the lines that are not in raw: returns their numbers, transactions and changes."""
         schema = build_json_schema(self.columns)
         change = f.from_json("text", schema, _JSON)
         return self._read_lines(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
@@ -133,7 +134,8 @@ class Changes:
             )
             .where((f.col("ordinal") >= self.first) & (f.col("ordinal") < len(self.spool)))
         )
-        # A transaction that is visible in the load's first snapshot is visible in all of them.
+        # A transaction that is visible in the load's first snapshot is also visible in the later
+        # snapshots.
         first_snapshot = self.earlier_chunks[0][1] if self.earlier_chunks else self.snapshot
         return (
             lines
@@ -142,7 +144,7 @@ class Changes:
         )
 
     def _split_versions(self, lines: DataFrame) -> DataFrame:
-        """Returns a row for each version and tombstone; a TRUNCATE is a tombstone without a key."""
+        """Returns a row for each version and tombstone. A TRUNCATE is a tombstone without a key."""
         change = f.col("change")
         before, after, op = (change.getField(name) for name in ("before", "after", "op"))
         indexes = {name: i for i, name in enumerate(self.table.schema.names)}
@@ -200,7 +202,7 @@ class Changes:
         )
 
     def _fill_values(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Fills values that the log omits, using the previous version of each row."""
+        """Fills omitted values from the previous version of each row."""
         rows = self.cache(rows)
         versions = self._add_row_ids(
             self._add_raw_versions(rows, window), self._list_key_changes(rows)
@@ -230,10 +232,11 @@ class Changes:
         )
 
     def _list_key_changes(self, rows: DataFrame) -> list[tuple[int, str, str]]:
-        """Returns number, old key and new key of each update that changed a key and lacks a value.
+        """Returns (number, old key, new key) of each update that changed a key and lacks a value.
 
-        Such an update is a tombstone followed by a row. The log has it as one change, and Debezium
-        may write it as a delete followed by an insert. The log omits no values of other inserts.
+        In `rows`, such an update is a tombstone followed by a row. In the log, it is one change,
+        but Debezium may write it as a delete and an insert. The log contains all values of every
+        other insert.
         """
         tombstones = rows.where(f.col(DELETED)).select(
             f.col(_NUMBER).alias("deleted"), self._key_text.alias("old")
@@ -255,7 +258,7 @@ class Changes:
     def _add_row_ids(
         self, versions: DataFrame, key_changes: Sequence[tuple[int, str, str]]
     ) -> DataFrame:
-        """Adds an id that remains the same when the key of a row changes: the row's first key."""
+        """Adds each row's first key, an id that stays the same when the key changes."""
         key = self._key_text
         if not key_changes:
             return versions.withColumn(_ROW_ID, key)
@@ -285,7 +288,7 @@ class Changes:
         return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
 
     def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Replaces each TRUNCATE by tombstones of the keys that existed at that time."""
+        """Replaces each TRUNCATE by tombstones of the keys that existed when it ran."""
         no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
         rows = self.cache(rows)
@@ -295,8 +298,8 @@ class Changes:
         others = rows.where(~is_truncate)
         keys = [f.col(quote_name(name)) for name in self.key]
         types = {field.name: field.dataType for field in self.table.schema.fields}
-        # For each interval between two TRUNCATEs, finds the keys that exist at its end. All older
-        # keys have a tombstone.
+        # For each interval that ends with a TRUNCATE, finds the keys that exist at its end. Older
+        # keys already have tombstones.
         columns = {"_cq_since": "bigint", "_cq_until": "bigint"}
         spans = _create_rows(rows.sparkSession, columns, list(pairwise([0, *truncates])))
         within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_until"))
@@ -324,7 +327,7 @@ class Changes:
         return others.unionByName(tombstones)
 
     def _add_raw_versions(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Returns the rows, and the newest version of every key in raw, with the number 0."""
+        """Adds raw's newest version of every key to the rows, with the number 0."""
         if window.read_raw is None:
             return rows
         names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]

@@ -1,13 +1,14 @@
 """Runs first loads, and prevents other runs from moving the slot during them.
 
-The state contains no mark of a table before its first load is published, so other runs cannot
-consider the table when they move the slot. An advisory lock protects the slot: first loads lock it
-in shared mode, and a run that moves the slot locks it in exclusive mode.
+Before a table's first load is published, the state contains no mark of the table. Other runs would
+therefore ignore the table when they move the slot. An advisory lock prevents this: first loads lock
+the slot in shared mode, and a run that moves the slot locks it in exclusive mode.
 
-A large table is loaded in chunks. A chunk is a range of the key, and a batch. If the load is
-interrupted, the next run continues after the last chunk that is in raw, but reads a new snapshot.
-So a change may be visible in the snapshot of one chunk and not in that of another. The snapshot of
-the chunk that contains the change's key decides (`position.is_visible_to_chunk`).
+A large table is loaded in chunks. Each chunk is a range of the key, and is appended as one batch.
+If the load is interrupted, the next run continues after the last chunk in raw, but reads a new
+snapshot. So a change may be visible in one chunk's snapshot but not in another chunk's snapshot. A
+change is already in raw if it is visible in the snapshot of the chunk that contains its key
+(`position.is_visible_to_chunk`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from loader.sources.jdbc.interface import (
 from loader.spark.error_translation import DatabaseError
 
 _MAX_SNAPSHOTS = 4
-"""The maximum number of snapshots for single tables, because each needs a connection."""
+"""The maximum number of snapshots of single tables. Each snapshot needs a connection."""
 
 
 class FirstLoads:
@@ -114,7 +115,7 @@ class FirstLoads:
     def refuse_lossy_values(self, table: SourceTable) -> None:
         """Refuses values that the lake cannot store.
 
-        Called if another run began the load, because that run checked another snapshot.
+        Called if another run began the load, because that run checked its own snapshot only.
 
         Raises:
             TableError: if there are such values.
@@ -145,10 +146,10 @@ class FirstLoads:
         return self._visible[table.ref.name]
 
     def _open_snapshot(self, table: SourceTable, is_resumed: bool = False) -> JdbcSnapshot:
-        """Returns the snapshot for a first load, taken after the slot and publication exist.
+        """Returns the snapshot for a first load. The slot and the publication must exist.
 
-        An open snapshot blocks an ALTER of its tables. So it includes only the given table, unless
-        too many snapshots are open.
+        An open snapshot blocks ALTER TABLE on its tables. So it includes only the given table,
+        unless too many snapshots are open.
 
         Args:
             table: the table to load.
@@ -173,7 +174,7 @@ class FirstLoads:
     def _lock_slot(self) -> int:
         """Prevents other runs from moving the slot, and returns the slot's position.
 
-        The lock has a separate connection, so the server releases it even if the process crashes.
+        A separate connection holds the lock, so the server releases it even if the process crashes.
 
         Raises:
             TableError: if the slot does not exist or is lost.
@@ -199,7 +200,7 @@ class FirstLoads:
         return self._position
 
     def release_slot(self) -> None:
-        """Ends the first loads of this run: other runs may move the slot again."""
+        """Releases the slot after the first loads of this run, so that other runs can move it."""
         self._position = None
         self._slot_lock.close()
 
@@ -209,7 +210,7 @@ class FirstLoads:
 
     @contextmanager
     def exclude_loads(self, connection: Connection) -> Iterator[bool]:
-        """Yields whether no first load is running. None can start inside the context."""
+        """Yields True if no first load is running. No first load can start inside the context."""
         [(granted,)] = connection.rows(
             f"select pg_catalog.pg_try_advisory_lock({self._lock_key})::text"
         )
@@ -231,7 +232,7 @@ _KEY_FORMATS = {
     "timestamp": _TIME,
     "timestamptz": _TIME + r"\+00",
 }
-"""Types that PostgreSQL and Spark order equally, and a pattern of the values that both can read."""
+"""Types that PostgreSQL and Spark order equally, with a pattern of the values valid in both."""
 
 
 @dataclass(frozen=True)
@@ -254,8 +255,8 @@ def is_divisible(
 ) -> bool:
     """Returns whether a table can be loaded in chunks.
 
-    Spark must order the key as the database does, and the database must declare it. A key that
-    only the spec declares may lack an index and contain duplicates.
+    PostgreSQL and Spark must order the key equally, and the database must declare the key. A key
+    that only the spec declares may lack an index and contain duplicates.
     """
     declared = {name.lower() for name in table.primary_key}
     if declared != {column.name.lower() for column in key}:
@@ -340,7 +341,7 @@ def find_next_chunk(
 
 
 def _is_equal_in_spark(values: Key, key: Sequence[LoggedColumn]) -> bool:
-    """Returns whether Spark reads a key's values correctly, unlike infinity and dates BC."""
+    """Returns whether Spark reads a key's values correctly. It misreads infinity and dates BC."""
     return all(
         re.fullmatch(_KEY_FORMATS[column.kind], value)
         for value, column in zip(values, key, strict=True)

@@ -49,8 +49,7 @@ _log = logging.getLogger("loader")
 T = TypeVar("T")
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-"""The size of the log's files. The position is committed once it has advanced by one file, because
-the server recycles whole files."""
+"""The size of a log file. The server recycles only whole files."""
 
 
 class LogSnapshot(Snapshot):
@@ -81,8 +80,8 @@ class LogSnapshot(Snapshot):
         stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        # The chunks of a full refresh continue from the chunk before, because the window of a full
-        # refresh has no mark.
+        # The window of a full refresh has no mark, so each chunk continues from the mark of the
+        # previous chunk.
         unfinished = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or unfinished
         # Recorded before anything can fail, so that the slot is not moved past a failed table.
@@ -130,7 +129,7 @@ class LogSnapshot(Snapshot):
             if reload_reason:
                 with self._lock:
                     return self._plan_first_load(table, window, setup, partitions, reload_reason)
-            # Checked again now that the log was read.
+            # The table may have been altered while the log was read.
             if list_by_number(self._definitions.read_columns(table)) != list_by_number(columns):
                 raise self._definitions.build_alteration_error(table)
             if list_by_number(columns) != mark.columns or has_rewritten_columns(
@@ -269,7 +268,7 @@ class LogSnapshot(Snapshot):
         return cached
 
     def _run_once(self, step: Callable[[], T]) -> T:
-        """Runs a step that all tables need; if a step fails, all tables raise its error."""
+        """Runs a step that all tables need. If the step fails, every table raises its error."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -296,7 +295,7 @@ class LogSnapshot(Snapshot):
         partitions: Iterable[str],
         reload_reason: str,
     ) -> Bounds:
-        """Plans to read all rows; if there are many and raw is empty, only the first chunk."""
+        """Plans a full read, or the first chunk of a large table if raw is empty."""
         position, bounds, snapshot = self._loads.plan_load(table)
         key, rows = self._definitions.list_key_columns(table), bounds.rows
         last_key = None
@@ -349,14 +348,14 @@ class LogSnapshot(Snapshot):
         )
 
     def _explain_new_key(self, table: SourceTable, mark: Mark) -> str:
-        """Returns a reason to read all rows if the key was changed during a load in chunks."""
+        """Returns the reason for a full read if the key was changed during a load in chunks."""
         key = tuple(self._definitions.list_key(table))
         return "its key was changed during its first load" if mark.key not in ((), key) else ""
 
     def _explain_broken_load(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> str:
-        """Returns why an interrupted first load cannot be merged with the log; empty if it can."""
+        """Explains why an interrupted first load cannot be merged with the log; empty if it can."""
         if not mark.earlier_chunks:
             return ""
         name = build_log_name(table)
@@ -391,6 +390,6 @@ def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[LogS
         try:
             log.advance_slot()
         except Exception as error:
-            # All tables are published. The next run skips changes that raw already contains, and
-            # moves the slot.
+            # This is no error, because all tables are published. The next run skips the changes
+            # that raw already contains, and moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)

@@ -1,4 +1,4 @@
-"""Positions in PostgreSQL's log, and the mark: the state that a table's sync stores.
+"""Positions in PostgreSQL's log, and the mark, which is the state that a table's sync stores.
 
 A table at a position contains every transaction whose commit record begins below the position.
 
@@ -73,8 +73,8 @@ class VisibleTransactions:
         """Returns whether a committed transaction is visible in the snapshot.
 
         Args:
-            transaction: the lower 32 bits of its id, which is all that the log contains. The full
-                id is the one nearest to the snapshot.
+            transaction: the lower 32 bits of its id, because the log contains no others. The full
+                id is the id nearest to the snapshot with these bits.
         """
         distance = (transaction - self.xmax + _HALF) % _EPOCH - _HALF
         full_id = self.xmax + distance
@@ -91,8 +91,7 @@ class Mark:
         system: the cluster's identity and timeline; empty if the role may not read them.
         snapshot: the snapshot of the first load; None once the log was read beyond it.
         loaded_up_to: the last key of the first load that is in raw; None if the load is complete.
-        earlier_chunks: if the first load was interrupted, the last key and the snapshot of each
-            run before the last one.
+        earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         key: the key's columns during the load; empty if the table was not loaded in chunks.
         columns: the table's columns (`list_by_number`).
         partitions: the ids of the table's partitions; empty if it is not partitioned.
@@ -230,7 +229,8 @@ def is_visible_to_chunk(
     """Returns whether a change was visible in the snapshot of the chunk that contains its key.
 
     Args:
-        earlier_chunks: the last key and the snapshot of each interrupted run, by ascending key.
+        earlier_chunks: the last key and the snapshot of each interrupted run, in the order of the
+            keys.
         newest_snapshot: the snapshot for all higher keys; None if no change was visible in it.
         transaction: the id of the change's transaction.
         key: the key's columns and their types.

@@ -32,12 +32,13 @@ class UnmetRequirement:
 
 @dataclass(frozen=True)
 class RequirementErrors:
-    """The requirements that a source does not meet, as errors.
+    """The errors for a source's unmet requirements.
 
     Attributes:
         server: the error of the server or the role. If it is set, nothing else was checked.
-        tables: the errors of tables that cannot be read from the log, by name.
-        unpublishable: the errors of tables that this role cannot add to the publication, by name.
+        tables: maps the name of each table that cannot be read from the log to its error.
+        unpublishable: maps the name of each table that this role cannot add to the publication to
+            its error.
         publication: the error of the publication.
     """
 
@@ -82,7 +83,7 @@ def check_requirements(
             refused[table.ref.name] = error
     accepted = [table for table in tables if table.ref.name not in refused]
     unpublishable = find_unpublishable_tables(connection, slot, accepted)
-    # One statement would publish all tables, so all of them have the same error.
+    # One statement would publish all tables, so all these tables have the same error.
     errors = {
         name: build_error([requirement], where) for name, requirement in unpublishable.items()
     }
@@ -275,7 +276,7 @@ def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
 
 
 def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetRequirement]:
-    """Returns the unmet requirements of an existing publication; empty if there is none."""
+    """Returns the publication's unmet requirements; empty if there is no publication."""
     dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
     rows = connection.rows(
         f"""
@@ -357,7 +358,8 @@ def find_unpublishable_tables(
     )
     refused = [name for name, row in zip(missing, rows, strict=True) if set(row) != {"true"}]
     names = [missing[name] for name in refused]
-    # If this role can publish other tables, the loader creates the publication with them first.
+    # If this role can publish other tables, the loader first creates the publication with those
+    # tables.
     sql = build_publication_sql(
         dialect.quote(slot.name), names, new=published is None and len(names) == len(missing)
     )
@@ -386,7 +388,7 @@ def list_setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
 
 
 def _format_table(table: str) -> str:
-    """Returns a table of a spec as SQL; for a wildcard, a placeholder to fill in."""
+    """Formats a table of the spec as SQL, or a wildcard as a placeholder to fill in."""
     if is_wildcard(table):
         return f"<the tables that {table} matches>"
     parts = table.split(".")

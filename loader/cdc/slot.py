@@ -26,7 +26,7 @@ FLUSH_PREFIX = "strandline-flush"
 """The prefix of log messages that are written only to flush the log to disk."""
 _MAX_NAME_BYTES = 63
 _PEEK_BYTES = 16 * 1024 * 1024
-"""If the log has grown by more than this, the server is not asked whether it contains changes."""
+"""If the log has grown by more bytes, the server is not asked whether it contains changes."""
 
 
 _TABLES_BY_NAME = """(
@@ -45,8 +45,8 @@ class Slot:
 
     Attributes:
         confirmed: the position from which the slot can be read.
-        lost: why the slot cannot be read any more; empty if it can.
-        reader_pid: the process id of the session that is reading the slot; empty if there is none.
+        lost: the reason why the slot cannot be read any more; empty if it can be read.
+        reader_pid: the process id of the session that is reading the slot; empty if no session is.
         retained_bytes: the size of the log that the slot retains.
         remaining_bytes: how much the log may grow before the server invalidates the slot; None if
             there is no limit.
@@ -147,9 +147,9 @@ class SourceSlot:
     def read_publication(self, connection: Connection) -> dict[tuple[str, str], str] | None:
         """Returns the publication's tables; None if there is no publication.
 
-        Returns a fingerprint for each schema and table name. It changes if the table was removed
-        from the publication and added again, if another table has the name, or if the
-        publication's options were changed.
+        Returns a fingerprint for each schema and table name. The fingerprint changes if the table
+        was removed from the publication and then added, if the name now belongs to another table,
+        or if the publication's options were changed.
         """
         text = self.database.dialect.text(self.name)
         has_schemas = connection.major_version >= 15
@@ -163,7 +163,8 @@ class SourceSlot:
             where p.pubname = {text}
             """
         )
-        # The view opens each table, so a single table that is being altered would block the query.
+        # The view `pg_publication_tables` opens each table, so an ALTER of a single table would
+        # block the query.
         tables = (
             "pg_catalog.pg_publication_tables" if all_tables == [("true",)] else _TABLES_BY_NAME
         )
@@ -209,7 +210,7 @@ class SourceSlot:
             "> pg_catalog.pg_current_wal_flush_lsn())::text"
         )
         if has_unflushed == "true":
-            # A transaction that writes nothing would flush nothing.
+            # Only a transaction that writes to the log flushes it.
             self.write_message(connection, FLUSH_PREFIX, "")
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
         return parse_position(lsn or "")
@@ -277,14 +278,14 @@ class SourceSlot:
     def await_open_transactions(self, connection: Connection) -> None:
         """Waits until all open transactions that have written something have ended.
 
-        The log may lack their changes of a table from before the table was published. A snapshot
-        that is taken afterwards contains these changes.
+        The log may lack changes that such a transaction made before the table was published. A
+        snapshot that is taken after the wait contains these changes.
 
         Raises:
             TableError: if such a transaction is still open after the source's lock_timeout.
         """
-        # A new id is above the ids of all transactions that have written. A snapshot's xmax may
-        # not be.
+        # A new id is higher than the ids of all transactions that have written. A snapshot's xmax
+        # may be lower.
         [(limit,)] = connection.rows("select pg_catalog.pg_current_xact_id()::text")
         deadline = time.monotonic() + self.database.lock_timeout
         while True:
@@ -327,7 +328,7 @@ def build_publication_sql(name: str, tables: Sequence[str], new: bool) -> str:
 
 
 def choose_slot_name(source: str, configured: str | None = None) -> str:
-    """Returns the name of a source's slot and publication, valid for a slot (at most 63 bytes)."""
+    """Returns the name of a source's slot and publication, which has at most 63 bytes."""
     return configured or f"strandline_{re.sub('[^a-z0-9_]', '_', source.lower())}"[:_MAX_NAME_BYTES]
 
 
@@ -335,8 +336,8 @@ class SlotAdvance:
     """Moves the slot to the lowest stored position of the source's tables.
 
     Attributes:
-        load_marks: returns the stored marks of a table that this run does not select; None if they
-            cannot be loaded.
+        load_marks: returns the stored marks of a table that this run does not select; None if the
+            marks cannot be loaded.
     """
 
     def __init__(self, slot: SourceSlot) -> None:
@@ -345,7 +346,7 @@ class SlotAdvance:
         self._positions: dict[str, int | None] = {}
 
     def record_mark(self, table: str, mark: Mark | None) -> None:
-        """Records a table's stored mark; None if the table was not read from the log yet."""
+        """Records a table's stored mark, which is None before the table's first load."""
         self._positions[table] = mark.position if mark is not None else None
 
     def advance(
@@ -376,7 +377,7 @@ class SlotAdvance:
         return min((p for p in self._positions.values() if p is not None), default=0)
 
     def _look_up_unselected_tables(self) -> bool:
-        """Loads the positions of all other tables; returns whether this was possible."""
+        """Loads the positions of unselected tables. Returns False if this fails."""
         selected = {name.lower() for name in self._positions}
         for name in self._slot.database.list_cdc_tables():
             if name.lower() not in selected:

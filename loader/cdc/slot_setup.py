@@ -1,4 +1,4 @@
-"""Creates a source's slot and publication, and decides which tables can continue from them."""
+"""Creates a source's slot and publication, and finds tables that cannot continue from the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loader.sources.jdbc.interface import Connection, read_activity
 from loader.spark.error_translation import DatabaseError
 
 _WARNING_BYTES = 10 * 1024**3
-"""A run warns if the slot retains more log than this."""
+"""A run warns if the slot retains more bytes of log."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SlotSetup:
         created: whether this run has created the slot. A new slot lacks all earlier changes.
         system: the cluster's identity and timeline; empty if the role may not read them.
         published: a fingerprint of each table's publication (`SourceSlot.read_publication`).
-        refused: the errors of tables that cannot be read from the log, by name.
+        refused: maps the name of each table that cannot be read from the log to its error.
     """
 
     slot: Slot
@@ -36,7 +36,7 @@ class SlotSetup:
     refused: Mapping[str, TableError] = field(default_factory=dict)
 
     def explain_loss(self, source_slot: SourceSlot, table: SourceTable, mark: Mark) -> str:
-        """Returns why the log lacks changes since a table's mark; empty if it has all of them."""
+        """Explains why the log lacks changes since a table's mark; empty if the log is complete."""
         if self.created:
             return "its replication slot was missing"
         if mark.system and self.system and mark.system != self.system:
@@ -54,7 +54,7 @@ class SlotSetup:
         return ""
 
     def warn_of_unread_slot(self, source_slot: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
-        """Returns a warning if the table was read from another slot, which still exists."""
+        """Returns a warning if the slot from which the table was read before still exists."""
         if mark is None or not mark.slot or mark.slot == source_slot.name:
             return ()
         text = source_slot.database.dialect.text(mark.slot)
@@ -97,7 +97,7 @@ def prepare_slot(
 
     Raises:
         TableError: if the server, the role or the publication does not meet the requirements. The
-            message lists all unmet ones.
+            message lists all unmet requirements.
     """
     with source_slot.database.connect() as connection:
         unmet = check_requirements(connection, source_slot, tables, list_key, where)
@@ -109,7 +109,7 @@ def prepare_slot(
         system = read_activity(connection).system
         slot, created = source_slot.read_slot(connection), False
         if not accepted:
-            # No table needs the slot, and it could not be read without a publication.
+            # No table needs the slot, which cannot be read without a publication.
             return SlotSetup(slot or Slot(0), refused=refused)
         if slot is not None and (slot.lost or source_slot.read_publication(connection) is None):
             source_slot.drop(connection)

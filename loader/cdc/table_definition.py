@@ -1,6 +1,6 @@
 """Reads the columns, key and partitions of a table, and refuses types that the log cannot deliver.
-
-Compares the definition with the one at the last sync, to find changes that the log lacks.
+Compares the definition with the definition at the last sync, to find changes that are not in the
+log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEXTS = frozenset(
         *("tsrange", "tstzrange", "daterange"),
     )
 )
-"""Types whose values Debezium returns as PostgreSQL formats them."""
+"""Types whose values Debezium returns as text in PostgreSQL's format."""
 INTEGERS = frozenset(("int2", "int4", "int8", "oid"))
 FLOATS = frozenset(("float4", "float8"))
 TIMES = frozenset(("date", "timestamp", "timestamptz", "time"))
@@ -83,7 +83,7 @@ class LoggedColumn:
 
 
 def has_text(column: LoggedColumn) -> bool:
-    """Returns whether the log contains the text that PostgreSQL would write for a value."""
+    """Returns whether the log contains a column's values as text in PostgreSQL's format."""
     return not column.is_array and column.kind not in FLOATS
 
 
@@ -220,7 +220,7 @@ def _refuse_column(column: LoggedColumn, where: str) -> None:
 
 
 def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
-    """Returns how an ALTER changed values without changes in the log; empty if it did not.
+    """Describes an ALTER that changed values without changes in the log; empty if there is none.
 
     Args:
         before: the result of :func:`list_by_number` at the last sync.
@@ -241,7 +241,7 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
 def describe_unknown_names(
     names: Collection[str], before: Mapping[str, str], columns: Sequence[LoggedColumn]
 ) -> str:
-    """Returns why the log has column names that cannot be assigned; empty if it has none.
+    """Explains why a column name in the log belongs to no column; empty if every name does.
 
     Args:
         names: the column names in the changes since the last sync.
@@ -252,7 +252,7 @@ def describe_unknown_names(
         if not any(stored.startswith(f"{name} ") for stored in before.values()):
             return f"the column {name} was added and then renamed or dropped"
     # A skipped number belongs to a column that was added and dropped since the last sync. A later
-    # column may have its name now.
+    # column may now have the same name.
     highest = max(map(int, before), default=0)
     added = {column.number for column in columns if column.number > highest}
     if before and added and max(added) - highest > len(added):
@@ -261,7 +261,7 @@ def describe_unknown_names(
 
 
 def list_by_number(columns: Sequence[LoggedColumn]) -> dict[str, str]:
-    """Returns the name and type of each column, by its number."""
+    """Maps each column's number to its name and type."""
     return {str(column.number): _describe_column(column) for column in columns}
 
 
@@ -273,7 +273,7 @@ class TableDefinitions:
     """The current definitions of tables.
 
     Attributes:
-        catalogs: the fingerprints of each table (`read_fingerprints`), by the table's name.
+        catalogs: maps each table's name to its fingerprints (`read_fingerprints`).
     """
 
     def __init__(self, database: Database) -> None:
@@ -351,7 +351,7 @@ class TableDefinitions:
     def read_partitions(
         self, table: SourceTable, mark: Mark | None
     ) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and a reason to read all rows again; empty if none.
+        """Returns a table's partitions, and the reason for a full read; empty if none is necessary.
 
         Also stores the table's fingerprints in `catalogs`.
         """

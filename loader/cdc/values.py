@@ -25,7 +25,7 @@ SETTINGS = {
 }
 
 _INFINITIES = {"infinity": LATEST_TIME, "-infinity": EARLIEST_TIME}
-# Debezium's numbers for infinite dates (days, which overflow) and timestamps (microseconds).
+# Debezium's numbers for infinite dates (days, after an overflow) and timestamps (microseconds).
 _INFINITE_DAYS = {-2147472692: LATEST_TIME[:10], -2147472691: EARLIEST_TIME[:10]}
 _INFINITE_MICROSECONDS = {9223372036825200000: LATEST_TIME, -9223372036832400000: EARLIEST_TIME}
 _EARLIEST = -210_866_803_200_000_000
@@ -53,7 +53,7 @@ def build_json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
 def convert_value(
     row: Column, column: LoggedColumn, data_type: t.DataType, has_replaced: bool = False
 ) -> Column:
-    """Returns a column's value; raises an error in Spark for an array of arrays.
+    """Returns a column's value. An array of arrays raises an error in Spark.
 
     Args:
         row: a change's `before` or `after`.
@@ -164,7 +164,7 @@ def _convert_scalar(raw: Column, column: LoggedColumn, data_type: t.DataType) ->
 
 
 def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType) -> Column:
-    """Returns a decimal; raises an error in Spark for NaN, infinity and values with more digits."""
+    """Returns a decimal. NaN, infinity and values with too many digits raise an error in Spark."""
     decimal = raw.cast(data_type)
     digits = f.length(f.regexp_replace(f.substring_index(raw, ".", -1), "0+$", ""))
     is_rounded = raw.contains(".") & (digits > data_type.scale)
@@ -185,7 +185,7 @@ def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType) -> Column
 
 
 def _refuse_overflow(raw: Column, value: Column, column: LoggedColumn) -> Column:
-    """Returns a timestamp; raises an error in Spark if it overflows 64 bits of microseconds."""
+    """Returns a timestamp. An overflow of 64 bits of microseconds raises an error in Spark."""
     spark_type = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
     if column.kind == "timestamptz":
         is_too_late = value.isNull()

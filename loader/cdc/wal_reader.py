@@ -1,4 +1,4 @@
-"""Reads the log with Debezium, up to the end that it has when the reading starts."""
+"""Reads the log with Debezium, up to the log's end at the start of the read."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ class LogReader:
             position = self._read_slot_position(connection)
         if spool is None:
             # The slot was moved past the marker during the read, so older changes are missing even
-            # if the slot was created again at a lower position.
+            # if the slot was recreated at a lower position.
             return LogRead(None, end, max(position, marker_end))
         return LogRead(spool, max(end, spool.end or 0), position)
 
     def _is_past_marker(self, marker_position: int) -> bool:
-        """Returns whether the marker can no longer be read: the slot is lost or was moved past it.
+        """Returns whether the slot is lost or was moved past the marker.
 
-        Returns False if the database is unreachable. Then Debezium also loses its connection, or
+        Returns False if the database is unreachable: Debezium then also loses its connection, or
         the next check succeeds.
         """
         try:
@@ -147,7 +147,7 @@ class LogReader:
 def is_older_than_publication(error: Exception) -> bool:
     """Returns whether the slot contains changes from before the publication was created.
 
-    PostgreSQL 14 to 17 report these with this error.
+    PostgreSQL 14 to 17 report such changes with this error.
     """
     return re.search('publication ".*" does not exist', str(error)) is not None
 
@@ -160,7 +160,7 @@ def _find_java(jvm: Any) -> str:
 
 
 _DEBEZIUM_OPTIONS = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"))
-"""Properties of the JDBC driver for which Debezium has options. It passes all others through."""
+"""Properties of the JDBC driver for which Debezium has options. Debezium passes on all others."""
 _CREDENTIALS = frozenset(("user", "password"))
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _VALUE_FORMATS = (
@@ -190,7 +190,8 @@ def build_debezium_settings(
         log_names: the tables, `schema.table`.
         placeholder: the text that Debezium writes for a value that the log omits.
         where: the source, for messages.
-        lock_timeout: how many seconds Debezium may wait for a table that another session locks.
+        lock_timeout: the seconds that Debezium may wait for a table that another session has
+            locked.
 
     Raises:
         TableError: if Debezium cannot connect to the source's URL.

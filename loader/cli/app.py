@@ -1,4 +1,4 @@
-"""The command line: the group of commands, and the global options before a command."""
+"""The command group, and the global options before a command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from loader.spec.entry_points import list_plugins, name_package
 from loader.spec.redaction import redact_foreign
 
 GROUP = "strandline.commands"
-"""Entry-point group for the click commands of plug-ins; a command is imported at its first use."""
+"""Entry-point group of the plug-ins' click commands. A command is imported when it is used."""
 
 
 class _Commands(click.Group):
@@ -63,9 +63,7 @@ class _Commands(click.Group):
         try:
             with unwind_on_signal() as self._signals:
                 return super().main(*args, **extra)
-        except (
-            OSError
-        ) as error:  # while click prints `--help`: commands themselves print with Output
+        except OSError as error:  # for example, while click prints `--help`
             discard(sys.stdout)
             click.echo(f"error: standard output: it cannot be written: {error.strerror}", err=True)
             sys.exit(LoaderError.exit_code)
@@ -106,7 +104,7 @@ class _Commands(click.Group):
 
 
 def _list_plugged() -> dict[str, EntryPoint]:
-    """Returns the commands of plug-ins; click prints the error if two have the same name."""
+    """Returns the plug-ins' commands. Click reports two commands with the same name."""
     try:
         return list_plugins(GROUP)
     except SpecError as error:
@@ -114,7 +112,7 @@ def _list_plugged() -> dict[str, EntryPoint]:
 
 
 def _load_command(entry: EntryPoint) -> click.Command:
-    """Imports a plug-in's command; if that fails, returns a command that reports why."""
+    """Imports a plug-in's command, or returns a command that reports the import error."""
     try:
         command: click.Command = entry.load()
         if not isinstance(command, click.Command):
@@ -150,7 +148,7 @@ def _exit_if_output_lost(ctx: click.Context) -> None:
 
 
 def _to_loader_error(error: Exception) -> LoaderError:
-    """Translates any exception into a loader error; `--debug` also prints the original one."""
+    """Translates any exception into a loader error. `--debug` also prints the original."""
     if isinstance(error, LoaderError):
         return error
     from loader.spark.error_translation import translate_error

@@ -1,8 +1,8 @@
 """Workload for recording the class archive: two small syncs and the SQL of a build.
 
 :mod:`loader.spark.class_archive` runs ``python -m loader.cli.cds_workload FOLDER`` in a new process
-and folder. The archive contains the classes that this workload loads, so it does what every run
-does, with a few rows.
+and folder. The archive contains the classes that this workload loads, so the workload repeats the
+steps of a normal run with a few rows.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _BUILD = (
 
 
 def main(folder: Path) -> None:
-    """Syncs twice with a change between, runs the SQL of a build, and waits until the JVM ends."""
+    """Syncs twice, runs the SQL of a build, and waits until the JVM ends."""
     (folder / "loader.yml").write_text(_SPEC)
     (folder / "drop" / "events").mkdir(parents=True)
     (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")
@@ -142,7 +142,7 @@ def _load_drivers(spark: SparkSession) -> None:
 
 
 def classes_in(jar: Path) -> list[str]:
-    """Returns the names of a jar's classes; none if it is damaged, because Java ignores it too."""
+    """Returns the names of a jar's classes. Ignores a damaged jar, as Java does."""
     try:
         with ZipFile(jar) as archive:
             files = archive.namelist()
@@ -169,7 +169,7 @@ def _sync(spark: SparkSession, folder: Path) -> None:
 
 
 def _end(spark: SparkSession) -> None:
-    """Stops Spark, and waits until the JVM has written the archive; PySpark would kill it."""
+    """Stops Spark, and waits until the JVM has written the archive. PySpark would kill the JVM."""
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()

@@ -75,7 +75,7 @@ def codegen(
             where="loader codegen",
             remedy="Run `loader run` first: models read the tables that it loads",
         )
-    if not errors and not not_synced:  # otherwise a pattern may match a table that is missing here
+    if not errors and not not_synced:  # a pattern may match a table that could not be read
         _require_matches(history, tables)
     folder = Folder(
         lambda name: read(project.output / name),

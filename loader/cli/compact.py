@@ -215,11 +215,11 @@ def _compact_tables(
 def _plan_raw_tables(
     pipeline: Pipeline, select: Sequence[str]
 ) -> tuple[dict[tuple[str, str], Raw], list[LoaderError], set[str]]:
-    """Plans the spec's tables, to know their keys.
+    """Plans the spec's tables to find their keys.
 
     Returns:
-        The raw tables by source and lake table, the errors, and the names of sources of which no
-        table could be described.
+        The raw tables by source and lake table, the errors, and the names of the sources that could
+        not be described at all.
     """
     from loader.maintenance.compaction import Raw
 
@@ -241,7 +241,7 @@ def _list_raw_tables(
     planned: dict[tuple[str, str], Raw],
     failed: set[str],
 ) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
-    """Returns the raw tables of the spec's sources, each once, and errors of unreadable tables."""
+    """Returns the distinct raw tables of the spec's sources, and errors of unreadable tables."""
     from loader.lake.raw_table import list_raw_tables
     from loader.maintenance.compaction import Raw
     from loader.sync.ownership import is_loaded_by

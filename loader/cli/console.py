@@ -41,11 +41,11 @@ _UNSAFE = re.compile(
     r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_LINE_BREAK = re.compile(r"\n(?!- )")  # except those of a list: several problems in one error
+_LINE_BREAK = re.compile(r"\n(?!- )")  # except in the list of a merged error
 
 
 class _Console(Console):
-    """A console that raises BrokenPipeError; rich's own console ends the process."""
+    """A console that raises BrokenPipeError, where rich's console would end the process."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -79,7 +79,7 @@ class Output:
         self.err = _Console(stderr=True, highlight=False, soft_wrap=True)
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
-        """Prints an event: with `--log-format json` a JSON line, otherwise `text` if not empty."""
+        """Prints an event as a JSON line, or as `text` without `--log-format json`."""
         if self.quiet:
             return
         if self.json:
@@ -88,7 +88,7 @@ class Output:
             self._err(self._format_line(text))
 
     def show_step(self, text: str) -> None:
-        """Prints what the command is waiting for; not in JSON output."""
+        """Prints the step that the command is waiting for, except in JSON output."""
         if not self.quiet and not self.json:
             self._err(self._format_line(text))
 
@@ -102,7 +102,7 @@ class Output:
             self._err(Text("warning: ", style="yellow") + self._format_line(text))
 
     def error(self, error: LoaderError) -> None:
-        """Prints an error with its location and remedy; also with `quiet`."""
+        """Prints an error with its location and remedy, even if `quiet` is set."""
         trace = redact_foreign("".join(traceback.format_exception(error))) if self.debug else ""
         if self.json:
             facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
@@ -131,14 +131,14 @@ class Output:
         if self.out.is_terminal:
             self.streams.write(OUT, lambda: self.out.print(drawn))
             return
-        # Not `capture`: it writes an empty text to the stream, which may be full or closed.
+        # Does not use `capture`, which writes to the stream. The stream may be full or closed.
         page = io.StringIO()
         _Console(highlight=False, width=_WIDE, file=page).print(drawn)
         lines = [line.rstrip() for line in page.getvalue().splitlines()]
         self.streams.write(OUT, lambda: print(*lines, sep="\n"))
 
     def say(self, text: str) -> None:
-        """Prints text of one or several lines to stdout; not in JSON output."""
+        """Prints text to stdout, except in JSON output."""
         if not self.quiet and not self.json:
             escaped = Text(_escape(self.redact(text)))
             self.streams.write(OUT, lambda: self.out.print(escaped))
@@ -172,7 +172,7 @@ class Output:
 
 
 class ConnectorLogHandler(logging.Handler):
-    """Prints the logs of connectors (the logger `loader.program`), redacted; for `--debug`."""
+    """Prints the redacted logs of connectors (the logger `loader.program`) for `--debug`."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.DEBUG)
@@ -297,7 +297,7 @@ def _format_value(value: Any) -> str:
 
 
 SECONDS = 5.0
-"""A step is first reported after so many seconds; the interval then doubles up to LONGEST."""
+"""The seconds before the first report of a step. The interval then doubles up to LONGEST."""
 
 LONGEST = 60.0
 """The longest interval between two reports of a step, in seconds."""
@@ -306,13 +306,14 @@ _PAUSE = 0.5
 
 
 class SlowSteps(logging.Handler):
-    """Reports the oldest of the steps that run in :func:`loader.spark.named_steps.step`.
+    """Reports the oldest running step (:func:`loader.spark.named_steps.step`).
 
     Args:
         show: prints a line.
 
     Attributes:
-        describe: returns lines to print instead, such as the progress of tables; empty for none.
+        describe: returns lines to print instead of the step, such as the progress of tables. If
+            there are none, the step is printed.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -364,8 +365,7 @@ class SlowSteps(logging.Handler):
 class Streams:
     """Writes to the standard streams, and discards output that cannot be written.
 
-    A table must not fail to sync because nothing reads its progress. Only the exit code reports
-    lost output: see :attr:`code`.
+    Lost output must not stop a table's sync, so only the exit code reports it (:attr:`code`).
     """
 
     def __init__(self) -> None:
@@ -400,7 +400,7 @@ class Streams:
         )
 
     def write(self, name: str, write: Callable[[], object]) -> None:
-        """Calls `write`, which writes to the stream `name`, unless that stream is lost already."""
+        """Calls `write` for the stream `name`, unless the stream was lost before."""
         with self._lock:
             if name in self._lost:
                 return
@@ -434,7 +434,7 @@ def _is_broken_pipe(error: Exception) -> bool:
 
 
 def discard(stream: Any) -> None:
-    """Redirects a stream to /dev/null: at exit, Python would fail to flush its buffer."""
+    """Redirects a stream to /dev/null, because Python would fail to flush its buffer at exit."""
     with suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         try:

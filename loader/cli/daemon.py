@@ -21,7 +21,7 @@ from loader.sync.runner import Outcome
 
 _LONGEST_PAUSE = 300.0
 _REDACTED_SPECS = 4
-"""How many versions of the spec have their secrets redacted: an error may quote an old one."""
+"""The number of spec versions whose secrets are redacted. An error may quote an old secret."""
 
 
 def backoff_seconds(failures: int, every: float) -> float:
@@ -33,7 +33,7 @@ def backoff_seconds(failures: int, every: float) -> float:
 
 
 class _NewWarnings:
-    """A listener that prints a warning only if the round before did not have it."""
+    """A listener that prints a warning only if the previous round did not report it."""
 
     def __init__(self, settings: Settings) -> None:
         self.output = settings.output
@@ -54,10 +54,10 @@ class _NewWarnings:
 
 @dataclass
 class _Backoff:
-    """Consecutive failures of a source or of the build, and when to retry.
+    """The consecutive failures of a source or of the build, and the time of the retry.
 
     Attributes:
-        until: the time of the next attempt, by the monotonic clock.
+        until: the monotonic time of the next attempt.
     """
 
     since: dt.datetime = field(default_factory=dt.datetime.now)
@@ -65,7 +65,7 @@ class _Backoff:
     until: float = 0.0
 
     def add_failure(self, every: float) -> None:
-        """Counts a failure and sets `until`, half an interval early, as rounds may start early."""
+        """Counts a failure. Sets `until` half an interval early, because rounds may start early."""
         self.times += 1
         self.until = time.monotonic() + backoff_seconds(self.times, every) - every / 2
 
@@ -74,9 +74,9 @@ class _Backoff:
 class Daemon:
     """Repeats a run in one process, until a signal stops it.
 
-    A source whose tables all failed is paused for one interval, then two, four and so on, up to
-    five minutes; other sources do not wait for it. The spec is read before each round; if it is
-    invalid, the error is reported, and the last valid spec stays in use.
+    If all tables of a source fail, the source is paused for one interval, then two, four and so on,
+    up to five minutes. Other sources do not wait for it. The spec is read before each round. If it
+    is invalid, the error is reported, and the last valid spec stays in use.
 
     Args:
         every: seconds from the start of one round to the start of the next.
@@ -101,7 +101,7 @@ class Daemon:
         self.settings.output.redact = self._redact
 
     def run(self) -> int:
-        """Runs all rounds; returns 1 if tables or the build failed in the last round, else 0."""
+        """Runs all rounds. Returns 1 if a table or the build failed in the last round, else 0."""
         steps = load_fault_injection(os.environ, self.pipeline.spark)
         number, failing = 0, False
         runs = RestartingRun(self.settings, self.pipeline)
@@ -179,7 +179,7 @@ class Daemon:
     def _report_round(
         self, number: int, outcomes: list[Outcome], run_error: LoaderError | None, seconds: float
     ) -> bool:
-        """Reports a round; returns whether something is failing."""
+        """Reports a round. Returns whether an error occurred or a source is paused."""
         output = self.settings.output
         failed: dict[str, Outcome] = {}
         for outcome in outcomes:
@@ -212,7 +212,7 @@ class Daemon:
     def _report_changes(
         self, failed: dict[str, Outcome], outcomes: list[Outcome], is_complete: bool
     ) -> None:
-        """Reports new errors, and errors that have ended, but no error in each round."""
+        """Reports new errors and recoveries, but does not repeat an error in each round."""
         output = self.settings.output
         tried = {outcome.source for outcome in outcomes} | ({""} if is_complete else set())
         names = {source.name for source in self.pipeline.spec.sources} | {""}
@@ -228,7 +228,7 @@ class Daemon:
         for name, outcome in failed.items():
             text = str(outcome.error)
             if self._errors.get(name, ("", ""))[1] != text:
-                # A source that is down fails all its tables with one error.
+                # If a source is down, all its tables have the same error.
                 if outcome.error and text not in {known for _, known in self._errors.values()}:
                     output.error(outcome.error)
                 self._errors[name] = outcome.source, text

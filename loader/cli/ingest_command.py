@@ -1,4 +1,4 @@
-"""Interface for plug-in commands that push batches: opens a lake for them.
+"""Interface for plug-in commands that push batches into a lake.
 
 A command is a click command in the entry-point group ``strandline.commands``, and gets the
 :class:`Settings` with ``@click.pass_obj``::
@@ -39,7 +39,7 @@ class _Warnings:
 
 
 def choose_lake(settings: Settings, destination: str | None) -> tuple[Spec, str]:
-    """Reads the spec; returns it and the name of a lake, by default the first one.
+    """Returns the spec and the name of a lake in it, by default the first lake.
 
     Raises:
         SpecError: if the spec has no lake, or `destination` is not a lake.
@@ -63,7 +63,7 @@ def choose_lake(settings: Settings, destination: str | None) -> tuple[Spec, str]
 def open_ingest(
     settings: Settings, spec: Spec, destination: str, stop: Callable[[], object]
 ) -> Iterator[Ingest]:
-    """Opens Spark and a lake; on a signal, cancels running appends and calls `stop`."""
+    """Opens Spark and a lake. On a signal, cancels running appends and calls `stop`."""
     spark = open_session(settings, spec, spec.destination(destination).lake)
     from loader.cli.signals import stop_on_signal
     from loader.cli.system_table_upkeep import compact_system_tables

@@ -61,7 +61,7 @@ class DatabaseUrl:
         jdbc: the JDBC URL, without credentials.
         user: the account; empty if unknown.
         password: the password; it is never written to a file.
-        variable: the environment variable that the spec reads the password from.
+        variable: the environment variable from which the spec reads the password.
 
     Example:
         >>> DatabaseUrl.parse("postgresql://ann:pw@db/shop", {}).jdbc
@@ -75,15 +75,15 @@ class DatabaseUrl:
 
     @classmethod
     def parse(cls, url: str, env: Mapping[str, str]) -> DatabaseUrl:
-        """Parses a URL of PostgreSQL, MariaDB or MySQL, with or without `jdbc:` before it.
+        """Parses a URL of PostgreSQL, MariaDB or MySQL, with an optional prefix `jdbc:`.
 
         Args:
-            env: the environment variables; those of PostgreSQL (PGHOST, PGUSER …) supply missing
+            env: the environment variables. PostgreSQL's variables (PGHOST, PGUSER …) supply missing
                 parts.
 
         Raises:
-            SpecError: if it is not such a URL, or has credentials outside of user and password. The
-                message does not contain the URL.
+            SpecError: if the text is not such a URL, or has credentials outside of user and
+                password. The message does not contain the URL.
         """
         wrong = SpecError(
             "this is not a URL of PostgreSQL, MariaDB or MySQL",
@@ -235,7 +235,7 @@ def describe_tables(source: Source) -> tuple[list[str], list[str]]:
 
 
 def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
-    """Returns the options of a table, and the reason for them."""
+    """Returns the options of a table, and the reason for the choice."""
     from loader.rows.cursor import CursorType
     from loader.sources.candidates import suggest_cursors
 
@@ -252,7 +252,7 @@ def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
 
 
 def _can_be_written(name: str) -> bool:
-    """Whether a spec reads a name literally: not as a variable, a reference or a wildcard."""
+    """Returns whether a spec reads a name literally, not as a variable, reference or wildcard."""
     return name.isprintable() and "$" not in name and "@@" not in name and not is_wildcard(name)
 
 

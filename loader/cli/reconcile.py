@@ -80,7 +80,7 @@ def reconcile(
 
 
 def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) -> int:
-    """Prints the results; returns 0 if source and lake are equal or were repaired, otherwise 1."""
+    """Prints the results. Returns 0 if source and lake are equal or were repaired, otherwise 1."""
     findings = work.findings
     columns = (
         "table",

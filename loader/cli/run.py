@@ -1,4 +1,4 @@
-"""``loader run``: syncs tables, with ``--build`` also runs dbt, with ``--every`` repeats both."""
+"""``loader run``: syncs tables. With ``--build``, it also runs dbt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executes one run of ``loader run``; restarts Spark if its JVM has ended."""
+"""Executes one run of ``loader run``, and restarts Spark if its JVM has ended."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _RunEnd:
 
     Attributes:
         error: the error of the tables in progress, or of the run itself.
-        in_progress: the tables that were being synced; one of them may have ended the JVM.
+        in_progress: the tables that were being synced. One of these tables may have ended the JVM.
         pending: the tables that were not started, or whose rows are already published.
         source: the source whose list of tables was being read; empty if none.
     """
@@ -70,11 +70,11 @@ class RestartingRun:
     def run(
         self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
     ) -> None:
-        """Syncs tables; calls `done` for each table that has ended.
+        """Syncs tables, and calls `done` for each finished table.
 
         Args:
             select: tables, by name or wildcard; empty means all.
-            sync: syncs the selected tables; the JVM may end meanwhile.
+            sync: a function that syncs the selected tables.
 
         Raises:
             JavaEndedError: if the JVM ended while no table was in progress, or after a stop.
@@ -182,7 +182,7 @@ class RunRequest:
     build: Build | None = None
 
     def run(self, runs: RestartingRun, watch: Watch, done: Callable[[Outcome], None]) -> None:
-        """Syncs the tables; calls `done` for each table that has ended.
+        """Syncs the tables, and calls `done` for each finished table.
 
         Raises:
             JavaEndedError: if Spark's JVM has ended, and the run cannot continue in a new one.
@@ -202,7 +202,7 @@ class RunRequest:
 
 
 def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int:
-    """Runs a request once, with its build; returns the higher of both exit codes."""
+    """Runs a request once, with its build. Returns the higher of both exit codes."""
     output = settings.output
     runs = RestartingRun(settings, pipeline)
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
@@ -232,14 +232,14 @@ def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int
 
 
 def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> int:
-    """Runs a build in the loader's Spark, and restores its settings; returns the exit code."""
+    """Runs a build in the loader's Spark, restores Spark's settings, and returns the exit code."""
     assert settings.profile is not None
     with restore_settings(pipeline.spark):
         return build.run(settings.output, settings.profile, pipeline.spec.folder)
 
 
 def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
-    """Prints the summary of `loader run`; returns 0 if all tables were synced, otherwise 1."""
+    """Prints the summary of `loader run`. Returns 0 if all tables were synced, otherwise 1."""
     columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
     rows = [
         (
@@ -266,7 +266,7 @@ def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
 
 
 def describe_end(outcome: Outcome) -> str:
-    """Returns a line on the result of a table; the summary at the end has the details."""
+    """Returns a line on the result of a table. The summary at the end has the details."""
     record = outcome.record
     if record is None:
         return ""
@@ -275,7 +275,7 @@ def describe_end(outcome: Outcome) -> str:
 
 
 def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> int:
-    """Prints the summary of a dry run; returns 0 if all tables could be read, otherwise 1."""
+    """Prints the summary of a dry run. Returns 0 if all tables could be read, otherwise 1."""
     rows = []
     errors: list[LoaderError] = []
     for found in previews:
@@ -283,7 +283,7 @@ def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> in
             if found.error is not None:
                 errors.append(found.error)
             continue
-        low, high = found.window.low, found.bounds.high  # the high is also known for an open window
+        low, high = found.window.low, found.bounds.high  # an open window has no high
         rows.append(
             (
                 found.plan.name,

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Settings:
-    """The global options: those before the command.
+    """The global options, which precede the command.
 
     Attributes:
         form: ``text`` or ``json``, the format of output.
@@ -67,7 +67,7 @@ def open_pipeline_with_pushed_tables(
     """Opens a pipeline that also includes the tables that other programs have pushed.
 
     Raises:
-        LoaderError: if there is no source in the spec and none in its lakes.
+        LoaderError: if neither the spec nor its lakes have a source.
     """
     with open_pipeline(settings, spec or settings.spec(needs_source=False)) as pipeline:
         from loader.sync.pushed_tables import add_pushed_tables
@@ -80,13 +80,13 @@ def open_pipeline_with_pushed_tables(
 
 
 def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], Result]) -> Result:
-    """Reads state and ledger: without Spark if they are in a local folder, else with one thread.
+    """Reads state and ledger. Starts Spark, with one thread, unless they are in a local folder.
 
     Args:
         read: reads the data for a command. It may be called twice, so it must not print.
 
     Raises:
-        LoaderError: as :func:`open_pipeline_with_pushed_tables` does.
+        LoaderError: as in :func:`open_pipeline_with_pushed_tables`.
     """
     from loader.lake.folder_tables import SparkNeededError
     from loader.spark.profile import refuse_moved_project
@@ -103,7 +103,7 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], 
 
 
 def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:
-    """Restarts Spark after its JVM has ended; returns a pipeline of the same spec."""
+    """Restarts Spark after its JVM has ended, and returns a pipeline of the same spec."""
     from loader.spark.jvm import forget_ended
     from loader.sync.pipeline import Pipeline
 

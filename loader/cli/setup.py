@@ -11,7 +11,7 @@ from loader.cli.settings import Settings
 from loader.errors import SpecError, TableError
 
 CDC = "cdc"
-"""The argument of `loader setup` for log-based capture; the other arguments are drivers."""
+"""The argument of `loader setup` for log-based capture. All other arguments are drivers."""
 
 
 @click.command(short_help="Prepares Spark, Java and JDBC drivers.")

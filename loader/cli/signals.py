@@ -13,7 +13,7 @@ from loader.spark.interruption import resume
 from loader.spark.temporary_files import remove_all
 
 AT_ONCE = 1.0
-"""Signals within so many seconds count as one: `timeout` sends two, to child and group."""
+"""Signals within this many seconds are one request. `timeout` signals the child and its group."""
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def stop_on_signal(
 ) -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, cancels running reads and publishes nothing more.
 
-    A second signal, later than :data:`AT_ONCE`, kills the process immediately, because closing a
+    A second signal after :data:`AT_ONCE` seconds kills the process immediately, because closing a
     connection may hang.
 
     Args:
@@ -57,8 +57,8 @@ def stop_on_signal(
             return
         first = now
         received.append(number)
-        # Not in this thread: it may hold the lock that `stop` needs, or be in a call to the JVM,
-        # whose connection a second call would use.
+        # Uses other threads, because this thread may hold the lock that `stop` needs, or may wait
+        # for the JVM on a connection that a second call would use.
         stops.start()
         cancels.start()
         stops.join(0.2)
@@ -86,7 +86,8 @@ def unwind_on_signal() -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, raises KeyboardInterrupt, so that resources are released.
 
     Such resources are connectors and folders with secrets. SIGTERM and SIGHUP then end the process,
-    as they do by default. Commands that can stop cleanly use :func:`stop_on_signal` inside of it.
+    as they do by default. Commands that can stop cleanly use :func:`stop_on_signal` inside this
+    context.
 
     Yields:
         A list that receives the signal. An error after the signal results from an interrupted call.

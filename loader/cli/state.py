@@ -185,7 +185,7 @@ def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
     from loader.cli.settings import open_pipeline_with_pushed_tables
 
-    lines = []  # complete before an earlier export is replaced
+    lines = []  # collected before an earlier export is replaced
     with open_pipeline_with_pushed_tables(settings) as pipeline:
         for backend in list_backends(pipeline):
             for row in reversed(backend.stores.state.rows()):  # oldest first
@@ -301,7 +301,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 warn = partial(settings.output.warning, table=name)
                 try:
                     with step(f"{name}: rebuilding"), lock_tables(pipeline, [name]) as run_id:
-                        # Read again: a run may have published before the table was locked.
+                        # A run may have published more batches before the table was locked.
                         known = batches.get(table, set())
                         commits = list_source_commits(stores.lake, table, names, known)
                         done = rebuild_table(names, table, commits, stores, run_id, warn, known)
@@ -354,9 +354,9 @@ def _store(
     table: str,
     change: Callable[[TableState | None], TableState],
 ) -> None:
-    """Changes a table's state, which is read once no run can write another one."""
+    """Changes a table's state under the table's lock."""
     stores = stores_of(pipeline, table)
-    change(_read_known_state(stores, table))  # a refused change locks nothing
+    change(_read_known_state(stores, table))  # refuses an invalid change before it locks the table
     with lock_tables(pipeline, [table]):
         new = change(_read_known_state(stores, table))
         row = stores.state.write(table, new)
@@ -385,7 +385,7 @@ def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
 
 
 def _in_spec(pipeline: Pipeline, key: str) -> bool:
-    """Whether the spec's names or wildcards match a table, which need not exist in the source."""
+    """Returns whether the spec's names or wildcards match a table, even if it does not exist."""
     source, _, table = key.lower().partition(".")
     return any(
         fnmatchcase(table, in_the_lake(pattern).lower())
@@ -465,7 +465,7 @@ def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
 
 @contextmanager
 def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
-    """Locks tables (`source.table`) against runs; yields the run id of the locks.
+    """Locks tables (`source.table`) against runs, and yields the run id of the locks.
 
     Raises:
         LockedError: if a run has locked one of the tables; this function does not wait.

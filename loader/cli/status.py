@@ -40,7 +40,7 @@ def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | Non
 
 
 def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...]]:
-    """Returns the rows of `loader status`: the newest ledger row of each table."""
+    """Returns the newest ledger row of each table, as `loader status` shows it."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
     ledgers: dict[str, list[dict[str, Any]]] = {}  # by schema: each ledger is read only once
@@ -82,7 +82,7 @@ def print_status(
         fail_if_stale: the maximum age of a table's last success, in seconds.
 
     Returns:
-        Whether a table is failing or stale, if the options ask for that check.
+        True if the options request a check and a table is failing or stale.
     """
     from loader.lake.ledger import FAILED
 
@@ -107,7 +107,7 @@ def print_status(
     shown = -1 if any(row[-2] for row in rows) else -2  # log_kept only if a table uses a log
     shown_rows = [(*row[:5], _format_age(row[5]), _format_size(row[6]), row[7]) for row in rows]
     output.table("status", columns[:shown], [row[:shown] for row in shown_rows])
-    failed: dict[str, list[str]] = {}  # tables by error: a source that is down fails all its tables
+    failed: dict[str, list[str]] = {}  # tables by error, which tables of a source often share
     for row in rows:
         if row[-1]:
             failed.setdefault(row[-1], []).append(row[0])

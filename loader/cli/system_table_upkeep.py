@@ -1,4 +1,4 @@
-"""Compacts system tables after each run: state, ledger and the loader's other tables."""
+"""Compacts the loader's own tables, such as state and ledger, after each run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from loader.sync.stores import Stores
 
 VERSIONS = 10
-"""The number of versions to keep of each cursor, and of results of each bucket."""
+"""The number of versions to keep of each cursor and of each bucket's results."""
 
 MANY_FILES = 200
-"""The number of data files from which a run merges them, which takes one or two seconds."""
+"""A run merges at least this many data files of a table, which takes one or two seconds."""
 
 TOO_MANY = 5000
-"""More files than this take minutes to merge, so only `loader compact` does it."""
+"""More files than this take minutes to merge, so only `loader compact` merges them."""
 
 _FILES_AFTER = "strandline.files"
-"""Table property: the number of files after the last merge; a partitioned table keeps many."""
+"""Table property with the number of files after the last merge, which partitions increase."""
 
 _log = logging.getLogger("loader")
 
@@ -35,7 +35,7 @@ class SystemTable:
 
     Attributes:
         remedy: the remedy if the table is damaged.
-        order: the sort order in which runs read it fastest; empty for no order.
+        order: the sort order that makes the runs' queries fastest; empty for no order.
     """
 
     lake: Lake
@@ -45,11 +45,11 @@ class SystemTable:
 
     @property
     def full_name(self) -> tuple[str, str]:
-        """Schema and name."""
+        """The table's schema and name."""
         return self.lake.schema, self.name
 
     def count_files(self) -> tuple[int, int]:
-        """Returns the number of data files, now and after the last merge."""
+        """Returns the current number of data files, and the number after the last merge."""
         if not self.lake.exists(self.name):
             return 0, 0
         records = self.lake.records(self.name)
@@ -58,7 +58,7 @@ class SystemTable:
 
 
 def list_system_tables(pipeline: Pipeline) -> list[SystemTable]:
-    """Returns the system tables in the lakes of a spec, each once."""
+    """Returns the distinct system tables in the lakes of a spec."""
     by_name: dict[tuple[str, str], SystemTable] = {}
     for table in _iterate_tables(pipeline):
         by_name.setdefault(table.full_name, table)
@@ -66,9 +66,9 @@ def list_system_tables(pipeline: Pipeline) -> list[SystemTable]:
 
 
 def compact_system_tables(pipeline: Pipeline) -> None:
-    """Merges the files of system tables that have many, and expires old snapshots.
+    """Merges the files of system tables with many files, and expires old snapshots.
 
-    A failure is only logged, because the next run tries again.
+    A failure is only logged, because the next run retries it.
     """
     from filelock import Timeout
 
@@ -118,7 +118,7 @@ def _compact(pipeline: Pipeline, own: SystemTable) -> None:
     from loader.state.lake_table import LakeState
 
     with lock_table(own.lake, own.name, timeout=0):
-        pass  # raises Timeout if another process writes, before states are pruned
+        pass  # raises Timeout before states are pruned if another process writes
     for shared in list_backends(pipeline):
         state = shared.stores.state
         if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.full_name:
@@ -144,11 +144,11 @@ class SharedBackend:
     sources: tuple[str, ...]
 
     def is_responsible(self, key: str) -> bool:
-        """Whether a key belongs to one of the sources; other specs may share the backend."""
+        """Returns whether a key belongs to one of the sources, not to another spec."""
         return key.partition(".")[0] in self.sources
 
     def prune(self, keep: int) -> list[tuple[str, int]]:
-        """Deletes all but the newest `keep` versions of each cursor; returns deletions by table."""
+        """Deletes all but the newest `keep` versions of each cursor. Returns deletions by table."""
         state = self.stores.state
         floors = {
             key: floor for key, floor in state.floors(keep).items() if self.is_responsible(key)
@@ -162,7 +162,7 @@ class SharedBackend:
 
 
 def list_backends(pipeline: Pipeline) -> list[SharedBackend]:
-    """Returns the state backends of all sources, each once."""
+    """Returns the distinct state backends of all sources."""
     by_backend: dict[tuple[str, ...], list[SourceSpec]] = {}
     for source, _ in pipeline.sources:
         by_backend.setdefault(source.state_location, []).append(source)

@@ -59,13 +59,13 @@ def build_missing_error(where: str) -> TableError:
 def read_into_spool(
     request: ReadRequest, where: str, is_past_marker: Callable[[], bool]
 ) -> ChangeSpool | None:
-    """Runs Debezium until it reads the request's marker; returns the spool.
+    """Runs Debezium until it reads the request's marker, and returns the spool.
 
     Args:
         where: the source, for messages.
         is_past_marker: returns whether the slot is lost or was moved past the marker. Debezium
-            would then wait for the marker forever: it starts at the slot's position, and creates
-            a missing slot.
+            would then never read the marker, because it starts at the slot's position and creates a
+            missing slot.
 
     Returns:
         The spool; None if Debezium started after the marker, so that older changes are missing.

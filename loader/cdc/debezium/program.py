@@ -22,7 +22,7 @@ from loader.cdc.debezium.spool import SpoolWriter
 TOPICS = "s"
 """The prefix of Debezium's topics, such as `s.public.orders`."""
 MARKER = "strandline"
-"""The prefix of the marker: a message that a run writes into the log, and reads up to."""
+"""The prefix of the marker. A run writes the marker into the log, and stops reading at it."""
 LOG = "log"
 """The file in the spool's folder that contains Debezium's warnings."""
 
@@ -57,14 +57,14 @@ class ReadRequest:
     Attributes:
         folder: the spool's folder, which exists and is empty.
         tables: the tables' names in the log.
-        marker: the content of the message to stop at.
-        marker_end: a position after the marker. If a transaction ends after it and the marker was
-            not read, the reading started after the marker.
+        marker: the content of the marker.
+        marker_end: a position after the marker. If Debezium reads a transaction that ends after
+            this position before it has read the marker, it started after the marker.
         properties: Debezium's settings.
         placeholder: Debezium's text for a value that the log omits.
         java: the path of the JVM library; empty for the machine's default.
-        has_source: whether changes contain the table's name. They must if topics do not identify
-            the table, because Debezium replaces characters in topics: `a b` becomes `a_b`.
+        has_source: whether changes contain the table's name. This is necessary if Debezium replaces
+            characters in a topic's name: `a b` becomes `a_b`.
     """
 
     folder: str
@@ -91,7 +91,7 @@ class Reader:
 
     Attributes:
         finished: set once the marker's transaction was read, or reading failed.
-        error: why reading failed; None if it did not.
+        error: the reason why reading failed; None if it did not fail.
         is_past_marker: whether the reading started after the marker.
     """
 
@@ -179,7 +179,7 @@ def _start(request: ReadRequest, reader: Reader) -> None:
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
-        "-Duser.timezone=UTC",  # also the sessions' time zone, which ranges of times are written in
+        "-Duser.timezone=UTC",  # also used by the database's sessions
         f"-Dlog4j2.configurationFile={logging}",
         classpath=[path for path in jvm.CLASS_PATHS if path.endswith(".jar")],
         convertStrings=False,

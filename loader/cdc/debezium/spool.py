@@ -27,8 +27,7 @@ from typing import IO, Any
 TRANSACTIONS = "transactions"
 DONE = "done"
 FILE_BYTES = 64 * 1024 * 1024
-"""Larger files are not extended: the next change goes into a new file, so that Spark can read a
-table in parallel."""
+"""The size at which the writer starts a new file. Spark reads several files in parallel."""
 _TRUNCATES = '"op":"t"'  # may also match a column named op
 _ENTRY = struct.Struct(">QQ")
 _WARNING = re.compile(
@@ -143,7 +142,7 @@ class SpoolWriter:
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Debezium's placeholder for a value that the log omits, in its encodings.
+    """The encodings of Debezium's placeholder for a value that the log omits.
 
     Attributes:
         text: the placeholder in texts, numbers and arrays of texts.
@@ -191,7 +190,7 @@ class ChangeSpool:
     """A complete spool.
 
     Args:
-        tables: the same tables as for the writer, in the same order.
+        tables: the writer's tables, in the same order.
         warnings: Debezium's warnings about replaced values.
     """
 
@@ -228,7 +227,7 @@ class ChangeSpool:
 
     @property
     def end(self) -> int | None:
-        """The position after the last transaction; None if there is none."""
+        """The position after the last transaction; None if there is no transaction."""
         return self.read_transaction(len(self) - 1).end if len(self) else None
 
     def count_changes(self, table: str) -> int:

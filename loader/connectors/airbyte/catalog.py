@@ -1,4 +1,4 @@
-"""Reads the catalog of an Airbyte connector, and builds the inputs of a read: streams and state."""
+"""Reads the catalog of an Airbyte connector, and builds the streams and the state for a read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loader.sources.interface import Progress, Request
 Key = tuple[str | None, str]
 """A stream's namespace and name."""
 KeysByName = Mapping[str, set[Key]]
-"""The keys of streams by their names without a namespace."""
+"""Maps a stream's name without a namespace to the keys of the streams with this name."""
 
 
 class _Stream(TypedDict, total=False):
@@ -53,7 +53,7 @@ def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
 
 
 def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key | None:
-    """Returns the stream to which a message belongs; None if no stream matches, or several do.
+    """Returns the stream of a message; None if no stream or more than one stream matches.
 
     Some connectors omit the namespace in their messages or in their catalog.
 
@@ -118,7 +118,7 @@ def _parse_stream(
 
 
 def configure_catalog(requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns the configured catalog of a read: the requested streams, in the order of the run."""
+    """Returns the configured catalog of a read, with the requested streams in the run's order."""
     return {"streams": [_configure_stream(request) for request in requests]}
 
 
@@ -155,7 +155,7 @@ def build_state_input(
     Args:
         states: the stored states by stream; None for a stream that starts over.
         streams: all streams of the catalog.
-        warn: called with a warning if all streams start over for that reason.
+        warn: called with a warning if all streams start over because of one stream.
     """
     stored = [state for state in states.values() if state is not None]
     shared = find_oldest_shared(stored)
@@ -181,7 +181,7 @@ def build_state_input(
 def _remove_streams(
     shared: ConnectorState, restarted: set[Hashable], streams: Collection[Hashable]
 ) -> Any | None:
-    """Removes streams from a state of all streams; None if their parts cannot be identified."""
+    """Removes streams from a state of all streams. Returns None if their parts are unknown."""
     value = shared.value
     if not isinstance(value, dict) or shared.protocol == "cloudquery":
         return None

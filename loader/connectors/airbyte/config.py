@@ -1,8 +1,8 @@
 """Finds the secrets in a connector's configuration, and stores the values that it refreshes.
 
 A connector refreshes single-use tokens during a read. The file of refreshed values contains
-secrets, so only this user can read it. It is valid only for the `config` of the spec that it was
-written for: after the spec has changed, the file is ignored."""
+secrets, so only this user can read it. It is valid only for the spec's current `config`, and is
+ignored after a change of the `config`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_declared_secrets(schema: Any, config: Any) -> Iterator[str]:
 
 
 def find_secret_values(config: Any) -> Iterator[str]:
-    """Yields the values of a configuration whose keys are names of secrets."""
+    """Yields the values of a configuration whose keys suggest a secret."""
     if isinstance(config, dict):
         for name, value in config.items():
             yield from _list_texts(value) if is_secret_key(name) else find_secret_values(value)
@@ -69,7 +69,7 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 class ConfigUpdates:
-    """The values of its configuration that a connector has refreshed.
+    """The configuration values that a connector has refreshed.
 
     Args:
         path: the file of the values; None if they are not stored.
@@ -111,7 +111,7 @@ class ConfigUpdates:
         return {**config, **values}
 
     def store_update(self, control: Mapping[str, Any]) -> bool:
-        """Stores the refreshed values in a control message; returns False if there is no file.
+        """Stores the refreshed values from a control message. Returns False if there is no file.
 
         Raises:
             TableError: if the file cannot be written.
@@ -131,9 +131,10 @@ class ConfigUpdates:
         new = self.path.with_name(f".{self.path.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)  # write_json sets the mode only of a new file
+            new.unlink(missing_ok=True)  # write_json sets the mode of new files only
             write_json(self.path.parent, new.name, {"of": self._fingerprint(), "config": values})
-            # Atomically, because the old token may be invalid: without the new one, none is left.
+            # Atomically, because a truncated file would lose the new token, and the old token may
+            # be invalid.
             replace_atomically(new, self.path)
         except OSError as error:
             raise TableError(

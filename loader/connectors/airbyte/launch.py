@@ -28,13 +28,13 @@ class AirbyteOptions(ProgramOptions):
     Attributes:
         command: the connector's command without a verb; a path is relative to the spec.
         image: the connector's container image.
-        manifest: a declarative manifest (YAML), relative to the spec. `command` or `image` runs it
-            if set; otherwise the package `airbyte-cdk` does.
-        catalog: a file with the connector's catalog, relative to the spec; by default, the
-            connector is called to list its streams.
+        manifest: a declarative manifest (YAML), relative to the spec. `command` or `image` runs it.
+            By default, the package `airbyte-cdk` runs it.
+        catalog: a file with the connector's catalog, relative to the spec. By default, the
+            connector lists its streams.
         docker_options: additional options of `docker run`.
         renewed_config: a file for configuration values that the connector refreshes, like tokens.
-        logged_errors: `fail` if a logged error means that streams may lack records, even if the
+        logged_errors: `fail` if a logged error fails the streams that may lack records, even if the
             connector continues; `warn` if such errors are only reported.
     """
 
@@ -77,8 +77,8 @@ def build_command(
     """Returns the command line for a verb of the protocol.
 
     Args:
-        folder: the folder of the files, which a container can read completely.
-        files: the paths of the files by the names of their options.
+        folder: the folder of the files, which is mounted into a container.
+        files: maps the name of an option to the path of its file.
     """
     if options.image is None:
         return [*_find_program(options), verb, *_list_arguments(files, folder, str(folder))]

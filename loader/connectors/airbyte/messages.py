@@ -1,6 +1,6 @@
 """Parses the messages of the Airbyte protocol.
 
-The protocol defines lines of text as log lines. But skipping a damaged record or state could lose
+In the protocol, lines that are not JSON are log lines. But a skipped record or state could lose
 records, so a damaged message is an error. Some log messages report that records are missing."""
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ GAP_REPORTS = (
     "older than the last time it was synced. This is unexpected. Skipping the file.",
     "Unable to fetch permissions. stream=",  # PermissionsFileBasedStream: a record
 )
-"""Warnings of `airbyte-cdk` about data that it skips although the configuration does not ask for
-it."""
+"""Warnings of `airbyte-cdk` about data that it skips without being configured to do so."""
 
 _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', ")
-"""The same warnings for a blank line or an empty response, which contain no records."""
+"""Parts of these warnings about a blank line or an empty response, which contain no records."""
 
 _DATA_TYPES = ("RECORD", "STATE", "DELETE", "TRACE")
 
@@ -48,7 +47,7 @@ class AirbyteMessages:
     """The message format of a connector during a read.
 
     Args:
-        store_update: stores the configuration in a control message; returns whether it is stored.
+        store_update: stores the configuration from a control message; returns False if it cannot.
         streams: all streams of the catalog.
         is_strict: whether streams fail if a log message reports that records may be missing.
     """
@@ -108,8 +107,8 @@ class AirbyteMessages:
         """Returns the stream of a record.
 
         Raises:
-            TableError: if no stream or several match: a state would cover a record that no table
-                receives.
+            TableError: unless exactly one stream matches. A state would otherwise cover a record
+                that no table receives.
         """
         if key not in self._resolved:
             match = self._resolve(key, reader)

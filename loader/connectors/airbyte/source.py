@@ -1,4 +1,4 @@
-"""The connector `airbyte`: runs a program of the Airbyte protocol as a child process.
+"""The connector `airbyte`, which runs a program of the Airbyte protocol as a child process.
 
 The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-protocol"""
 
@@ -27,7 +27,7 @@ from loader.spec.redaction import excerpt
 
 _MAX_SECRETS = 1_000
 _MAX_SECRET_LENGTH = 1_000_000
-"""The most secrets of a connector, and their characters: each one slows down redaction."""
+"""The limits of a connector's secrets and their characters. Each secret slows down redaction."""
 
 
 class AirbyteSource(ProgramSource):
@@ -126,8 +126,8 @@ class AirbyteSource(ProgramSource):
     def _hide_updated_secrets(self, values: Mapping[str, Any]) -> None:
         """Registers the secrets among the values that a connector has refreshed.
 
-        They are redacted only as whole words: a connector must not be able to make the messages of
-        other sources unreadable.
+        They are redacted only as whole words, so that a connector cannot make the messages of other
+        sources unreadable.
 
         Raises:
             TableError: if there are too many secrets.
@@ -158,7 +158,7 @@ class AirbyteSource(ProgramSource):
         """Runs a short verb of the protocol, and yields the connector's messages.
 
         Raises:
-            TableError: if the connector fails; contains the error message of the connector.
+            TableError: with the connector's error message, if the connector fails.
         """
         files = {} if verb == "spec" else self._write_config(folder)
         errors: list[str] = []
@@ -181,6 +181,6 @@ class AirbyteSource(ProgramSource):
             self.options.timeout,
             f"source {self.name}",
             self.hide_declared_secrets,
-            # The final messages of an interrupted run may contain the secrets that `spec` declares.
+            # `spec` declares secrets that the final messages of an interrupted run may contain.
             ignores_interruption=verb == "spec",
         )

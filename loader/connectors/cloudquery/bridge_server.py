@@ -25,10 +25,10 @@ _EXIT_SECONDS = 2.0  # seconds
 
 
 class BridgeServer:
-    """A running bridge that listens. Syncs wait until the bridge has received the stored state.
+    """A running bridge. Syncs wait until the bridge has received the stored state.
 
     Attributes:
-        address: the address that it listens on.
+        address: the address on which the bridge listens.
     """
 
     def __init__(self, child: Child) -> None:
@@ -37,10 +37,10 @@ class BridgeServer:
         self.address = ""
 
     def listen(self) -> bool:
-        """Waits until the bridge listens; returns False if it has ended instead.
+        """Waits until the bridge listens. Returns False if the bridge has ended instead.
 
         Raises:
-            SpecError: if it cannot listen on its address.
+            SpecError: if the bridge cannot listen on its address.
         """
         first = next(self._read_messages(), {})
         if "failed" in first:
@@ -54,7 +54,7 @@ class BridgeServer:
         """Yields the messages of the bridge until :meth:`end`.
 
         Raises:
-            TableError: if the bridge ends by itself.
+            TableError: if the bridge ends unexpectedly.
         """
         yield from self._read_messages()
         # A signal to both processes may end the bridge before the loader has handled the signal.
@@ -74,7 +74,7 @@ class BridgeServer:
         self._child.send(json.dumps(message) + "\n")
 
     def end(self) -> None:
-        """Ends the bridge; its open syncs fail."""
+        """Ends the bridge, which fails its open syncs."""
         self._is_ending.set()
         self._child.end_input()
 
@@ -116,8 +116,8 @@ def start_bridge_server(
 
     Args:
         address: the address to listen on: `localhost:7778`, `unix:/path`.
-        python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's.
-        idle_timeout: the most seconds that a stream may send nothing.
+        python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's interpreter.
+        idle_timeout: the seconds after which a silent stream is cancelled.
 
     Raises:
         SpecError: if the bridge cannot start, or cannot listen on the address.

@@ -1,8 +1,8 @@
 """Appends the rows of `cloudquery sync` to the lake, and stores the state of plugins.
 
 The bridge spools the rows of a sync to a folder (:mod:`loader.connectors.cloudquery.bridge`). When
-the stream of the sync ends, its tables are appended by the protocol of every sync. Only after that,
-the bridge acknowledges the sync, and the state that the source has written takes effect.
+the stream of the sync ends, the loader appends its tables as in any other sync. Only then does the
+bridge acknowledge the sync and apply the state that the source has written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CloudQueryIngest:
         """Appends incoming syncs until the bridge ends.
 
         Raises:
-            TableError: if the bridge or Spark's Java process has ended by itself, so that later
+            TableError: if the bridge or Spark's Java process has ended unexpectedly, because later
                 syncs would fail.
         """
         ingest, watch = self.ingest, self.ingest.watch
@@ -65,7 +65,7 @@ class CloudQueryIngest:
                 self.bridge.answer(message)
 
     def _append_session(self, session: Mapping[str, Any]) -> str | None:
-        """Appends the tables of a session; returns the error message, or None."""
+        """Appends the tables of a session. Returns the error message, or None on success."""
         folder = Path(session["folder"])
         messages = folder / _MESSAGES
         if not session["rows"] and not session["stale"]:
@@ -99,16 +99,16 @@ class CloudQueryIngest:
 
 
 def _name_source(name: str) -> str:
-    """Returns a valid name for a source; one that had to be changed ends with a hash of the name.
+    """Returns a valid name for a source. A changed name ends with a hash of the original name.
 
-    Otherwise, `aws.prod` and `aws_prod` would be one source.
+    Without the hash, `aws.prod` and `aws_prod` would be one source.
     """
     valid = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     return valid if valid == name else f"{valid}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTable:
-    """Returns a table of a sync; with `write_mode: append`, CloudQuery omits the keys."""
+    """Returns a table of a sync. With `write_mode: append`, CloudQuery omits the keys."""
     key = tuple(name for [name] in stream["source_defined_primary_key"])
     return PushedTable(stream["name"], key, stream["name"] in stale)
 
@@ -116,7 +116,7 @@ def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> Push
 def _build_options(stream: Mapping[str, Any], stale: Sequence[str]) -> dict[str, Any]:
     """Returns the options of a table that a sync writes.
 
-    If the sync deletes stale rows, its rows are complete, and begin a new generation.
+    If the sync deletes stale rows, it contains all rows, which begin a new generation.
     """
     keyless = not stream["source_defined_primary_key"]
     return {

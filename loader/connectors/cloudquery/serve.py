@@ -35,8 +35,8 @@ def choose_address(address: str | None, network: str) -> str:
     """Returns the address to listen on, in the format of the bridge.
 
     Raises:
-        SpecError: if the address is a port but `network` is not `tcp`: every user of the machine
-            can connect to a port.
+        SpecError: if the address is a port but `network` is not `tcp`, because every user of the
+            machine can connect to a port.
     """
     from loader.connectors.cloudquery.bridge_server import find_default_socket
     from loader.errors import SpecError
@@ -126,7 +126,8 @@ def serve(
             "this machine, can write to the lake, delete stale rows, and read the state of "
             "plugins. Omit --network tcp to use a Unix socket"
         )
-    # Listens before Spark starts: with `registry: local`, CloudQuery waits only five seconds.
+    # Listens before Spark starts, because CloudQuery waits only five seconds with `registry:
+    # local`.
     with start_bridge_server(listen_at, python, idle_seconds) as bridge:
         at = bridge.address
         settings.output.event("listening", f"listening at {at}", address=at)

@@ -1,4 +1,4 @@
-"""The connector `cloudquery`: reads a source plugin through the bridge, a child process.
+"""The connector `cloudquery`, which reads a source plugin through the bridge, a child process.
 
 The bridge speaks the Airbyte protocol, so records and states are processed as for `airbyte`.
 """
@@ -25,8 +25,7 @@ _RUN_BRIDGE = (
     "connectors.__path__ = [sys.argv.pop(1)]; sys.modules['connectors'] = connectors; "
     "runpy.run_module('connectors.cloudquery.bridge', run_name='__main__', alter_sys=True)"
 )
-"""Runs the bridge in an environment that may lack the loader: imports the connectors' folder as a
-package, and nothing from the current folder."""
+"""Runs the bridge without importing the package `loader`, which the environment may lack."""
 
 
 class CloudQueryOptions(ProgramOptions):
@@ -35,9 +34,10 @@ class CloudQueryOptions(ProgramOptions):
     Attributes:
         command: the plugin's program, which is started with `serve`.
         connection: the address of a running plugin: `localhost:7777`.
-        python: a Python interpreter with `cloudquery-plugin-pb`; the loader's by default.
+        python: a Python interpreter with `cloudquery-plugin-pb`; by default the loader's
+            interpreter.
         config: the `spec` of the plugin.
-        deterministic_cq_id: whether `_cq_id` is computed from the key, so that it never changes.
+        deterministic_cq_id: whether `_cq_id` is computed from the key and so never changes.
     """
 
     command: Command | None = None
@@ -63,13 +63,13 @@ def build_bridge_command(
     """Returns the bridge's command line.
 
     Args:
-        python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's.
+        python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's interpreter.
         where: the source or command, for the error message.
         verb: the command of the bridge.
-        files: the paths of files by the names of their options.
+        files: maps the name of an option to the path of its file.
 
     Raises:
-        SpecError: if the loader's interpreter lacks that package.
+        SpecError: if the loader's interpreter lacks `cloudquery-plugin-pb`.
     """
     if python is None and importlib.util.find_spec("cloudquery") is None:
         raise SpecError(
@@ -117,4 +117,4 @@ class CloudQuerySource(AirbyteSource):
         return None
 
     def hide_declared_secrets(self) -> None:
-        """Does nothing: plugins do not declare secrets."""
+        """Does nothing, because plugins do not declare secrets."""

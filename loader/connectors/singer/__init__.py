@@ -1,4 +1,4 @@
 """The connector `singer`, which runs any Singer tap.
 
-It is worth having if a tap exists and Airbyte has no connector.
+Use it for a source that has a tap but no Airbyte connector.
 """

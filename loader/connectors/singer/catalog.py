@@ -76,14 +76,14 @@ def _message_name(stream: Mapping[str, Any]) -> str:
 
 
 def _state_key(stream: Mapping[str, Any]) -> str:
-    """Returns the key of a stream in the tap's state: its id, which may differ from its name."""
+    """Returns a stream's key in the tap's state, which is its id and may differ from its name."""
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
 
 def map_aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the keys of streams by all names that messages may use for them.
+    """Maps each name that messages may use for a stream to the stream's key.
 
-    A name that matches several streams is omitted.
+    Omits names that match several streams.
     """
     keys_by_alias: dict[str, set[str]] = {}
     for stream in catalog["streams"]:
@@ -133,7 +133,7 @@ def _metadata_of(stream: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configure_catalog(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns the tap's catalog with the streams of the run selected, in the order of the run."""
+    """Returns the tap's catalog in the order of the run, with the run's streams selected."""
     wanted = {request.table.ref.native.key: request for request in requests}
     order = {key: number for number, key in enumerate(wanted)}
     streams = [
@@ -172,10 +172,10 @@ def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[s
 def _select_fields(
     parts: list[dict[str, Any]], schema: Any, columns: set[str], skipped: Sequence[str]
 ) -> None:
-    """Selects the fields of a stream: most taps send only selected fields.
+    """Selects the fields of a stream, because most taps send only selected fields.
 
     Args:
-        parts: the stream's metadata; entries for fields without metadata are added.
+        parts: the stream's metadata. Entries for fields without metadata are added.
         schema: the stream's JSON schema.
         columns: the names of the table's columns.
         skipped: the fields that the spec excludes.

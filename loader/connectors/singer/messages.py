@@ -29,8 +29,8 @@ class SingerMessages:
     """The message format of a tap during a read.
 
     Args:
-        keys: the primary keys of the tables, by stream.
-        aliases: the streams of the catalog, by all names that messages may use for them.
+        keys: maps a stream to the primary key of its table.
+        aliases: maps each name that messages may use for a stream to the stream in the catalog.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SingerMessages:
             reader.add_record(key, record)
 
     def _check_schema(self, message: Mapping[str, Any], reader: MessageReader) -> None:
-        """Warns if a schema message declares another key than the catalog; ignores its fields."""
+        """Warns if the key in a schema message differs from the catalog. Ignores the fields."""
         name, keys = message.get("stream"), message.get("key_properties") or []
         planned = self._keys.get(self._aliases.get(name) if isinstance(name, str) else None)
         if planned is not None and keys and set(keys) != set(planned):
@@ -135,8 +135,8 @@ def build_state_input(
 
     Args:
         states: the stored states by stream; None for a stream that starts over.
-        aliases: the streams of the catalog, by all names that the tap may use for them.
-        warn: called with a warning if all streams start over for that reason.
+        aliases: maps each name that the tap may use for a stream to the stream in the catalog.
+        warn: called with a warning if all streams start over because of one stream.
     """
     oldest = find_oldest_shared([state for state in states.values() if state is not None])
     if oldest is None:
@@ -155,7 +155,7 @@ def build_state_input(
 
 
 def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, str]) -> Any | None:
-    """Removes the bookmarks of streams from a state; None if they cannot be identified."""
+    """Removes the bookmarks of streams from a state. Returns None if the bookmarks are unknown."""
     marks = value.get("bookmarks") if isinstance(value, dict) else None
     if (
         not isinstance(marks, dict)
@@ -164,5 +164,5 @@ def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, 
     ):
         return None
     remaining = {name: mark for name, mark in marks.items() if aliases[name] not in restarted}
-    # Without `currently_syncing`, because a tap may skip all streams before it.
+    # Omits `currently_syncing`, because a tap may skip all streams before this stream.
     return {"bookmarks": remaining}

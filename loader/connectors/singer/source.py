@@ -1,4 +1,4 @@
-"""The connector `singer`: runs a Singer tap as a child process.
+"""The connector `singer`, which runs a Singer tap as a child process.
 
 The protocol: https://hub.meltano.com/singer/spec"""
 

@@ -1,12 +1,12 @@
-"""Stores the states that a program sends, unchanged, in the marks of its tables.
+"""Stores a program's states unchanged in the marks of its tables.
 
 A state of one stream is stored with its table. A state of all streams is stored with each table
 whose records it covers. Each table is committed separately, so the tables may store different
-states. The next run passes the oldest of them to the program, so that no table misses records;
-records that are sent again are recognised by their keys.
+states. The next run passes the oldest of these states to the program, so that no table misses
+records. Keys identify records that the program has sent before.
 
-If a run starts from an older state than another table has stored, its newer states cover less than
-that stored state until the run has succeeded. Until then, none of them is stored.
+If another table has stored a newer state than the run's first state, the run's states may cover
+fewer records than the stored state. They are therefore stored only after the run has succeeded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ConnectorState:
         protocol: `airbyte`, `singer` or `cloudquery`.
         kind: the type of the state in the protocol, such as `GLOBAL`.
         shared: whether it covers all streams.
-        number: increases with every state of a source, over all runs, full refreshes included.
+        number: increases with every state of a source, across all runs and full refreshes.
         text: the state as JSON.
     """
 
@@ -51,7 +51,7 @@ class ConnectorState:
         """Returns the state as the mark of a table.
 
         Args:
-            previous: the previous mark; returned unchanged if it has the same state, so that
+            previous: the previous mark. It is returned unchanged if it has the same state, so that
                 nothing is stored.
         """
         mark: dict[str, Any] = {
@@ -95,7 +95,7 @@ class ConnectorState:
 
 
 def find_oldest_shared(states: Sequence[ConnectorState]) -> ConnectorState | None:
-    """Returns the oldest of the states that cover all streams; None if there is none."""
+    """Returns the oldest state that covers all streams; None if there is none."""
     shared = [state for state in states if state.shared]
     return min(shared, key=lambda state: state.number, default=None)
 
@@ -117,7 +117,7 @@ def find_streams_behind(
 def can_repeat_records(
     state: ConnectorState | None, states: Sequence[ConnectorState | None]
 ) -> bool:
-    """Returns whether a table receives records again because the run resumes from an older state.
+    """Returns whether a table may receive duplicates because the run resumes from an older state.
 
     Args:
         state: the state of the table.
@@ -134,9 +134,9 @@ def can_store_early(
 ) -> bool:
     """Returns whether states of all streams may be stored before the program has succeeded.
 
-    They may if all tables start from the same state. Otherwise a newer state covers less than an
-    older one, and :func:`find_oldest_shared` would return a state that covers records which a table
-    does not have.
+    This is safe if all tables start from the same state. Otherwise a newer state may cover fewer
+    records than an older state, and :func:`find_oldest_shared` would return a state that covers
+    records which a table lacks.
 
     Args:
         states: the states of the run's tables; None for a table that starts over.

@@ -15,12 +15,11 @@ from loader.connectors.subprocess.json_values import make_converter
 from loader.errors import TableError
 
 REST_COLUMN = "_rest"
-"""The column for values that no other column can store: a JSON object, or null."""
+"""The column for values that no other column can store, as a JSON object or null."""
 LONGEST_NAME = 255
-"""The most characters of a column name; fields with longer names are stored in
-:data:`REST_COLUMN`."""
+"""The maximum length of a column name. :data:`REST_COLUMN` stores fields with longer names."""
 _MOST_PARTS = 100_000
-"""The most parts of a schema that are read for a stream's types: references may repeat parts."""
+"""The maximum number of schema parts to read per stream. References may repeat parts."""
 
 
 def read_streams(
@@ -62,8 +61,8 @@ class Column:
     Attributes:
         name: the name of the field and of the column.
         type: the Spark type.
-        convert: converts a JSON value to the format of the spool; see
-            :mod:`loader.connectors.subprocess.json_values`.
+        convert: converts a JSON value to the format of the spool
+            (:mod:`loader.connectors.subprocess.json_values`).
     """
 
     name: str
@@ -79,12 +78,12 @@ def build_columns(
 ) -> tuple[Column, ...]:
     """Returns the columns of a stream.
 
-    If the names of fields differ only in case, only the first has a column: Spark treats the names
-    as equal.
+    If the names of fields differ only in case, only the first field has a column, because Spark
+    treats the names as equal.
 
     Args:
         schema: the stream's JSON schema.
-        types: the types in the spec, by column; may include fields that the schema lacks.
+        types: maps a column to its type in the spec. May include fields that the schema lacks.
         skipped: names or wildcards of fields to exclude.
         where: the table, for messages.
 
@@ -113,7 +112,7 @@ def build_columns(
 
 
 def _fold_case(name: str) -> str:
-    """Folds the case of a name as Spark does, letter by letter; a dotless i becomes an i."""
+    """Folds the case of a name letter by letter, as Spark does. A dotless i becomes an i."""
     upper = (big if len(big := letter.upper()) == 1 else letter for letter in name)
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in upper)
 
@@ -132,7 +131,7 @@ def parse_type(
 
     Args:
         root: the schema of the stream, for references.
-        budget: `parts` is the number of parts that may still be read, and is counted down.
+        budget: its entry `parts` counts down the parts that may still be read.
     """
     limit = Counter(parts=_MOST_PARTS) if budget is None else budget
     types = {str(each): each for each in _list_types(schema, root, limit)}
@@ -144,7 +143,7 @@ def parse_type(
 
 
 def _list_types(schema: Any, root: Mapping[str, Any], budget: Counter[str]) -> Iterator[t.DataType]:
-    """Yields the types that a schema allows; reads each part of it once."""
+    """Yields the types that a schema allows. Reads each part of the schema once."""
     seen: set[int] = set()
     waiting = [schema]
     while waiting:

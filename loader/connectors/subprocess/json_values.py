@@ -1,8 +1,8 @@
-"""Converts JSON values to the types of columns, exactly or not at all.
+"""Converts JSON values to the types of columns, and refuses values that would lose precision.
 
-Numbers that a float would round are parsed as decimals. The spool stores values in formats that
-Spark parses unambiguously: times as microseconds, dates as days, decimals as text. Different values
-of a key must also stay different after the conversion."""
+Numbers that a float would round are parsed as decimals. The spool stores times as microseconds,
+dates as days and decimals as text, which Spark parses unambiguously. Different values of a key stay
+different after the conversion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _NONE = dt.timedelta()
 _DAY = 86_400_000_000
 _LONGEST_TIME = 100
-"""The most characters of a time: parsed times are cached."""
+"""The maximum length of a time, because parsed times are cached."""
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
 _EXACT = 1 << 53  # a float cannot represent all larger integers
@@ -142,7 +142,7 @@ def format_value(value: Any, data_type: t.DataType) -> str:
 
 
 def get_sort_key(value: Any, data_type: t.DataType) -> Any:
-    """Returns the sort key of a value of the spool; None if it has no order (NaN)."""
+    """Returns the sort key of a value of the spool; None for NaN, which has no order."""
     if isinstance(data_type, t.DecimalType):
         return Decimal(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -220,7 +220,7 @@ def _is_whole(number: Decimal) -> bool:
 
 
 def _round_to_double(number: Decimal) -> float:
-    """Returns a number as a float; rounds fractions, but not integers."""
+    """Returns a number as a float. Rounds fractions, but not integers."""
     result = float(number)
     if not math.isfinite(result) or (result == 0 and number != 0):
         raise ConversionError
@@ -254,7 +254,7 @@ def _to_days(value: Any) -> int:
 
 
 def _to_microseconds(value: Any) -> int:
-    """Returns a time as microseconds, truncated; a time without an offset is in UTC."""
+    """Returns a time in microseconds, truncated. A time without an offset is in UTC."""
     if type(value) is not str or len(value) > _LONGEST_TIME:
         raise ConversionError
     return _parse_microseconds(value)
@@ -305,7 +305,7 @@ def _parse_time(text: str) -> dt.datetime:
 def make_key_converter(
     data_type: t.DataType, convert: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """Returns a converter that raises :class:`ConversionError` if different values could collide.
+    """Returns a converter that raises ConversionError if different values could become equal.
 
     Args:
         convert: the converter for the type.

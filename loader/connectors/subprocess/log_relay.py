@@ -1,8 +1,8 @@
-"""Routes the log of a program, and detects damaged messages among its lines of text.
+"""Routes the log of a program, and detects damaged messages among its log lines.
 
-Warnings are shown to the user. Everything else goes to the logger `loader.program`, which `--debug`
-shows. Skipping a damaged message could lose a record, so such a message must not be treated as a
-log line."""
+Users see the warnings. The logger `loader.program`, which `--debug` shows, receives the rest.
+Skipping a damaged message could lose a record, so such a message must not be treated as a log
+line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from loader.spec.redaction import excerpt, redact_foreign
 _log = logging.getLogger("loader.program")
 
 _MAX_WARNINGS = 20
-"""The most different warnings of a program that one run shows; the loader's own warnings are not
-limited."""
+"""The maximum number of different warnings that one run shows of a program."""
 _MAX_WARNING_LENGTH = 500
 _FATAL = ("FATAL", "CRITICAL")
 _DATA_TYPES = (b'"RECORD"', b'"STATE"', b'"BATCH"')
@@ -34,7 +33,7 @@ _log.addFilter(_redact_record)
 
 
 def is_error(level: str) -> bool:
-    """Returns whether a log level means an error; programs use upper or lower case."""
+    """Returns whether a log level means an error, in upper or lower case."""
     return level.strip().upper() == "ERROR" or is_fatal(level)
 
 
@@ -72,7 +71,7 @@ class LogRelay:
         self._shown: set[str] = set()
 
     def relay(self, level: str, text: str) -> None:
-        """Relays one log message of the program, as a warning or to the logger."""
+        """Relays one log message as a warning or to the logger."""
         if level.strip().upper() in ("WARN", "WARNING"):
             self._relay_warning(f"the connector warns: {strip_trace(text)}")
         elif is_error(level):
@@ -95,7 +94,7 @@ class LogRelay:
         self._warn(table or self.source, text)
 
     def _relay_warning(self, text: str) -> None:
-        """Shows a warning of the program; writes it to the logger once there are too many."""
+        """Shows a warning of the program, or writes it to the logger if there are too many."""
         if text not in self._shown and len(self._shown) >= _MAX_WARNINGS:
             self.log(text)
             return
@@ -104,9 +103,9 @@ class LogRelay:
 
 
 def is_broken_message(line: bytes) -> bool:
-    """Returns whether a line that is not JSON looks like a message, by its start or a type in it.
+    """Returns whether the start of a line, or a type in it, suggests a damaged message.
 
-    Other lines of text that programs print between their messages belong to the log.
+    All other text that programs print between their messages belongs to the log.
     """
     start = line[:64].replace(b"\0", b"").lstrip(_LEADING)
     return start.startswith(b"{") or any(word in line for word in _DATA_TYPES)
@@ -126,7 +125,7 @@ def is_untyped_record(message: Any, line: bytes) -> bool:
 
 
 def truncate_nesting(line: bytes, max_depth: int = 10) -> bytes:
-    """Replaces deeply nested values by null; the message's type and stream are less deep.
+    """Replaces deeply nested values by null. The message's type and stream are less deep.
 
     Args:
         max_depth: the number of nested levels to keep.

@@ -19,7 +19,7 @@ from loader.errors import LoaderError, TableError
 from loader.spec.redaction import excerpt
 
 _MAX_WAITING_BYTES = 2 << 30
-"""If more bytes wait to be committed, reading pauses, and the program waits for its full pipe."""
+"""If more bytes wait for a commit, the reader pauses, and the full pipe blocks the program."""
 _TICK = 0.5
 _EXIT_SECONDS = 15.0
 """Seconds in which a program may end by itself after its last stream was committed."""
@@ -33,8 +33,9 @@ class Stream:
 
     Attributes:
         name: the table's name, for messages.
-        spool: the file that its records are written to.
-        is_incremental: whether it resumes from a state; otherwise it is complete without a state.
+        spool: the file to which the stream's records are written.
+        is_incremental: whether the stream resumes from a state. Any other stream is complete
+            without a state.
         is_complete: whether the program has reported that the stream succeeded.
         reported_error: the error that the program has reported for the stream.
         batches: the batches that wait to be committed.
@@ -66,14 +67,15 @@ class Stream:
         return self.is_wanted and self.error is None
 
     def find_gap_reason(self) -> LoaderError | None:
-        """Returns the error because of which records may be missing; None if there is none."""
+        """Returns the error that may have caused missing records; None if there is none."""
         return self.reported_error or self.possible_gap
 
     def find_reported_error(self, failure: str) -> LoaderError | None:
         """Returns the error that the program has reported for this stream; None if there is none.
 
         Args:
-            failure: the error that it has reported for all streams; empty if there is none.
+            failure: the error that the program has reported for all streams; empty if there is
+                none.
         """
         if self.reported_error is not None or not self.is_incomplete:
             return self.reported_error
@@ -84,7 +86,8 @@ class Stream:
     def has_ended_well(self) -> bool:
         """Returns whether the stream has succeeded, even if the program fails later.
 
-        A stream with a state of all streams has not: its last state may still follow.
+        Returns False if the stream shares a state with all streams, because its last state may
+            still follow.
         """
         state = self.spool.state
         return self.is_complete and not (state is not None and state.shared)
@@ -163,7 +166,7 @@ class MessageReader:
         """Waits for the next batch of a stream, and returns it.
 
         Args:
-            proceed: raises an error if the user has interrupted the run.
+            proceed: a callback that raises an error if the user has interrupted the run.
 
         Raises:
             LoaderError: if the stream has failed and has no more batches.
@@ -233,11 +236,11 @@ class MessageReader:
         self._add_to_spool(stream, key, lambda spool: spool.add(record))
 
     def add_deletion(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
-        """Records a deletion of the rows that match any of the conditions: values by column."""
+        """Records a deletion of the rows that match any of the conditions (values by column)."""
         self._add_to_spool(self.streams.get(key), key, lambda spool: spool.delete(where))
 
     def refuse_depth(self, key: Hashable) -> None:
-        """Fails a stream with a record that is nested too deeply to be parsed."""
+        """Fails a stream because one of its records is nested too deeply to be parsed."""
 
         def refuse(_: RecordSpool) -> None:
             raise RecursionError
@@ -245,7 +248,7 @@ class MessageReader:
         self._add_to_spool(self.streams.get(key), key, refuse)
 
     def refuse_deep_state(self, key: Hashable | None) -> None:
-        """Fails the streams that a state covers, because it is nested too deeply to be stored.
+        """Fails the streams of a state that is nested too deeply to be stored.
 
         Args:
             key: the stream that the state covers; None for all streams.
@@ -292,7 +295,7 @@ class MessageReader:
             kind: the type of the state in the protocol.
             key: the stream that the state covers; None for all streams.
             text: the state as JSON.
-            count: the number of records of the stream since its last state, as the program counts.
+            count: the number of records that the program has sent since the stream's last state.
         """
         self._number += 1
         state = ConnectorState(self._protocol, kind, key is None, self._number, text)
@@ -317,7 +320,8 @@ class MessageReader:
     def note_complete(self, key: Hashable) -> None:
         """Records that a stream has succeeded.
 
-        With states of all streams, it ends only with the program, as another state may follow.
+        If a state covers all streams, the stream ends only with the program, because another state
+        may follow.
         """
         stream = self.streams.get(key)
         if stream is None:
@@ -337,9 +341,9 @@ class MessageReader:
             stream.has_begun = True
 
     def note_failure(self, text: str, key: Hashable | None = None) -> None:
-        """Records that a stream, or the program, has failed; the program may continue.
+        """Records that a stream or the program has failed, although the program may continue.
 
-        Later records of the stream are dropped, because it is unknown which records are missing.
+        Drops later records of the stream, because records may be missing before them.
         """
         stream = self.streams.get(key) if key is not None else None
         self.log.before_output()
@@ -351,13 +355,14 @@ class MessageReader:
             stream.reported_error = read_error(text, f"table {stream.name}")
 
     def note_fatal(self, text: str) -> None:
-        """Records a fatal log message: the reason of a failure for which no error is reported."""
+        """Records a fatal log message, which explains a failure without a reported error."""
         self._fatal = self._fatal or text
 
     def note_possible_gap(self, text: str) -> None:
         """Records that the program has logged an error and continues.
 
-        Any process stream may lack records: some programs treat an unreadable page as the last one.
+        Any open stream may lack records, because some programs treat an unreadable page as the last
+            page.
         """
         self.log.before_output()
         shown = excerpt(text.strip(), 500).rstrip(".")
@@ -370,12 +375,12 @@ class MessageReader:
             )
 
     def _list_running(self) -> list[Stream]:
-        """Returns the process streams, to which a message without a stream may refer."""
+        """Returns the open streams, to which a message without a stream may refer."""
         streams = [s for s in self.streams.values() if not s.has_ended and not s.is_complete]
         return [s for s in streams if s.has_begun] or streams
 
     def note_incomplete(self, key: Hashable) -> None:
-        """Records that a stream has failed; an error message may follow."""
+        """Records that a stream has failed. An error message may follow."""
         stream = self.streams.get(key)
         if stream is not None:
             stream.is_incomplete = True
@@ -419,7 +424,7 @@ class MessageReader:
         self._end_all(code, self._stopped or problem)
 
     def _end_all(self, code: int | None, problem: LoaderError | None) -> None:
-        """Ends the streams that are still open, when the program has ended."""
+        """Ends the streams that are still open after the program has ended."""
         if problem is None and (code or self._failure):
             assert self._process is not None
             self.log.before_output()
@@ -469,7 +474,7 @@ class MessageReader:
             batch.delete_files()
 
     def _wait_for_commits(self) -> None:
-        """Waits until enough batches have been committed; meanwhile the program waits, too."""
+        """Waits until enough batches have been committed. Meanwhile the program waits, too."""
         with self._changed:
             while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
                 self._changed.wait(_TICK)
@@ -477,7 +482,7 @@ class MessageReader:
                     self._process.note_progress()
 
     def _stop_if_hung(self) -> None:
-        """Stops a program that is silent for too long, or the processes that outlive it."""
+        """Stops a program that is silent for too long, and processes that outlive the program."""
         process = self._process
         if process is None or self._stopped is not None or not self._thread.is_alive():
             return

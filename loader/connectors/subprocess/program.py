@@ -1,4 +1,4 @@
-"""Runs the program of a connector: in a private folder, for a long read or a short command."""
+"""Runs the program of a connector in a private folder, for a read or for a short command."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _log = logging.getLogger("loader.program")
 Message = TypeVar("Message", bound=Any)
 _TICK = 0.5
 _MAX_ANSWER_BYTES = 1 << 30
-"""The most bytes that a program may write in :func:`read_answer`."""
+"""The maximum output of a program in :func:`read_answer`, in bytes."""
 _ANSWER_FACTOR = 4
-"""In :func:`read_answer`, a program may run for this many times its timeout for silence."""
+"""The maximum run time of a program in :func:`read_answer`, as a multiple of its `timeout`."""
 
 
 @contextmanager
 def open_workspace(parent: Path | None = None) -> Iterator[Path]:
-    """Yields an empty folder that only this user can read, and removes it afterwards.
+    """Yields an empty folder that only the current user can read, and removes it afterwards.
 
-    Also removes the folders that killed loaders left on this machine, because the configurations in
-    them contain secrets.
+    Also removes the folders of killed loaders on this machine, because they contain configurations
+    with secrets.
 
     Args:
-        parent: the parent folder; the system's temporary folder by default.
+        parent: the parent folder; by default the system's temporary folder.
     """
     with private_folder(KIND, parent) as folder:
         yield folder
 
 
 def write_json(folder: Path, name: str, content: Any) -> Path:
-    """Writes a value as JSON to a file that only this user can read; returns the path."""
+    """Writes a value as JSON to a file that only the current user can read. Returns the path."""
     path = folder / name
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
@@ -60,8 +60,8 @@ class Program(Child):
     Args:
         command: the program and its arguments.
         folder: the working directory.
-        environment: variables in addition to those that every child process gets.
-        max_line_bytes: the most bytes of one line.
+        environment: variables in addition to the environment of every child process.
+        max_line_bytes: the maximum size of one line.
         on_log_line: called with each line of the standard error.
 
     Raises:
@@ -128,11 +128,11 @@ def read_answer(
     """Runs a short command of a program, and yields its messages until the program ends.
 
     Args:
-        start: starts the program; its argument is called with each line of the log.
+        start: starts the program. Its argument is a callback that receives each line of the log.
         parse: returns the message in a line, or None.
-        errors: the errors that the messages reported; read after the program has ended.
-        timeout: the program is stopped after this many seconds without output, and after four
-            times as many in any case.
+        errors: the errors that the messages reported. Read after the program has ended.
+        timeout: the seconds without output after which the program is stopped. Its total run time
+            is limited to four times this timeout.
         where: the source, for error messages.
         before_output: called before output of the program is shown.
         ignores_interruption: whether the program may finish after the user has interrupted the run.

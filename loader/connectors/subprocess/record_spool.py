@@ -2,7 +2,7 @@
 
 The program decides when it sends a state. The state covers all records before it: the next run
 resumes after these records. If the program fails, the records after its last state are dropped,
-because the next run reads them again.
+because the next run rereads them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Counts:
     """Statistics of a batch.
 
     Attributes:
-        rows, size: the number of records, and of bytes on disk.
+        rows, size: the number of records and their size on disk, in bytes.
         low, high: the lowest and highest cursor, in the format of the spool.
         nulls: the number of records without a cursor.
         future: the number of records whose cursor is in the future.
@@ -55,7 +55,7 @@ class SpooledBatch:
         state: the state to store when the records are published; None if the program sent none.
         is_last: whether it is the last batch of the stream.
         warnings: warnings about the records.
-        deletions_path: the file of the deletions; None if there are none.
+        deletions_path: the file of the deletions; None if there are no deletions.
         deletion_columns: the sets of columns by which rows are deleted.
     """
 
@@ -76,10 +76,11 @@ class SpooledBatch:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a batch: once it reaches one of them, it ends at the next state.
+    """The limits of a batch. After it reaches one limit, the batch ends at the next state.
 
     Attributes:
-        rows, size, seconds: the number of records, of bytes, and of seconds since its start.
+        rows, size, seconds: the number of records, their size in bytes, and the seconds since the
+            batch's start.
     """
 
     rows: int
@@ -103,7 +104,7 @@ class _RunningCounts:
         """Adds the cursor of a record.
 
         Args:
-            value: the cursor in the format of the spool; None if the record has none.
+            value: the cursor in the format of the spool; None if the record has no cursor.
             sort_key: the sort key of the value; None if the value has no order.
             is_in_future: whether the cursor is in the future.
         """
@@ -189,7 +190,7 @@ class RecordSpool:
         return self._now is not None and bool(sort_key > self._now)
 
     def add_state(self, state: ConnectorState) -> SpooledBatch | None:
-        """Adds a state that covers all records so far; returns the batch if it ends here."""
+        """Adds a state that covers all records so far. Returns the batch if the state ends it."""
         self.state = state
         self._covered = self._tally.to_counts()
         limits, rows = self.limits, self._covered.rows + self._covered.deletions
@@ -202,7 +203,7 @@ class RecordSpool:
         return None
 
     def finish(self) -> SpooledBatch:
-        """Returns the last batch, with all records: the program has succeeded."""
+        """Returns the last batch with all its records, after the program has succeeded."""
         return self._close_batch(self._tally.to_counts(), is_last=True)
 
     def finish_at_state(self) -> SpooledBatch | None:
@@ -265,7 +266,7 @@ class RecordSpool:
         return self._folder / f"{self._number}.{self._batches}.jsonl"
 
     def _list_warnings(self) -> tuple[str, ...]:
-        """Returns the warnings about fields that were not returned before."""
+        """Returns the warnings about fields without an earlier warning."""
         warnings = []
         for what, fields in (
             ("values of {} do not match its type", self.layout.unfit_counts),
@@ -288,7 +289,7 @@ class RecordSpool:
 
 
 def encode_now(data_type: t.DataType, now: float) -> int | None:
-    """Returns a time in the spool's format for a cursor type; None if it is not a time type."""
+    """Returns a time in the spool's format for a cursor type; None for other types than times."""
     if isinstance(data_type, _TIMES):
         return int(now * 1_000_000)
     return int(now // 86400) if isinstance(data_type, t.DateType) else None

@@ -1,4 +1,4 @@
-"""The snapshot of a program's run: each table receives its records in batches."""
+"""The snapshot of a program's run, which delivers the records of each table in batches."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class PlannedRead:
     Attributes:
         folder: a private folder for the program's configuration, and for the spool.
         requests: the requested tables.
-        states: the stored states to resume from, by the table's name in messages.
-        streams: the streams to fill, by the program's key.
-        number: the states of this read get higher numbers.
+        states: maps a table's name in messages to the stored state from which it resumes.
+        streams: maps the program's key of a stream to the stream to fill.
+        number: a number below the numbers of the read's new states.
         context: receives warnings.
     """
 
@@ -61,7 +61,7 @@ class PlannedRead:
 class ProgramSnapshot(Snapshot):
     """The records that a program sends in one run.
 
-    Bounds are unknown until :meth:`begin`: a dry run does not start a read.
+    Bounds are unknown until :meth:`begin`, because a dry run does not start a read.
 
     Args:
         source: the name of the source.
@@ -151,7 +151,7 @@ class ProgramSnapshot(Snapshot):
             )
         self._context = context
         numbers = [state.number for state in (*known, *stored) if state is not None]
-        # The clock exceeds the numbers of earlier runs, even of tables whose state is not readable.
+        # The clock exceeds the numbers of all earlier states, even of states that cannot be read.
         number = max([time.time_ns() // 1000, *numbers])
         self._reader = self._start_read(
             PlannedRead(self.folder, requests, states, streams, number, context)
@@ -160,7 +160,7 @@ class ProgramSnapshot(Snapshot):
     def _list_other_states(
         self, requests: Sequence[Request], known: Sequence[ConnectorState | None]
     ) -> list[ConnectorState]:
-        """Returns the states of the source's tables that do not resume from them in this run."""
+        """Returns the stored states of the source's tables that do not resume in this run."""
         if all(state is not None and not state.shared for state in known):
             return []  # each state covers one table
         resuming = {r.table.ref.name for r in requests if r.mark is not None}
@@ -174,7 +174,7 @@ class ProgramSnapshot(Snapshot):
                     where = f"table {self.source}.{name}"
                     state = ConnectorState.from_mark(mark, self.protocol, where)
                     result += [state] if state is not None else []
-            except StateError:  # that table's run reports it; the state may cover all streams
+            except StateError:  # reported by the table's next run; the state may cover all streams
                 result.append(
                     ConnectorState(self.protocol, kind="", shared=True, number=0, text="")
                 )
@@ -292,6 +292,6 @@ class ProgramSnapshot(Snapshot):
 
 
 def _key_of(table: SourceTable) -> Hashable:
-    """Returns the key that the program's messages have for a table's stream."""
+    """Returns the key of a table's stream in the program's messages."""
     key: Hashable = table.ref.native.key
     return key

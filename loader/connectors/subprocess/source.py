@@ -1,4 +1,4 @@
-"""The base class of sources that run a program, with their options and tables."""
+"""The base class of sources that run a program, and the classes for their options."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Seconds = Annotated[float, BeforeValidator(_parse_seconds), Field(gt=0)]
 
 
 class ProgramTableOptions(TableOptions):
-    """The options of a table, in addition to the common ones.
+    """The options of a table, in addition to the options of all sources.
 
     Attributes:
         skip_columns: names or wildcards of fields to exclude.
@@ -76,12 +76,12 @@ class ProgramOptions(Strict):
     Attributes:
         config: the connector's configuration, as its documentation describes it.
         environment: variables for the program, which inherits few variables of the loader.
-        timeout: the longest time without output.
+        timeout: the maximum time without output.
         batch_rows: the number of rows after which the next state ends a batch.
         batch_time: the time after which the next state ends a batch.
-        message_limit: the most bytes of one message.
-        spool: the folder for records that wait to be appended; the system's temporary folder by
-            default. On a cluster, all executors must be able to read it.
+        message_limit: the maximum size of one message, in bytes.
+        spool: the folder for records that wait to be appended; by default the system's temporary
+            folder. On a cluster, all executors must be able to read the folder.
     """
 
     config: dict[str, Any] = Field(default_factory=dict)
@@ -111,8 +111,8 @@ class CatalogEntry:
         primary_key: the primary key that the program declares; empty if there is none.
         cursor: the column that increases with every change, if the program declares one.
         raw: the unchanged entry of the catalog.
-        columns, skipped: the columns, and the fields that the spec excludes; set by
-            :meth:`ProgramSource.describe`.
+        columns, skipped: the columns, and the fields that the spec excludes.
+            :meth:`ProgramSource.describe` sets both.
     """
 
     key: Hashable
@@ -146,14 +146,14 @@ class ProgramSource(Source):
 
     @abstractmethod
     def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
-        """Writes the files of a read; returns its command, and the format of its messages."""
+        """Writes the files of a read. Returns its command and the format of its messages."""
 
     def probe(self, folder: Path) -> None:
-        """Checks that the program can reach its source; raises TableError if it cannot."""
+        """Raises TableError if the program cannot reach its source."""
         return
 
     def hide_declared_secrets(self) -> None:
-        """Registers the secrets that the program declares; called before its output is shown."""
+        """Registers the secrets that the program declares, before its output is shown."""
         return
 
     def start_read(self, read: PlannedRead) -> MessageReader:

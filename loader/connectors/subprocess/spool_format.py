@@ -32,13 +32,13 @@ from loader.spec.redaction import excerpt
 
 _MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects texts of 20 million characters
 _MOST_NAMES = 1000
-"""The most undeclared fields that are counted by name: a connector may send any number of them."""
+"""The maximum number of undeclared fields to count by name. Connectors may send more fields."""
 _SPLIT = 32 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 DELETIONS_BEFORE = "_cq_after"
-"""A column: the number of deletions before a record; for a deletion, its number in the batch."""
+"""The column with the number of deletions before a record, or with the number of a deletion."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class EncodedDeletion:
 
     Attributes:
         number: the number of the deletion in its batch.
-        columns: the columns of the values; empty if all rows are deleted.
+        columns: the columns of the values; empty if the deletion removes all rows.
         line: the encoded deletion.
     """
 
@@ -104,13 +104,13 @@ class RecordLayout:
     def encode_record(
         self, record: Mapping[str, Any], deletions_before: int = 0
     ) -> tuple[bytes, dict[str, Any]]:
-        """Returns a record as a line of the spool, and its values by the field names in the line.
+        """Returns a record as a line of the spool, and the line's values by field name.
 
         Args:
             deletions_before: the number of deletions before the record.
 
         Raises:
-            TableError: if its column cannot store a key exactly, or a text is too long for Spark.
+            TableError: if a column cannot store a key exactly, or a text is too long for Spark.
         """
         encoded: dict[str, Any] = {}
         rest: dict[str, Any] = {}
@@ -148,7 +148,7 @@ class RecordLayout:
             number: the number of the deletion in its batch.
 
         Raises:
-            TableError: if the table has no primary key, or no column can have a value.
+            TableError: if the table has no primary key, or no column can store one of the values.
         """
         if not self._key:
             raise TableError(
@@ -185,13 +185,13 @@ class RecordLayout:
         return self._fields[name][0]
 
     def read_deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
-        """Reads the deletions by these columns: their values, and the number of each deletion."""
+        """Reads the values and numbers of the deletions that match rows by these columns."""
         lines = self.read_rows(spark, path, numbered=True)
         lines = lines.where(f.col(REST_COLUMN) == _format_columns(by))
         return lines.select(*(f.col(quote_name(name)) for name in by), DELETIONS_BEFORE)
 
     def read_rows(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
-        """Reads a file of the spool, lazily, in the order in which it was written.
+        """Reads a file of the spool lazily, in the order of the writes.
 
         Args:
             numbered: whether to add the column :data:`DELETIONS_BEFORE`.
@@ -250,7 +250,7 @@ class RecordLayout:
 
 
 def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
-    """Adds a column that flags the rows which a later deletion deletes; keeps the order of rows.
+    """Adds a flag for rows that a later deletion deletes. Preserves the order of rows.
 
     Args:
         rows: rows with the column :data:`DELETIONS_BEFORE`, which is dropped.
@@ -267,7 +267,7 @@ def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
         same = [
             f.col(quote_name(name)) == f.col(value) for name, value in zip(by, values, strict=True)
         ]
-        # Broadcast, because a shuffle would change the order.
+        # Uses a broadcast join, because a shuffle would change the order.
         rows = rows.join(f.broadcast(newest), reduce(and_, same, f.lit(True)), "left")
         deleted_later.append(f.coalesce(f.col(last) > f.col(DELETIONS_BEFORE), f.lit(False)))
     return rows.select(

@@ -1,8 +1,8 @@
 """Starts and ends the child processes of all connectors.
 
 The caller sets the complete environment of a child. The child writes one message per line to its
-standard output, and a thread relays its log. When this process ends, the child ends, too, with the
-processes that the child has started.
+standard output, and a thread relays its log. When this process ends, the child and the child's own
+processes end, too.
 
 The module imports only the standard library, because CloudQuery's bridge uses it in an environment
 without the loader. :class:`loader.connectors.subprocess.program.Program` turns its exceptions into
@@ -26,21 +26,19 @@ from pathlib import Path
 from typing import IO, Any
 
 GRACE = 10.0
-"""Seconds between asking a child to end and killing it."""
+"""The seconds between SIGTERM and SIGKILL."""
 
 LINGER = 5.0
-"""After a child has ended, its own child processes may keep its output open for this many silent
-seconds."""
+"""The seconds without output after which a process that outlives the child is reported."""
 
 MAX_LOG_LINE = 1 << 16
-"""Longer lines of the log are truncated to this many characters: an endless line must not fill the
-memory."""
+"""The length to which log lines are truncated, because an endless line would exhaust the memory."""
 
 _READ_BYTES = MAX_LOG_LINE << 2
 _TICK = 0.05
 _TICK_MS = 200
 _DRAIN_SECONDS = 2.0
-"""After reading was stopped, output that was written before is still read for this many seconds."""
+"""The seconds for which earlier output is still read after reading was stopped."""
 
 _PRELUDE = """\
 import ctypes, os, sys
@@ -60,7 +58,7 @@ _NOT_STARTED = 127
 
 
 class StartError(Exception):
-    """A child cannot be started; the text is the reason."""
+    """A child cannot be started. The text is the reason."""
 
 
 class LongLineError(Exception):
@@ -70,18 +68,18 @@ class LongLineError(Exception):
 class Child:
     """A child process, in a process group with the processes that it starts.
 
-    Linux kills the child when the thread that started it ends, so that thread must live as long as
+    Linux kills the child when the thread that started it ends. So this thread must live as long as
     the child.
 
     Args:
         command: the program and its arguments.
         environment: all environment variables of the child.
         on_log_line: called with each line of the log, which is the standard error.
-        folder: the working directory; the current one by default.
-        takes_input: whether the child reads what :meth:`send` writes. Such a child exits by itself
-            when its input ends, so it is not killed together with this process.
-        sends_messages: whether the standard output contains messages, see :meth:`lines`; otherwise
-            it is part of the log.
+        folder: the working directory; by default the current directory.
+        takes_input: whether the child reads the text from :meth:`send`. Such a child must exit when
+            its input ends, because it is not killed together with this process.
+        sends_messages: whether the standard output contains messages (:meth:`lines`). If not, it is
+            part of the log.
         own_group: whether to create a process group. Without one, the child stays in the group of
             this process, and :meth:`stop` ends only the child.
         shorten: truncates a long line of the log to a number of characters.
@@ -139,7 +137,7 @@ class Child:
         If :meth:`stop` ends the child, an incomplete last line is dropped.
 
         Args:
-            max_bytes: the most bytes of a line; negative for no limit.
+            max_bytes: the maximum size of a line; negative for no limit.
 
         Raises:
             LongLineError: if a line is longer.
@@ -153,7 +151,7 @@ class Child:
             yield line
 
     def send(self, text: str) -> None:
-        """Writes to the standard input; does nothing if the child has ended or is ending."""
+        """Writes to the standard input, unless the child has ended or is ending."""
         assert self._child.stdin is not None
         rest = memoryview(text.encode())
         with suppress(BrokenPipeError, ValueError):
@@ -167,7 +165,7 @@ class Child:
             self._child.stdin.close()
 
     def end(self) -> int:
-        """Waits for the child to end; returns the exit code, which is negative for a signal.
+        """Waits for the child to end. Returns the exit code, which is negative for a signal.
 
         Raises:
             StartError: if the program does not exist.
@@ -180,13 +178,13 @@ class Child:
         return code
 
     def wait(self, seconds: float) -> bool:
-        """Waits at most `seconds` for the child to end by itself; returns whether it has ended."""
+        """Waits at most `seconds` for the child to end by itself. Returns whether it has ended."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(seconds)
         return self._child.poll() is not None
 
     def stop(self, patience: float = GRACE) -> None:
-        """Ends the child: sends SIGTERM, and SIGKILL to its group after `patience` seconds.
+        """Sends SIGTERM to the child, and SIGKILL to its group after `patience` seconds.
 
         If the child has already ended, ends the processes that it started and that still run.
         Processes in another session keep running, but their output is no longer read.
@@ -208,7 +206,7 @@ class Child:
         self._log.stop_reading()
 
     def note_progress(self) -> None:
-        """Resets the time of silence: the child has written, or had to wait for the loader."""
+        """Restarts the time of silence after output, or after a wait for the loader."""
         self.last_output_at = self.last_message_at = time.monotonic()
 
     def is_silent(self, seconds: float) -> bool:
@@ -267,8 +265,8 @@ class Child:
 class _Pipe(io.RawIOBase):
     """A pipe whose reader can be stopped by :meth:`stop_reading` before the pipe is closed.
 
-    Polls, because a process that the child has started may keep the pipe open, and a thread that
-    blocks in `read` cannot be woken.
+    Polls, because a process of the child may keep the pipe open, and a thread that blocks in `read`
+    cannot be woken.
 
     Attributes:
         is_waiting: whether a reader waits for data.
@@ -293,7 +291,7 @@ class _Pipe(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Waits for data; returns the number of bytes read, 0 at the end."""
+        """Waits for data. Returns the number of bytes read; 0 at the end."""
         ready = select.poll()
         ready.register(self._pipe.fileno(), select.POLLIN)
         while self._until is None or time.monotonic() < self._until:

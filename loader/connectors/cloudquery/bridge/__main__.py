@@ -50,7 +50,7 @@ def read_tables(stub: Any, names: Sequence[str]) -> list[Any]:
 def sync_tables(
     stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known: Any
 ) -> int:
-    """Syncs tables: sends the records, then the state; returns the exit code."""
+    """Syncs tables: sends the records, then the state. Returns the exit code."""
     wanted = {each["stream"]["name"]: each["sync_mode"] for each in catalog["streams"]}
     states = StateBackend(known)
     server, address = serve_states(states)
@@ -106,7 +106,7 @@ def sync_tables(
 
 
 def list_complete(catalog: Mapping[str, Any], failed: set[str]) -> list[str]:
-    """Returns the tables with full reads that are complete although other tables have failed."""
+    """Returns the tables that were read in full, although other tables have failed."""
     if not failed or "" in failed:  # an empty name means the sync
         return []
     return [
@@ -118,7 +118,7 @@ def list_complete(catalog: Mapping[str, Any], failed: set[str]) -> list[str]:
 
 
 def run_verb(verb: str, options: Mapping[str, str]) -> int:
-    """Runs one verb of the protocol; returns the exit code."""
+    """Runs one verb of the protocol, and returns the exit code."""
     config, catalog, known = (
         json.loads(Path(options[name]).read_text()) if name in options else {}
         for name in ("--config", "--catalog", "--state")

@@ -19,24 +19,24 @@ from typing import Any
 import pyarrow as pa
 
 MAX_STREAMS = 64
-"""The most streams that write at the same time; each needs a thread and memory for a message."""
+"""The maximum number of writing streams. Each needs a thread and memory for a message."""
 MAX_OTHER_CALLS = 64
-"""The most other calls, which end quickly or wait for the start of the loader."""
+"""The maximum number of other calls, which end quickly or wait for the start of the loader."""
 MAX_TABLES = 5_000
-"""The most tables of a session, because the loader creates each of them in the lake."""
+"""The maximum number of tables in a session. The loader creates each table in the lake."""
 MAX_SCHEMA_BYTES = 64 << 20
-"""The most bytes of a session's schemas, which stay in memory until the session ends."""
+"""The maximum size of a session's schemas, which stay in memory until the session ends."""
 MAX_STATE_BYTES = 64 << 20
-"""The most bytes of all states, including states that are held back; they stay in memory, too."""
+"""The maximum size of all states, which stay in memory, including states that are held back."""
 
 MAX_BYTES = 100 << 20
-"""The most bytes of a message, compressed or decompressed: the limit of CloudQuery's programs."""
+"""The maximum size of a message, compressed or decompressed, as in CloudQuery's programs."""
 MAX_VALUES = 10_000_000
-"""The most values of a message, in all columns, including values in lists and structs."""
+"""The maximum number of values in a message, including values in lists and structs."""
 MAX_NAME = 1_000
-"""The most characters in the name of a table."""
+"""The maximum length of a table's name."""
 MAX_ERROR_TEXT = 300
-"""The most characters of an error's text, which may quote a value."""
+"""The maximum length of an error's text, which may quote a value."""
 _TABLE = b"cq:table_name"
 _VERSION_5 = 4  # since Arrow 1.0; older versions declare compression elsewhere
 _SCALARS = (
@@ -56,16 +56,16 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
 
 
 class OverBudgetError(Exception):
-    """A call exceeds a limit of resources; the text is shown to users."""
+    """A call exceeds a limit of resources. Users see the text."""
 
 
 class IdleTimeout:
     """Cancels calls whose client sends nothing for too long.
 
-    All state waits for the open streams, so an idle stream would delay every other sync.
+    All states wait for the open streams, so an idle stream would delay every other sync.
 
     Args:
-        seconds: the most seconds that a call waits for its client.
+        seconds: the maximum time that a call waits for its client.
         on_end: called for each call that was cancelled.
     """
 
@@ -77,7 +77,7 @@ class IdleTimeout:
         threading.Thread(target=self._watch, name="idle", daemon=True).start()
 
     def messages(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        """Yields the messages of a client; the wait for each message is bounded."""
+        """Yields the messages of a client, with a limit on the wait for each message."""
         while True:
             with self.bound_wait(context):
                 request = next(requests, None)
@@ -87,7 +87,7 @@ class IdleTimeout:
 
     @contextmanager
     def bound_wait(self, context: Any) -> Iterator[None]:
-        """Bounds the time that a call waits for its client in this block."""
+        """Limits the time that a call waits for its client inside the context."""
         call = id(context)
         with self._lock:
             self._waiting[call] = (time.monotonic(), context)
@@ -113,7 +113,7 @@ class IdleTimeout:
 class DiskBudget:
     """Limits the rows of a session to half of the free disk space.
 
-    The loader writes the rows again, and other programs need space, too.
+    The loader writes a second copy of the rows, and other programs need space, too.
 
     Args:
         folder: the folder of the session.
@@ -187,7 +187,7 @@ def read_schema(data: bytes) -> pa.Schema:
     """Reads a table's schema.
 
     Raises:
-        MalformedError: if it is damaged, or has a type that CloudQuery does not use.
+        MalformedError: if the schema is damaged, or has a type that CloudQuery does not use.
     """
     return _read(data, _parse_schema)
 
@@ -196,7 +196,7 @@ def read_record(data: bytes) -> pa.RecordBatch:
     """Reads a record batch, and validates it so that its values are safe to use.
 
     Raises:
-        MalformedError: if it is damaged, too large, or not exactly one record batch.
+        MalformedError: if the data are damaged, too large, or not exactly one record batch.
     """
     return _read(data, _parse_record)
 
@@ -248,7 +248,7 @@ def _read_ipc_messages(data: bytes) -> Iterator[Any]:
 
 
 def _check_type(kind: pa.DataType) -> None:
-    """Refuses types whose values share memory, because a few bytes could become many values.
+    """Refuses types whose values share memory, because a few bytes could expand to many values.
 
     These are dictionaries, run-length encodings, unions and views. CloudQuery does not use them.
     """
@@ -262,7 +262,7 @@ def _check_type(kind: pa.DataType) -> None:
 
 
 def _check_size(message: Any) -> None:
-    """Refuses a batch that declares too many values or bytes; Arrow has verified its format."""
+    """Refuses a batch that declares too many values or bytes. Arrow has verified the format."""
     root = _Table.root(memoryview(message.metadata))
     batch = root.table(2)
     values = [batch.number("<q", 0), *(length for length, _ in batch.pairs(1))]
@@ -276,7 +276,7 @@ def _check_size(message: Any) -> None:
 
 
 def _list_sizes(batch: _Table, body: memoryview) -> Iterator[int]:
-    """Yields the decompressed size of each buffer; a compressed buffer begins with it."""
+    """Yields the decompressed size of each buffer. A compressed buffer begins with this size."""
     for offset, length in batch.pairs(2):
         if offset < 0 or length < 0 or offset + length > len(body):
             raise MalformedError("one of its buffers is beyond its end")

@@ -1,7 +1,8 @@
 """A CloudQuery destination and state backend, to which `cloudquery sync` writes.
 
-The rows of a sync are spooled to a folder until its stream ends. Then the loader appends them. Only
-after that, the sync is acknowledged, and the states that arrived meanwhile take effect.
+The rows of a sync are spooled to a folder until its stream ends, and then the loader appends them.
+Only after the append does the destination acknowledge the sync and apply the states that arrived
+meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _output_lock = threading.Lock()
 
 @dataclass
 class Session:
-    """A stream of a sync that sends rows.
+    """A sync's stream of rows.
 
     Attributes:
         number: the number of the stream.
@@ -67,8 +68,8 @@ class Session:
         schema_bytes: the size of the schemas.
         stale: the tables whose stale rows the sync deletes.
         source: the name of the source; empty while unknown.
-        has_ended: set when the loader has appended the rows, or has failed to.
-        error: the reason of a failure.
+        has_ended: set when the loader has appended the rows, or the append has failed.
+        error: the reason why the append failed.
     """
 
     number: int
@@ -114,7 +115,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     Args:
         folder: the folder of the sessions.
-        idle_timeout: the most seconds that a stream may send nothing.
+        idle_timeout: the seconds after which a silent stream is cancelled.
     """
 
     def __init__(self, folder: Path, idle_timeout: float = 3600.0) -> None:
@@ -152,7 +153,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.GetVersion.Response(version="v1.0.0")
 
     def GetSpecSchema(self, _request: Any, _context: Any) -> Any:
-        """Returns an empty schema: the destination has no spec."""
+        """Returns an empty schema, because the destination has no spec."""
         return plugin_pb2.GetSpecSchema.Response()
 
     def Init(self, _request: Any, context: Any) -> Any:
@@ -165,7 +166,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.TestConnection.Response(success=True)
 
     def Close(self, _request: Any, _context: Any) -> Any:
-        """Does nothing: the destination stays open for the next sync."""
+        """Does nothing, because the destination stays open for the next sync."""
         return plugin_pb2.Close.Response()
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
@@ -183,7 +184,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             yield plugin_pb2.Read.Response(record=answer)
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
-        """Receives rows of a sync, or states of a plugin; returns when they are stored."""
+        """Receives rows of a sync or states of a plugin, and returns when they are stored."""
         if not self._streams.acquire(blocking=False):
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -256,7 +257,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             self._send_session(session, catalog, context)
 
     def end_session(self, number: int, error: str | None) -> None:
-        """Ends a session that the loader has appended: its state is sent to the loader."""
+        """Ends a session that the loader has appended, and sends its state to the loader."""
         session = self._sessions[number]
         session.error = error or (None if session.is_alive() else _BROKEN_OFF)
         self._ending[number] = session
@@ -308,8 +309,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def _send_session(self, session: Session, catalog: Mapping[str, Any], context: Any) -> None:
         """Sends a session to the loader, and waits until the loader has appended it.
 
-        If the client disconnects meanwhile, deletes the rows, so that the loader does not append
-        them later: the client would not know, and its next sync would send the rows again.
+        If the client disconnects meanwhile, deletes the rows so that the loader does not append
+        them. The client would not learn of the append, and its next sync would resend the rows.
         """
         send_to_loader({"session": session.number, "folder": str(session.folder), **catalog})
         while not session.has_ended.wait(1):
@@ -365,7 +366,7 @@ def _write_message(session: Session, rows: Any, message: Mapping[str, Any]) -> N
 
 
 def _write_catalog(session: Session) -> dict[str, Any]:
-    """Writes the catalog of a session; returns the message about the session for the loader."""
+    """Writes the catalog of a session, and returns the message about the session for the loader."""
     streams = []
     for name, schema in session.schemas.items():
         entry = build_stream(schema)

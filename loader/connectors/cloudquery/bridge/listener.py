@@ -1,4 +1,4 @@
-"""Listens on an address, and passes the loader's answers to the destination.
+"""Listens for clients on an address, and passes the loader's answers to the destination.
 
 gRPC cannot distinguish the clients of a Unix socket, but the destination must know which client
 sends a state. So each connection to the socket is relayed through another socket with a unique
@@ -41,7 +41,7 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 300_000),
 ]
 _IDLE_TIMEOUT = 3600.0
-"""The most seconds that a stream may send nothing."""
+"""The seconds after which a silent stream is cancelled."""
 _PORT = re.compile(r":[0-9]+$")
 
 
@@ -49,7 +49,7 @@ def bind(path: str) -> socket.socket | None:
     """Binds a Unix socket to a path; returns None if another process listens on the path.
 
     Raises:
-        OSError: if the path cannot be a socket: it is too long, or the path of a file.
+        OSError: if the path is too long, or if a file already exists there.
     """
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.connect(path)
@@ -73,8 +73,8 @@ def bind(path: str) -> socket.socket | None:
 class Relay:
     """Relays connections of clients to the server.
 
-    The names of the inner sockets are relative to the current folder, which must be the private
-    folder of the bridge: the path of a Unix socket is limited to 107 characters.
+    The path of a Unix socket is limited to 107 characters, so the names of the inner sockets are
+    relative to the current folder. This must be the private folder of the bridge.
 
     Args:
         outer: the socket to which clients connect.
@@ -90,7 +90,7 @@ class Relay:
         self._open = 0
 
     def start(self) -> None:
-        """Starts relaying; the server must already listen."""
+        """Starts relaying. The server must already listen."""
         threading.Thread(target=asyncio.run, args=(self._run(),), name="relay", daemon=True).start()
 
     async def _run(self) -> None:
@@ -131,7 +131,7 @@ class Relay:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies bytes until one side closes its connection; then closes the other."""
+    """Copies bytes until one side closes its connection, then closes the other connection."""
     try:
         while data := await reader.read(_CHUNK):
             writer.write(data)
@@ -143,13 +143,14 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class _UnusableError(Exception):
-    """The bridge cannot listen on an address; the text is shown to users."""
+    """The bridge cannot listen on an address. Users see the text."""
 
 
 def _is_free(address: str) -> bool:
-    """Returns whether an address is a valid host and port, free on all addresses of the host.
+    """Returns whether an address is a valid host and port that is free on all the host's addresses.
 
-    gRPC accepts a port that is free on one of them, such as IPv6, and replaces a port above 65535.
+    gRPC accepts a port that is free on only one address, such as IPv6, and replaces a port above
+    65535.
     """
     host, _, port = address.rpartition(":")
     if not _PORT.search(address) or int(port) > 65535:
@@ -208,7 +209,7 @@ def serve(config: Mapping[str, Any]) -> int:
 
 
 def _listen_at_path(server: Any, path: str, folder: Path) -> str:
-    """Listens on a Unix socket; returns its address in the format for clients."""
+    """Listens on a Unix socket, and returns its address in the format for clients."""
     where = Path.cwd() / path.removeprefix("//")
     try:
         outer = bind(path.removeprefix("//"))
@@ -227,7 +228,7 @@ def _listen_at_path(server: Any, path: str, folder: Path) -> str:
 
 
 def _listen_at_port(server: Any, address: str) -> str:
-    """Listens on a port; returns the address."""
+    """Listens on a port, and returns the address."""
     port = 0
     if _is_free(address):
         with suppress(RuntimeError):

@@ -22,7 +22,7 @@ _OPTIONS = ("--network", "tcp", "--log-level", "info", "--log-format", "json", "
 
 
 class PluginError(Exception):
-    """A plugin cannot be used; the text is shown to users."""
+    """A plugin cannot be used. Users see the text."""
 
 
 class EndedError(Exception):
@@ -31,10 +31,10 @@ class EndedError(Exception):
 
 @contextmanager
 def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields a gRPC stub for a plugin; ends the plugin afterwards if this function started it.
+    """Yields a gRPC stub for a plugin, and ends the plugin afterwards if this function started it.
 
     Args:
-        config: the `command` of a plugin, or the `connection` of a running one.
+        config: the `command` that starts a plugin, or the `connection` to a running plugin.
     """
     if config.get("connection"):
         with _open_stub(str(config["connection"]), None) as stub:
@@ -42,7 +42,7 @@ def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
         return
     address = f"127.0.0.1:{_find_free_port()}"
     command = [*config["command"], "serve", "--address", address, *_OPTIONS]
-    # In the bridge's process group, so that the loader ends both together.
+    # The plugin joins the bridge's process group, so that the loader ends both together.
     child = Child(command, os.environ, _relay_log, sends_messages=False, own_group=False)
     try:
         with _open_stub(address, child) as stub:

@@ -1,4 +1,4 @@
-"""Converts messages of CloudQuery to messages of Airbyte: schemas, rows and deletions."""
+"""Converts CloudQuery's schemas, rows and deletions to Airbyte's messages."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PARENT = b"cq:table_depends_on"
 _EXTENSION = b"ARROW:extension:name"
 _TRUE = b"true"
 ANCESTORS = "cloudquery_ancestors"
-"""The key of a catalog's entry for the tables that the table depends on."""
+"""The key in a catalog entry that lists the table's ancestors."""
 _ROWS_AT_ONCE = 1_000
-"""The most rows to convert at once: a bit in Arrow can become a hundred bytes in Python."""
+"""The maximum number of rows per conversion. A bit in Arrow can become 100 bytes in Python."""
 
 Condition = dict[str, Any]
-"""Values by column: matches the rows that have all these values."""
+"""Values by column. A condition matches the rows with all these values."""
 _MAX_CONDITIONS = 100_000
-"""The most conditions of a where clause: each group multiplies their number."""
+"""The maximum number of conditions in a where clause. Each group multiplies their number."""
 
 
 def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
 
 
 def _list_ancestors(schema: pa.Schema, schemas_by_name: Mapping[str, pa.Schema]) -> list[pa.Schema]:
-    """Returns the schemas of all ancestors of a table: its parent, grandparent and so on."""
+    """Returns the schemas of a table's ancestors, beginning with its parent."""
     result: list[pa.Schema] = []
     seen = {read_table_name(schema)}
     parent = schemas_by_name.get(_metadata_of(schema).get(_PARENT, b"").decode())
@@ -185,7 +185,7 @@ def _nullable_converter(field: pa.Field) -> Callable[[Any], Any]:
 
 
 def _parse_json(value: Any) -> Any:
-    """Parses JSON; returns it as text if a float would round one of its numbers."""
+    """Parses JSON, but returns the text unchanged if a float would round one of its numbers."""
     rounded = False
 
     def number(text: str) -> float:
@@ -246,14 +246,15 @@ def build_deletion(message: Any) -> dict[str, Any]:
 
 
 def list_dependents(message: Any) -> list[str]:
-    """Returns the dependent tables whose rows are deleted, too."""
+    """Returns the dependent tables from which rows are also deleted."""
     return [relation.table_name for relation in message.table_relations]
 
 
 def parse_where_clause(groups: Any) -> list[Condition]:
-    """Returns the alternative conditions of a where clause; an empty condition matches all rows.
+    """Returns the alternative conditions of a where clause. An empty condition matches all rows.
 
-    A row must match all groups, and in each group all predicates (AND) or any of them (OR).
+    A row must match all groups. In each group, it must match all predicates (AND) or one of them
+    (OR).
     """
     conditions: list[Condition] = [{}]
     for group in groups:
@@ -273,7 +274,7 @@ def parse_where_clause(groups: Any) -> list[Condition]:
 
 
 def _combine(left: list[Condition], right: list[Condition]) -> Iterator[Condition]:
-    """Yields the conjunction of each pair of conditions; null equals nothing, as in SQL."""
+    """Yields the conjunction of each pair of conditions. Null equals nothing, as in SQL."""
     for first in left:
         for second in right:
             agree = all(json.dumps(first.get(k, v)) == json.dumps(v) for k, v in second.items())

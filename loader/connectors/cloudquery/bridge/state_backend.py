@@ -33,10 +33,10 @@ LIMITS = [
 """The same limits as in CloudQuery's programs."""
 
 Rows = dict[str, tuple[str, int]]
-"""The value and its version, by key."""
+"""Maps a key to its value and version."""
 
 ROW_BYTES = 256
-"""The bytes of memory of a row, in addition to its texts."""
+"""The memory of a row, in bytes, in addition to its texts."""
 
 _MAX_VERSION = (1 << 63) - 1
 _TEXTS = (pa.string(), pa.large_string())
@@ -44,13 +44,13 @@ _TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
 
 
 class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
-    """The gRPC service of the state backend: one table of keys with values and versions.
+    """The gRPC service of the state backend, which stores one table of keys, values and versions.
 
-    Every user of the machine can connect to its port. So the name of the table is a secret, which
-    only the plugin receives: without the name, a client cannot read or write the state.
+    Every user of the machine can connect to its port. So the name of the table is a secret that
+    only the plugin receives. Without the name, a client cannot read or write the state.
 
     Args:
-        known: the state of earlier syncs: values with their versions, by key.
+        known: the state of earlier syncs, which maps a key to its value and version.
 
     Attributes:
         name: the name of the table.
@@ -62,7 +62,7 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def value(self) -> dict[str, list[Any]]:
-        """Returns all that the plugin has written, to store if the sync succeeds."""
+        """Returns the state to store if the sync succeeds."""
         with self._lock:
             return {key: list(row) for key, row in sorted(self._state.rows.items())}
 
@@ -128,10 +128,10 @@ class PluginState:
     """The state of a plugin.
 
     Args:
-        known: values with their versions, by key.
+        known: maps a key to its value and version.
 
     Attributes:
-        size: the bytes of memory of the state.
+        size: the memory of the state, in bytes.
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ class PluginState:
         self.size = ROW_BYTES + sum(_row_size(key, row[0]) for key, row in self.rows.items())
 
     def apply(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
-        """Applies state rows; returns the values that have changed.
+        """Applies state rows, and returns the changed values.
 
         A row replaces the value of its key unless the stored version is newer.
 
@@ -168,7 +168,7 @@ def _row_size(key: str, value: str | None) -> int:
 
 
 def measure_batch(batch: pa.RecordBatch) -> int:
-    """Returns the approximate bytes of memory of state rows."""
+    """Returns the approximate memory of state rows, in bytes."""
     return int(batch.nbytes + ROW_BYTES * (1 + batch.num_rows))
 
 
@@ -176,7 +176,7 @@ def check_budget(used: int, batch: pa.RecordBatch) -> None:
     """Checks that state rows do not exceed the limit of all states.
 
     Raises:
-        OverBudgetError: if they exceed it.
+        OverBudgetError: if they exceed the limit.
     """
     if used + measure_batch(batch) > MAX_STATE_BYTES:
         raise OverBudgetError(
@@ -240,7 +240,7 @@ class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
 
 
 def serve_states(states: StateBackend) -> tuple[Any, str]:
-    """Serves a state backend on the loopback interface; returns the server and its address."""
+    """Serves a state backend on the loopback interface, and returns the server and its address."""
     server = grpc.server(futures.ThreadPoolExecutor(8), options=LIMITS)
     plugin_pb2_grpc.add_PluginServicer_to_server(states, server)
     discovery_pb2_grpc.add_DiscoveryServicer_to_server(Discovery(), server)

@@ -1,10 +1,9 @@
 """Holds back a state until the open streams whose rows it may cover have ended.
 
-A plugin writes its state and its rows in different streams, so only the order in which streams
-begin shows which rows a state may cover. Even a stream that has sent nothing yet may send such
-rows. If a stream fails, or the server restarts, later states of syncs that were already running may
-cover lost rows. Every sync begins by reading the state, so a client is trusted after it has read
-the state, until a stream fails.
+A plugin writes its state and its rows in different streams. A state may therefore cover the rows of
+every stream that began earlier, even of a stream that has sent nothing yet. If a stream fails or
+the server restarts, later states of running syncs may cover lost rows. Every sync begins by reading
+the state, so a client is trusted from this read until a stream fails.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class PendingState:
     Attributes:
         table: the name of the state table.
         batch: the rows of the state.
-        size: their bytes in memory.
+        size: the memory of these rows, in bytes.
         waits_for: the numbers of the open streams whose rows the state may cover.
     """
 
@@ -32,7 +31,7 @@ class PendingState:
 
 
 class StateBarrier:
-    """The numbers of the open streams, and the states that wait. The caller holds the lock."""
+    """The numbers of the open streams, and the states that wait. Callers must hold the lock."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -43,7 +42,7 @@ class StateBarrier:
         self._untrusted: set[tuple[str, str]] = set()
 
     def begin_stream(self) -> int:
-        """Adds a new stream, which may send rows or states; returns its number."""
+        """Adds a new stream, which may send rows or states, and returns its number."""
         number = next(self._numbers)
         self._open.add(number)
         self._silent.add(number)
@@ -55,18 +54,18 @@ class StateBarrier:
         self._silent.discard(number)
 
     def note_state(self, number: int) -> None:
-        """Records that a stream sends states: unless it also sends rows, no state waits for it."""
+        """Records that a stream sends states. No state waits for it unless it also sends rows."""
         if number in self._silent:
             self.end_stream(number)
 
     def note_read(self, client: str, table: str) -> None:
-        """Records that a client has read the state, from which its later states follow."""
+        """Records that a client has read the state, on which its later states are based."""
         self._trusted.add((client, table))
         self._untrusted.discard((client, table))
 
     @property
     def size(self) -> int:
-        """The size of the states that wait, in bytes."""
+        """The total size of the waiting states, in bytes."""
         return sum(pending.size for pending in self._pending)
 
     def hold_back(self, client: str, table: str, batch: Any, size: int) -> bool:
@@ -83,8 +82,8 @@ class StateBarrier:
         """Returns whether a client has read the state since the last start and the last failure.
 
         An unknown client is trusted if any client has read the state since then, because a known
-        client may have a new connection: the Python SDK reconnects for each call, and the Go SDK
-        after half an idle hour.
+        client may have reconnected. The Python SDK reconnects for each call, and the Go SDK after
+        30 idle minutes.
         """
         if (client, table) in self._trusted:
             return True
@@ -93,14 +92,14 @@ class StateBarrier:
         return any(read == table for _, read in self._trusted)
 
     def end_stream(self, number: int, failed: bool = False) -> list[str]:
-        """Removes a stream that has ended; returns the tables of the states that are dropped.
+        """Removes a stream that has ended, and returns the tables of the dropped states.
 
         Args:
-            failed: whether the rows of the stream were lost, so that states that may cover them
-                must be dropped.
+            failed: whether the rows of the stream were lost. States that may cover these rows are
+                then dropped.
         """
         dropped: list[PendingState] = []
-        if failed and number in self._open:  # other streams have sent only states
+        if failed and number in self._open:  # all other streams have sent only states
             self._untrusted |= self._trusted
             self._trusted.clear()
             dropped = [pending for pending in self._pending if number in pending.waits_for]
@@ -114,7 +113,7 @@ class StateBarrier:
         return [pending.table for pending in dropped]
 
     def release(self) -> list[PendingState]:
-        """Removes and returns the states that no longer wait for a stream, in their order."""
+        """Removes and returns the states that no longer wait for a stream, in order of arrival."""
         released = [pending for pending in self._pending if not pending.waits_for]
         self._pending = [pending for pending in self._pending if pending.waits_for]
         return released
