@@ -1,4 +1,4 @@
-"""Recognises damaged Iceberg tables, and reports the table with a remedy."""
+"""Recognises damaged Iceberg tables from exceptions, and reports the table with a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _METADATA = re.compile(
     r"[^/\s:\"']*\.metadata\.json\b|version-hint\.text|snap-[^/\s:\"']*\.avro"
     r"|(?<=/metadata/)[^/\s:\"']*-m[^/\s:\"']*\.avro"
 )
-# Only names of Iceberg's data files, because Parquet files of a source may be damaged too.
+# Matches only names of Iceberg's data files, because a source's Parquet file may be damaged, too.
 _DATA = re.compile(r"\d{5}-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d{5}[\w-]*\.parquet")
 _MISSING = re.compile(r"Metadata file for version (\d+) is missing")
 _ERRORS = re.compile(
@@ -24,8 +24,8 @@ _BROKEN = re.compile(
     r"|InvalidAvroMagicException|Not an Avro data file|Expected magic number"
     r"|CRC checksum verification failed|Checksum error"
 )
-# Classes in the stack trace that show which file was read, if the message has no file name. Only
-# readers, because the trace of a job also has the classes that write.
+# Classes in a stack trace that indicate which kind of file was read if the message has no file
+# name. Only classes that read, because the trace of a job also contains classes that write.
 _MANIFEST_READER = re.compile(
     r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro(?:Iterable|IO))\b"
 )
@@ -34,7 +34,7 @@ RECOVERY = f"{page('recovery', 'A damaged table')}, describes the recovery"
 
 
 def detect_damage(text: str, where: str) -> DamagedError | None:
-    """Returns an error if an exception shows that a file of a table is damaged or missing.
+    """Returns an error if an exception reports a damaged or missing file of a table; else None.
 
     Args:
         text: the text of the exception and its causes.
@@ -52,7 +52,7 @@ def detect_damage(text: str, where: str) -> DamagedError | None:
 
 
 def _find_damage(text: str) -> tuple[str, str] | None:
-    """Returns the damaged part of a table, and the file; None if no damage is recognised."""
+    """Returns the damaged part of a table and the file; None if no damage is recognised."""
     missing = _MISSING.search(text)
     if missing is not None:
         return "metadata", f"v{missing[1]}.metadata.json"

@@ -1,4 +1,4 @@
-"""Durations, and lookbacks: a duration for time cursors, a number of steps for numbers."""
+"""Durations, and lookbacks for time cursors (a duration) and number cursors (steps)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lookback:
     Attributes:
         seconds: for time cursors; None if `steps` is set.
         steps: for number cursors; None if `seconds` is set.
-        text: as written in the spec, for messages and the ledger.
+        text: the text in the spec, for messages and the ledger.
     """
 
     seconds: int | None
@@ -48,7 +48,8 @@ class Lookback:
 
         Raises:
             ValueError: with a remedy, if the text is negative, not whole seconds, longer than a
-                century or not a duration. Months and years have no fixed length, and are refused.
+                century or not a duration. Months and years are refused, because they have no fixed
+                length.
         """
         text = text.strip()
         if text.startswith("-"):
@@ -70,8 +71,8 @@ def seconds_of(text: str, what: str, examples: str) -> Fraction:
     """Parses '10 minutes' or '1h 30m'.
 
     Args:
-        what: what the text should be, for errors.
-        examples: how to write it, for errors.
+        what: the expected value, such as "a lookback", for errors.
+        examples: examples of valid texts, for errors.
 
     Raises:
         ValueError: with the problem and `examples`.
@@ -82,7 +83,7 @@ def seconds_of(text: str, what: str, examples: str) -> Fraction:
         if part is None:
             raise ValueError(f"{text!r} is not {what}: {examples}")
         unit = part[2].lower()
-        if unit not in _UNITS and unit.endswith("s") and len(unit) > 2:  # "ms" is no plural
+        if unit not in _UNITS and unit.endswith("s") and len(unit) > 2:  # "ms" is not "m"
             unit = unit[:-1]
         if unit not in _UNITS:
             raise ValueError(f"{part[2]!r} is not a unit of time: {examples}")

@@ -1,4 +1,4 @@
-"""Suggests similar names, and merges several errors into one."""
+"""Suggests similar names, and merges several errors into one error."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MAX_NAMES = 1000
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns "Did you mean …?" for a misspelt name; empty if no known name is close."""
+    """Returns "Did you mean …?" for a misspelt name; empty if no known name is similar."""
     names = {name.lower(): name for name in known}
     candidates = list(names)
-    if len(candidates) > _MAX_NAMES:  # comparing is slow: only the alphabetical neighbours
+    if len(candidates) > _MAX_NAMES:  # comparing all names would be slow
         candidates.sort()
         index = bisect.bisect(candidates, word.lower())
         candidates = candidates[max(0, index - _MAX_NAMES // 2) : index + _MAX_NAMES // 2]
@@ -28,7 +28,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def one_error(errors: Sequence[E], where: str) -> E:
-    """Merges `errors` into one error with a list; returns a single error unchanged."""
+    """Merges `errors` into one error with a list. Returns a single error unchanged."""
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n- {error}" for error in errors[:_MAX_ERRORS])

@@ -1,4 +1,4 @@
-"""Errors with problem, location and remedy; a class for each way to handle them."""
+"""Errors with problem, location and remedy. Each class is handled differently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sentence(error: BaseException) -> str:
 
 
 class LoaderError(Exception):
-    """An error with a remedy; printed without a stack trace, except with ``--debug``.
+    """An error with a remedy. The stack trace is printed only with ``--debug``.
 
     Args:
         what: the problem, as one sentence without a full stop.
@@ -40,29 +40,29 @@ class LoaderError(Exception):
 
 
 class SpecError(LoaderError):
-    """Invalid usage, spec, profile or installation: no table was synced; exit code 2."""
+    """The usage, spec, profile or installation is invalid, so no table was synced. Exit code 2."""
 
     exit_code = 2
 
 
 class TableError(LoaderError):
-    """One table cannot be synced, and the run continues with other tables; exit code 1."""
+    """One table cannot be synced. The run continues with other tables. Exit code 1."""
 
 
 class JavaEndedError(TableError):
-    """Spark's Java process has ended, so all remaining tables fail; exit code 1."""
+    """Spark's Java process has ended, so all remaining tables fail. Exit code 1."""
 
 
 class LockedError(TableError):
-    """Another run has locked the table, which is skipped; exit code 1."""
+    """Another run has locked the table, so this run skips it. Exit code 1."""
 
 
 class DamagedError(TableError):
-    """A table in the lake has a truncated, corrupt or missing file; exit code 1."""
+    """A table in the lake has a truncated, corrupt or missing file. Exit code 1."""
 
 
 class StateError(TableError):
-    """A stored cursor is invalid or cannot be written; the table is not read from the beginning."""
+    """A stored cursor is invalid or cannot be written. The table is not reloaded."""
 
 
 class NewerStateError(StateError):

@@ -1,9 +1,9 @@
-"""Valid names of tables, namespaces and state keys, which become folders and files.
+"""Checks the names of tables, namespaces and state keys, which become folders and files.
 
 In a file-system warehouse, a raw table is a folder and its lock is a file, so a name must not be a
 path. dbt does not escape backticks in names, so they must not contain any. Dots, slashes and
-backticks in the name of a source's table become `_`; names from the spec, the command line or a
-file of cursors are checked by :func:`explain_refusal`.
+backticks in the name of a source's table become `_`. :func:`explain_refusal` checks names from the
+spec, the command line and files of cursors.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ _MAX_BYTES = 180  # file systems allow 255, including suffixes
 
 
 def in_the_lake(name: str) -> str:
-    """Returns the raw table's name for a table of a source; replaces dots, slashes and so on."""
+    """Returns the raw table's name for a source's table. Replaces dots, slashes and backticks."""
     return _INVALID.sub("_", name.replace(".", "_"))
 
 
 def is_wildcard(pattern: str) -> bool:
-    """Whether a pattern may match more than one table."""
+    """Returns whether a pattern may match more than one table."""
     return any(mark in pattern for mark in "*?[")
 
 
 def match_selection(name: str, select: Sequence[str]) -> set[str]:
-    """Returns the patterns of `--select` that match the name of a table or of its raw table.
+    """Returns the patterns of `--select` that match a table's name or its raw table's name.
 
     Args:
-        name: the name with the source: `shop.sales.orders` or, as in messages, `shop.sales_orders`.
+        name: the name with the source, such as `shop.sales.orders` or, as in messages,
+            `shop.sales_orders`.
     """
     names = {name.lower(), _in_raw(name.lower())}
     return {
@@ -48,7 +49,7 @@ def match_selection(name: str, select: Sequence[str]) -> set[str]:
 
 
 def qualify(select: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Returns `--select` with the source added to names that only one table has.
+    """Adds the source to each name in `--select` that only one table has.
 
     Args:
         names: the names of all tables, with their sources.
@@ -58,7 +59,7 @@ def qualify(select: Sequence[str], names: Iterable[str]) -> list[str]:
         by_table.setdefault(name.partition(".")[2].lower(), set()).add(name)
     return [
         min(by_table[name.lower()])
-        # Not for patterns, nor for names with a dot, which may already contain the source.
+        # Patterns stay unchanged, and names with a dot, which may already contain the source.
         if not re.search(r"[.*?[]", name) and len(by_table.get(name.lower(), ())) == 1
         else name
         for name in select
@@ -71,7 +72,7 @@ def _in_raw(name: str) -> str:
 
 
 def explain_refusal(name: str) -> str | None:
-    """Returns why a name is invalid for a table or schema; None if it is valid."""
+    """Explains why a name is invalid for a table or schema. Returns None if it is valid."""
     if not name or name in (".", ".."):
         return f"{name!r} is not a valid name"
     match = _INVALID.search(name)
@@ -83,7 +84,7 @@ def explain_refusal(name: str) -> str | None:
 
 
 def file_name(name: str) -> str:
-    """Returns a unique file name for a name; a long name is cut, and ends with a hash."""
+    """Returns a unique file name for a name. Cuts long names, and adds a hash to them."""
     escaped = "".join(c if _FILE_CHARACTER.match(c) else f"%{ord(c):02X}" for c in name)
     if escaped in ("", ".", ".."):
         return "%" + escaped

@@ -13,5 +13,5 @@ def package_folder() -> Path:
 
 
 def page(name: str, section: str) -> str:
-    """Returns the file and section of a page of the documentation, such as `spec`, for messages."""
+    """Returns the file and section of a documentation page, for messages."""
     return f"{package_folder()}/docs/{name}.md, '{section}'"

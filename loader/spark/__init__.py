@@ -1,1 +1,1 @@
-"""Sets up the runtime: dbt's profile, Java, Spark, drivers, the class archive."""
+"""Sets up dbt's profile, Java, Spark, JDBC drivers and the class archive."""

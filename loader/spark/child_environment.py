@@ -33,6 +33,6 @@ def child_environment(*more: str) -> dict[str, str]:
     """Returns the environment variables for a child process.
 
     Args:
-        more: names of additional variables that this process needs.
+        more: names of additional variables that the child process needs.
     """
     return {name: os.environ[name] for name in (*PASSED_ON, *more) if name in os.environ}

@@ -1,9 +1,9 @@
-"""Records a class archive, from which the JVM loads parsed classes: Spark starts twice as fast.
+"""Records a class archive, which halves Spark's start-up time.
 
-An archive is recorded once for one Java and one Spark, from a small run
-(:mod:`loader.cli.cds_workload`). The class path must begin with the recorded class path, so jars
-that are added later come last. Java ignores an archive that does not match. See
-https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+The archive contains parsed classes for the JVM. It is recorded once for each combination of Java
+and Spark, from a small run (:mod:`loader.cli.cds_workload`). The class path must begin with the
+recorded class path, so jars that are added later are at its end. Java ignores an archive that does
+not match. See https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Archive:
 
     Attributes:
         options: the JVM options to use the archive.
-        class_path: the jars at the begin of the class path.
+        class_path: the jars at the beginning of the class path.
     """
 
     options: tuple[str, ...]
@@ -77,8 +77,8 @@ class Archive:
 def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | None:
     """Returns the archive for a Spark and a Java; None if no archive can be used.
 
-    The size of the file must be as recorded, because Java crashes on a truncated archive. All jars
-    of the archive must be unchanged, and must be in the class path.
+    The archive's file must have the recorded size, because Java crashes on a truncated archive. All
+    jars of the archive must be unchanged and in the class path.
 
     Args:
         jars: the class path, in any order.
@@ -95,15 +95,16 @@ def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | 
     except (OSError, ValueError, KeyError, AttributeError, SpecError):
         return None
     with suppress(OSError):
-        os.utime(folder)  # marks the archive as recently used, see _remove_older
+        os.utime(folder)  # marks the archive as recently used for _remove_older
     return Archive((f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _QUIET), tuple(recorded))
 
 
 def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> None:
-    """Records an archive if there is none, and reports the result. Spark also runs without it.
+    """Records an archive if it is missing, and reports the result. Spark also runs without it.
 
     Args:
-        wait: whether to wait for the recording; otherwise, a background process records it.
+        wait: whether to wait for the recording. By default, a background process records the
+            archive.
 
     Raises:
         SpecError: if `wait` is true and no archive can be recorded.
@@ -121,7 +122,7 @@ def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> 
 
 
 def _find(home: SparkHome, java: Java) -> Archive | None:
-    """Returns the archive if it includes all present jars; else None."""
+    """Returns the archive if it includes all jars of this machine, else None."""
     jars = [str(jar) for jar in list_jars(home, {})]
     found = find_archive(home, java, jars)
     return found if found is not None and {*found.class_path} == {*jars} else None
@@ -162,7 +163,7 @@ def record_archive(home: SparkHome, java: Java) -> None:
     """Records the archive, or waits for another process that records it.
 
     Raises:
-        _NotRecordedError: if Java cannot record it or the disk cannot be written.
+        _NotRecordedError: if Java cannot record the archive or the disk cannot be written.
     """
     folder = _folder(home, java)
     try:
@@ -177,7 +178,7 @@ def record_archive(home: SparkHome, java: Java) -> None:
 
 
 def _record(home: SparkHome, java: Java, folder: Path) -> None:
-    # The JVM of a killed recording may still run and write, but into another folder.
+    # A killed recording may leave a JVM that still writes, but into another folder.
     for left in folder.glob("making-*"):
         shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as made:
@@ -186,7 +187,8 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
         names = ["classes.jsa"]
         options = [*_RECORDING, f"-XX:ArchiveClassesAtExit={fresh}"]
         if not (java.home / "lib" / "server" / "classes.jsa").is_file():
-            # The bundled JDK lacks the base archive of Java's classes, which ours extends.
+            # The loader's archive extends the base archive of Java's classes, which the bundled JDK
+            # lacks.
             names.append("java.jsa")
             base = folder / "java.jsa"
             _dump_java(java, place / "java.jsa")
@@ -219,7 +221,7 @@ def _dump_java(java: Java, target: Path) -> None:
 
 
 def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) -> list[str]:
-    """Runs the workload until its JVM has ended; returns the class path of the JVM."""
+    """Runs the workload until its JVM has ended. Returns the class path of the JVM."""
     place.mkdir()
     env = {
         **_environment(),
@@ -233,13 +235,13 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
             command, cwd=place, env=env, capture_output=True, text=True, timeout=_RECORDING_SECONDS
         )
     except BaseException as ended:
-        with suppress(OSError, ValueError):  # the JVM would first write the archive for 30 s
+        with suppress(OSError, ValueError):  # writing the archive takes 30 s
             os.killpg(json.loads((place / JVM_FILE).read_text())["group"], signal.SIGKILL)
         if isinstance(ended, subprocess.TimeoutExpired):
             raise _NotRecordedError(f"recording took more than {_RECORDING_SECONDS} s") from None
         raise
     if done.returncode != 0:
-        # Without indented lines, which are Java's stack traces at the end.
+        # Ignores indented lines, which are Java's stack traces at the end.
         lines = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]
         raise _NotRecordedError(f"the recording failed: {(lines or ['no message'])[-1]}")
     class_path: list[str] = json.loads((place / JVM_FILE).read_text())["class_path"]
@@ -247,7 +249,7 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
 
 
 def _remove_older(folder: Path) -> None:
-    """Removes all archives except the most recently used ones."""
+    """Removes all archives except the most recently used archives."""
     with suppress(OSError):
         others = [path for path in folder.parent.iterdir() if path.is_dir()]
         others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
@@ -257,7 +259,7 @@ def _remove_older(folder: Path) -> None:
 
 
 def _folder(home: SparkHome, java: Java) -> Path:
-    """Returns an archive's folder, whose name is a digest of everything the archive depends on."""
+    """Returns an archive's folder, whose name is a digest of the archive's dependencies."""
     spark = home.folder.resolve()
     with os.scandir(spark / "jars") as entries:
         jars = sorted(

@@ -1,4 +1,4 @@
-"""Builds the class path of Spark's JVM: Spark's jars, Iceberg, JDBC drivers, the user's jars."""
+"""Builds the class path of Spark's JVM from the jars of Spark, Iceberg, drivers and the user."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _UNUSED = ("spark-mllib_",)
 
 
 def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
-    """Lists the jars of a JVM with these settings, first the jars in Spark's folder.
+    """Lists the jars of a JVM with these settings, beginning with the jars in Spark's folder.
 
-    Omits MLlib. Also omits from Spark's folder Iceberg runtimes for other versions of Spark, broken
+    Omits MLlib. In Spark's folder, also omits Iceberg runtimes for other versions of Spark, broken
     links, and drivers that `loader setup` has provided.
     """
     drivers = [path.name for path in find_drivers()]
@@ -61,9 +61,9 @@ def configures_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
 
 def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
-    """Returns whether the Iceberg runtime is missing in Spark, the user's settings and our jars.
+    """Returns whether Spark, the user's settings and the loader's jars all lack Iceberg.
 
-    A truncated jar is treated as missing; `loader setup` then reports the error.
+    A truncated jar is treated as missing. `loader setup` then reports the error.
     """
     if find_spark_iceberg(home) or configures_iceberg(home, settings):
         return False
@@ -72,7 +72,7 @@ def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
 
 def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the setting with which Spark copies our jars to executors on other machines."""
+    """Returns the setting that makes Spark copy the loader's jars to remote executors."""
     if settings.get("spark.master", "local").startswith("local"):
         return {}
     given = list(filter(None, settings.get(_JARS, "").split(",")))
@@ -88,7 +88,7 @@ def conf_folder(home: SparkHome, environment: Mapping[str, str]) -> Path:
 
 
 def find_needed_conf(home: SparkHome, environment: Mapping[str, str]) -> Path | None:
-    """Returns the configuration folder if it must be on the class path; else None."""
+    """Returns the configuration folder if it must be on the class path, else None."""
     conf = conf_folder(home, environment)
     files: Iterable[Path] = conf.iterdir() if conf.is_dir() else ()
     needed = bool(environment.get("SPARK_CONF_DIR")) or any(

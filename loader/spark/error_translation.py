@@ -33,7 +33,7 @@ _STOPPED = (
     "of memory: raise spark.driver.memory in the profile's target, or lower the source's fetch_size"
 )
 
-# A message of Spark's CSV parser, which contains the number of previous lines.
+# A message of Spark's CSV parser with the number of previous lines.
 _TOO_LONG = re.compile(
     r"exceeds the maximum number of characters defined in your parser settings \((\d+)\)"
     r"(?s:.*?)Internal state when error was thrown: line=(\d+)"
@@ -101,9 +101,10 @@ _REMEDIES = {
 
 
 def translate_error(error: BaseException, where: str) -> LoaderError:
-    """Translates an exception into an error for the user; returns loader errors unchanged.
+    """Translates an exception into an error for the user. Returns loader errors unchanged.
 
-    If Spark's Java process has ended, returns that error instead of the resulting failures.
+    If Spark's Java process has ended, returns the error about this end instead of an error that
+    results from it.
     """
     if isinstance(error, JavaEndedError):
         return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)
@@ -162,7 +163,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
 
 
 def find_long_line(text: str) -> tuple[int, int] | None:
-    """Parses a CSV parser's error about a value that is too long; returns the limit and line."""
+    """Returns the limit and the line from a CSV parser's error about a value that is too long."""
     found = _TOO_LONG.search(text)
     return None if found is None else (int(found[1]), int(found[2]) + 1)
 
@@ -184,7 +185,7 @@ def _full_text(error: PySparkException | Py4JError) -> str:
 
 
 def _error_text(error: BaseException) -> str:
-    """Returns an error's text; for errors of the system, the file and the message."""
+    """Returns an error's text, which for a system error includes the file."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
@@ -197,7 +198,7 @@ def _first_informative_line(text: str) -> str:
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds it
-    line = re.sub(r"\(line \d+, pos \d+\)$", "", line)  # in DDL that no user wrote
+    line = re.sub(r"\(line \d+, pos \d+\)$", "", line)  # in DDL that the loader wrote
     return excerpt(line.strip().rstrip("."), 500)
 
 
@@ -207,7 +208,7 @@ def _remedy(text: str, remedy: str) -> str:
 
 
 class DatabaseError(TableError):
-    """An error of the database: its message, and a remedy.
+    """An error of the database, with its message and a remedy.
 
     Attributes:
         state: the SQLSTATE; empty if there is none.
@@ -217,12 +218,12 @@ class DatabaseError(TableError):
 
     @property
     def is_locked_out(self) -> bool:
-        """Whether a lock of another session blocked readers until lock_timeout expired."""
+        """Returns whether a lock of another session blocked readers until lock_timeout expired."""
         return self.state == "55P03"
 
     @property
     def is_denied(self) -> bool:
-        """Whether the account lacks a privilege."""
+        """Returns whether the account lacks a privilege."""
         return self.state == "42501" or "denied" in self.what.lower()
 
 
@@ -237,8 +238,8 @@ def translate_jdbc_error(
 
     Args:
         url: the database's URL, if connecting failed.
-        answered: whether the connection is still open; the error is then a
-            :class:`ConnectionRefusedByServer`, unless the SQLSTATE is of a closed connection.
+        answered: whether the connection is still open. The error is then a
+            :class:`ConnectionRefusedByServer`, unless the SQLSTATE means a closed connection.
     """
     throwable = error.java_exception
     cause = find_root_cause(throwable)
@@ -272,7 +273,7 @@ def protocol(url: str) -> str:
 
 
 def find_root_cause(throwable: Any) -> Any:
-    """Returns the innermost SQLException, or else the innermost cause."""
+    """Returns the innermost SQLException; if there is none, the innermost cause."""
     best = throwable
     for cause in _causes(throwable):
         if (
@@ -309,7 +310,7 @@ def _unknown_host(throwable: Any) -> str | None:
 
 
 def _is_catalog_error(throwable: Any) -> bool:
-    """Returns whether Iceberg's JDBC catalog called the database, not a read of a source."""
+    """Returns whether Iceberg's JDBC catalog raised the error, not the read of a source."""
     return any(
         one.getClass().getName().startswith("org.apache.iceberg.jdbc.")
         for one in (throwable, *_causes(throwable))
@@ -317,7 +318,7 @@ def _is_catalog_error(throwable: Any) -> bool:
 
 
 def _catalog_remedy(remedy: str) -> str:
-    """Replaces the remedy for a source's database by the one for the catalog's database."""
+    """Replaces the remedy for a source's database by the remedy for the catalog's database."""
     if remedy == _BY_SQLSTATE["28"]:
         return "Check the catalog's user and password in the profile's target" + _CATALOG
     if remedy == _BY_SQLSTATE["42501"]:
@@ -366,20 +367,20 @@ _FEWER_ROWS = (
 )
 
 _LONGEST = 2000
-"""The maximum of characters that errors quote of a database's message."""
+"""The maximum length of the part of a database's message that errors quote."""
 
 OVERDUE = "Check whether the database is overloaded or the network drops packets, and run again"
 
 _GONE = ("080", "08S", "57P01", "57P02", "57P03")
 """SQLSTATEs of closed connections, for drivers that leave the connection object open."""
 
-# Messages for SQLSTATEs whose message from the database is not clear enough.
+# Messages for SQLSTATEs that databases report with an unclear message.
 _MEANINGS = {
     "55P03": "another session has or awaits a lock that blocks readers "
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",
 }
 
-# Remedies by the first characters of the SQLSTATE; longer prefixes come first.
+# Maps prefixes of SQLSTATEs to remedies. Longer prefixes come first.
 _BY_SQLSTATE = {
     "70100": "The query was cancelled in the database: nothing of this batch is visible; run again",
     "22P02": "If the cursor's type was changed, the stored cursor has the old type: "

@@ -1,4 +1,4 @@
-"""Interrupts work outside Spark on a signal, for work that cannot poll."""
+"""Interrupts work outside Spark that cannot poll for a signal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """Ends all interruptible work of this process; its callers get errors."""
+    """Ends all interruptible work of this process, which then fails with errors."""
     with _lock:
         _interrupted.set()
         running = list(_running)
@@ -57,5 +57,5 @@ def check_interruption(where: str) -> None:
 
 
 def resume() -> None:
-    """Allows interruptible work again, after the interrupted command has ended."""
+    """Allows new interruptible work after the interrupted command has ended."""
     _interrupted.clear()

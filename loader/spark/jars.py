@@ -1,7 +1,7 @@
-"""Finds and fetches jars by Maven coordinates: the Iceberg runtime and JDBC drivers.
+"""Finds and fetches the jars of the Iceberg runtime and of JDBC drivers.
 
-A jar is searched for in the folder `STRANDLINE_JARS`, then in the user's cache, and then fetched
-from Maven Central or its mirror. The jars folder of Spark is not changed.
+A jar is searched for in the folder `STRANDLINE_JARS` and in the user's cache. A missing jar is
+fetched from Maven Central or its mirror. The jars folder of Spark does not change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Report = Callable[[str], None]
 MIRROR_VARIABLE = "STRANDLINE_MAVEN_MIRROR"
 """The URL of a mirror of Maven Central."""
 JARS_VARIABLE = "STRANDLINE_JARS"
-"""A folder of jars that is searched before the cache, for images and hosts without network."""
+"""A folder of jars, searched before the cache, for images and hosts without a network."""
 CACHE_VARIABLE = "STRANDLINE_CACHE"
 """The cache folder; by default `~/.cache/strandline`."""
 
@@ -40,7 +40,7 @@ _MOST_BYTES = 1 << 30  # the largest jar has 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
 _ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # the syntax of Maven's settings.xml
-# The jar folders of Linux distributions; file names differ between Debian and Fedora.
+# The jar folders of Linux distributions. File names differ between Debian and Fedora.
 _SYSTEM_FOLDERS = (Path("/usr/share/java"), Path("/usr/local/share/java"))
 
 
@@ -77,7 +77,7 @@ class Jar:
         return f"pkg:maven/{self.group}/{self.artifact}@{self.version}"
 
     def owns(self, file_name: str) -> bool:
-        """Returns whether a file name belongs to this jar, in any version."""
+        """Returns whether a file name belongs to any version of this jar."""
         return file_name.startswith(f"{self.artifact}-") and file_name.endswith(".jar")
 
 
@@ -89,7 +89,7 @@ class Driver:
         name: the name for ``loader setup``.
         jar: the driver's jar.
         protocols: the parts after ``jdbc:`` in the URLs of the driver.
-        system_names: file names in Linux distributions, most frequent first.
+        system_names: file names in Linux distributions, beginning with the most frequent name.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Driver:
     system_names: tuple[str, ...]
 
     def owns(self, file_name: str) -> bool:
-        """Returns whether a file name belongs to this driver, in any version."""
+        """Returns whether a file name belongs to any version of this driver."""
         return file_name in self.system_names or self.jar.owns(file_name)
 
 
@@ -155,14 +155,14 @@ DRIVERS: Mapping[str, Driver] = {
     )
 }
 BUILT_IN = ("derby",)
-"""Drivers that come with Spark."""
+"""Drivers that Spark includes."""
 
 
 def find_driver(name: str) -> Driver:
     """Returns the driver with this name.
 
     Raises:
-        SpecError: if there is none; suggests a similar name.
+        SpecError: if there is no such driver. The error suggests a similar name.
     """
     driver = DRIVERS.get(name.lower())
     if driver is None:
@@ -202,7 +202,7 @@ def cache_folder() -> Path:
 
 
 def folders() -> list[Path]:
-    """Returns the folders to search for jars, in this order; raises SpecError if none exists."""
+    """Returns the folders to search for jars, in order. Raises SpecError if none exists."""
     named = _find_folder(JARS_VARIABLE)
     if named is None:
         return [cache_folder() / "jars"]
@@ -217,7 +217,7 @@ def _find_folder(variable: str) -> Path | None:
 
 
 def find_jar(jar: Jar) -> Path | None:
-    """Returns the path of a jar on this machine, without verification; None if there is none."""
+    """Returns the path of a jar on this machine; None if there is none. Does not verify the jar."""
     paths = (folder / jar.file_name for folder in folders())
     return next((path for path in paths if path.is_file()), None)
 
@@ -250,10 +250,10 @@ def find_drivers(*others: Jar) -> list[Path]:
 
 
 def provide_jar(jar: Jar, report: Report) -> Path:
-    """Returns the path of a verified jar; fetches it if it is not on this machine.
+    """Returns the path of a verified jar. Fetches the jar if it is not on this machine.
 
     Raises:
-        SpecError: if it cannot be fetched, its checksum is wrong, or no folder is writable.
+        SpecError: if the jar cannot be fetched, its checksum is wrong, or no folder is writable.
     """
     present = find_jar(jar)
     if present is not None:
@@ -265,12 +265,12 @@ def provide_jar(jar: Jar, report: Report) -> Path:
 
 
 def provide_driver(driver: Driver, report: Report) -> str:
-    """Provides a JDBC driver; returns a message about the result.
+    """Provides a JDBC driver, and returns a message about the result.
 
     If the driver can be neither found nor fetched, uses a jar of the Linux distribution.
 
     Raises:
-        SpecError: as :func:`provide_jar`, if the distribution has no jar either.
+        SpecError: as in :func:`provide_jar`, if the distribution has no jar either.
     """
     present = find_jar(driver.jar) is not None
     try:
@@ -284,7 +284,7 @@ def provide_driver(driver: Driver, report: Report) -> str:
 
 
 def link_jar(jar: Path) -> str:
-    """Links a user's jar into a folder of jars; returns a message about the result.
+    """Links a user's jar into a folder of jars, and returns a message about the result.
 
     Raises:
         SpecError: if no folder can be written.
@@ -297,7 +297,7 @@ def link_jar(jar: Path) -> str:
 
 
 def _write(name: str, write: Callable[[Path], T]) -> T:
-    """Writes a jar into the first writable folder; the jars folder of an image is often not."""
+    """Writes a jar into the first writable folder. In images, a folder is often read-only."""
     refused: OSError | None = None
     for folder in folders():
         try:
@@ -342,7 +342,7 @@ def _find_on_system(driver: Driver) -> Iterator[Path]:
 
 
 def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
-    """Fetches a jar; creates the file only if the download is complete and verified."""
+    """Fetches a jar. Creates the file only after a complete and verified download."""
     target = folder / jar.file_name
     for left in folder.glob(f".{jar.artifact}-*.part"):
         with suppress(OSError):  # another process may have deleted it
@@ -366,7 +366,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
 
 
 def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
-    # Imported here, because every run imports this module but downloads nothing.
+    # Imports these modules only for downloads, because every run imports this module.
     import http.client
     import urllib.error
     import urllib.request
@@ -414,7 +414,7 @@ def _request(url: str) -> urllib.request.Request:
     if user_information:
         name, _, password = user_information.partition(":")
         user = f"{unquote(name)}:{unquote(password)}"
-        # "Unredirected": not sent to the target of a redirect.
+        # The target of a redirect does not receive an "unredirected" header.
         request.add_unredirected_header(
             "Authorization", f"Basic {base64.b64encode(user.encode()).decode()}"
         )
@@ -427,7 +427,7 @@ def _without_password(url: str) -> str:
 
 
 def _split_user(url: str) -> tuple[str, str]:
-    """Splits user information from a URL; a password may contain slashes."""
+    """Splits user information from a URL. A password may contain slashes."""
     scheme, mark, rest = url.partition("://")
     host = rest.partition("/")[0]
     port = host.partition(":")[2]
@@ -453,7 +453,7 @@ def _describe_ways_out(jar: Jar) -> str:
 
 
 def _repository() -> str:
-    """Returns the URL of the mirror in the variable or Maven's settings, or of Maven Central."""
+    """Returns the URL of Maven Central, or of its mirror in the variable or Maven's settings."""
     named = os.environ.get(MIRROR_VARIABLE, "").strip()
     return (named or _mirror_in_settings() or _MAVEN_CENTRAL).rstrip("/")
 
@@ -478,7 +478,7 @@ def _mirror_in_settings() -> str | None:
 
 
 def _with_user(url: str, settings: Any, mirror: str | None) -> str:
-    """Adds the user and password of a mirror's server to its URL; ignores encrypted passwords."""
+    """Adds a mirror's user and password to its URL. Ignores encrypted passwords."""
     from urllib.parse import quote
 
     for server in settings.iterfind("{*}servers/{*}server"):

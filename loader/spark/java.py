@@ -1,4 +1,4 @@
-"""Chooses the Java that runs Spark: `JAVA_HOME`, the one on `PATH`, or the bundled JDK."""
+"""Chooses the Java that runs Spark from `JAVA_HOME`, `PATH` and the bundled JDK."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _VERSION = re.compile(r'(?:JAVA_VERSION=|version )"(?:1\.)?(?P<major>\d+)(?P<res
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that can run Spark.
+    """A Java installation.
 
     Attributes:
-        home: the folder, with links resolved.
+        home: the folder, without symbolic links.
         version: the major version.
-        build: the full version; each build needs a separate class archive.
-        reason: why it was chosen, for messages.
+        build: the full version. Each build needs a separate class archive.
+        reason: the reason for the choice of this Java, for messages.
     """
 
     home: Path
@@ -91,7 +91,7 @@ def _with_reason(java: Java, reason: str) -> Java:
 
 
 def _read_version(program: Path) -> Java | None:
-    """Reads the version from the JDK's `release` file; runs Java if there is no such file."""
+    """Reads the version from the JDK's `release` file, or runs Java if there is no such file."""
     try:
         if not os.access(program, os.X_OK):
             return None
@@ -99,7 +99,7 @@ def _read_version(program: Path) -> Java | None:
         release = home / "release"
         text = release.read_text("utf-8", "replace") if release.is_file() else ""
         if not _VERSION.search(text):
-            # It may be a version manager's script, which starts another program.
+            # The program may be a version manager's script, which starts another program.
             asked = subprocess.run(
                 [program, "-XshowSettings:properties", "-version"],
                 capture_output=True,

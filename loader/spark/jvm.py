@@ -1,7 +1,7 @@
-"""Starts Spark's JVM in parallel with Python's imports, without settings on its command line.
+"""Starts Spark's JVM in parallel with Python's imports.
 
-The JVM reads its settings from a file that only this user can read, and that is deleted afterwards.
-PySpark waits a second for the JVM; :func:`begin` does not wait.
+Settings may contain secrets, so the JVM reads them from a private file, which is deleted
+afterwards. PySpark would wait a second for the JVM, but :func:`begin` does not wait.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from loader.spark.temporary_files import LOCAL_DIR, delete_at_exit, private_fold
 from loader.spec.redaction import excerpt, redact_foreign
 
 _WRITTEN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
-_NUMBERS = struct.Struct(">ii")  # the port, and how many bytes of the secret follow
+_NUMBERS = struct.Struct(">ii")  # the port, and the length of the secret in bytes
 _SECONDS = 1.0
-"""How long to wait for the remaining output of a JVM that has ended."""
+"""The seconds to wait for the remaining output of a JVM that has ended."""
 _PATIENCE = 5.0
-"""After this time in seconds, Java's output is shown although Java may still start."""
+"""The seconds after which Java's output is shown although Java may still start."""
 _LONGEST_LINE = 1 << 20
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 # Lines of output that do not contain the reason why Java does not start.
@@ -48,7 +48,7 @@ _log = logging.getLogger("loader")
 
 
 class Gateway:
-    """A JVM that is starting. It ends when this process closes the JVM's standard input or ends.
+    """A starting JVM. It ends when this process ends or closes the JVM's standard input.
 
     Args:
         command: the command that starts the JVM.
@@ -63,8 +63,8 @@ class Gateway:
         self.process = subprocess.Popen(
             command.arguments,
             stdin=subprocess.PIPE,
-            # Not inherited, because readers of this process's output would wait for its end in the
-            # JVM, which exits half a second later.
+            # The JVM does not inherit the output, because it exits half a second after this
+            # process, and readers of the output would wait for it.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**command.environment, _WRITTEN: str(self._written)},
@@ -77,10 +77,10 @@ class Gateway:
         self._printed.start()
 
     def wait(self) -> tuple[int, str]:
-        """Waits until the JVM listens; returns its port and its secret.
+        """Waits until the JVM listens, and returns its port and its secret.
 
         Raises:
-            RuntimeError: if Java does not start; contains Java's message.
+            RuntimeError: with Java's message, if Java does not start.
         """
         patient_until = time.monotonic() + _PATIENCE
         while self.process.poll() is None and not self._written.exists():
@@ -98,10 +98,10 @@ class Gateway:
         return port, written[_NUMBERS.size :][:length].decode()
 
     def connect(self) -> Any:
-        """Waits until the JVM listens; returns PySpark's gateway to the JVM.
+        """Waits until the JVM listens, and returns PySpark's gateway to the JVM.
 
         Raises:
-            RuntimeError: if Java does not start; contains Java's message.
+            RuntimeError: with Java's message, if Java does not start.
         """
         from pyspark.java_gateway import launch_gateway
 
@@ -115,13 +115,13 @@ class Gateway:
         return gateway
 
     def _copy_output(self) -> None:
-        """Copies Java's output to standard error; buffers it until the JVM is connected."""
+        """Copies Java's output to standard error. Buffers the output until the JVM is connected."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         begun = b""
         with suppress(OSError):
             while data := os.read(output, 1 << 16):
-                # Print complete lines, because redaction needs complete secrets.
+                # Prints only complete lines, because redaction needs complete secrets.
                 lines, line_break, begun = (begun + data).rpartition(b"\n")
                 if len(begun) > _LONGEST_LINE:
                     lines, line_break, begun = lines + line_break + begun, b"", b""
@@ -146,13 +146,14 @@ class Gateway:
         if self.process.stdin is not None:
             self.process.stdin.close()
         with suppress(ProcessLookupError):
-            # Kill the process group: child processes would fail without the settings file.
+            # Kills the whole process group, because child processes would fail without the settings
+            # file.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 def reason(data: str) -> str:
-    """Returns the line of Java's output that explains why it does not start."""
+    """Returns the line of Java's output that explains why Java does not start."""
     lines = [line.strip() for line in data.splitlines() if line and not _HOLLOW.match(line)]
     found = _PREFIX.sub("", lines[0], count=1) if lines else ""
     return excerpt(found.rstrip("."), 500) or "Java ended before it could be reached"
@@ -162,14 +163,14 @@ def _print(data: bytes) -> None:
     data = redact_foreign(data.decode("utf-8", "surrogateescape")).encode(
         "utf-8", "surrogateescape"
     )
-    # As bytes, because at Python's end its own streams may already be closed.
+    # Writes bytes to the descriptor, because Python's streams may already be closed at exit.
     with suppress(OSError):
         while data and sys.__stderr__ is not None:
             data = data[os.write(2, data) :]
 
 
 class _Start:
-    """A JVM that is starting, and its temporary files."""
+    """A starting JVM, and its temporary files."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         home = find_spark()
@@ -188,9 +189,10 @@ class _Start:
         atexit.register(self.give_up)
 
     def connect(self) -> Any:
-        """Waits for the JVM; afterwards the JVM deletes its scratch folder itself.
+        """Waits for the JVM, which then becomes responsible for deleting its scratch folder.
 
-        Sets the Java options with secrets now, because the command line would reveal them.
+        Sets the Java options with secrets only now, because the command line would reveal the
+        secrets.
         """
         try:
             gateway = self._gateway.connect()
@@ -222,7 +224,7 @@ class _Start:
 
 _begun: list[_Start] = []
 _starting: list[_Start] = []
-"""JVMs that are not connected yet."""
+"""The JVMs that are not connected yet."""
 
 
 def give_up() -> None:
@@ -232,9 +234,9 @@ def give_up() -> None:
 
 
 def begin(settings: Mapping[str, str]) -> None:
-    """Starts the JVM without waiting; does nothing if this process has a JVM.
+    """Starts the JVM without waiting, unless this process has a JVM.
 
-    If this fails, :func:`start` tries again and reports the error.
+    If the start fails, :func:`start` retries it and reports the error.
     """
     if not _begun and not _runs():
         with suppress(OSError):
@@ -242,7 +244,7 @@ def begin(settings: Mapping[str, str]) -> None:
 
 
 def start(settings: Mapping[str, str]) -> None:
-    """Waits for the JVM, which it starts if necessary; does nothing if this process has a JVM.
+    """Starts the JVM if necessary, and waits for it. Does nothing if this process has a JVM.
 
     Raises:
         RuntimeError, OSError: if Java does not start.
@@ -257,7 +259,7 @@ def start(settings: Mapping[str, str]) -> None:
 
 
 def forget_ended() -> None:
-    """Clears PySpark's references to a JVM that has ended, so that :func:`start` works again."""
+    """Clears PySpark's references to a JVM that has ended, so that :func:`start` can replace it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -268,7 +270,7 @@ def forget_ended() -> None:
 
 
 def _runs() -> bool:
-    """Returns whether this process has or inherits a JVM; does not import PySpark."""
+    """Returns whether this process has or inherits a JVM. Does not import PySpark."""
     if PORT in os.environ:
         return True
     pyspark: Any = sys.modules.get("pyspark")

@@ -1,8 +1,8 @@
-"""Builds the command that starts Spark's JVM: class path, options, and a file with settings.
+"""Builds the command that starts Spark's JVM, and the file with its settings.
 
-The JVM is equal to that of `spark-submit`, but it starts without shell scripts and a launcher JVM,
-and its settings are not on the command line, which all users of the machine can read. Follows
-the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
+The JVM is equal to the JVM of `spark-submit`, but starts without shell scripts and a launcher JVM.
+Its settings are not on the command line, because all users of the machine can read command lines.
+The module follows the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
 """
 
 from __future__ import annotations
@@ -39,49 +39,49 @@ _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
 _LIBRARY_PATH = "spark.driver.extraLibraryPath"
 _QUIET_LOG = Path(__file__).parent / "templates" / "log4j2.properties"
-# The option -Dname=value; quotes are around the option, or around its value, or absent.
+# The option -Dname=value. The option or its value may be quoted.
 _SYSTEM_PROPERTY = re.compile(
     r"""(?<!\S)(?:(?P<quote>["'])-D(?P<name>[^\s=]+)=(?P<value>.*?)(?P=quote)"""
     r"""|-D(?P<bare>[^\s=]+)=(?P<text>"[^"]*"|'[^']*'|\S*))(?!\S)"""
 )
-# A line of a properties file; Spark also accepts white space as separator.
+# A line of a properties file. Spark also accepts white space as separator.
 _PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P<value>.*?)\s*$")
 
-# Most runs end before code of the C2 compiler pays off, and C2 would need a third of their CPU
-# time. So its thresholds are forty times the defaults; loops of large reads still exceed them.
+# The C2 compiler would need a third of the CPU time, and most runs end before its code pays off. So
+# its thresholds are forty times the defaults, which loops of large reads still exceed.
 _PATIENT = (
     "-XX:Tier4InvocationThreshold=200000",
     "-XX:Tier4MinInvocationThreshold=24000",
     "-XX:Tier4CompileThreshold=600000",
     "-XX:Tier4BackEdgeThreshold=1600000",
 )
-# By default, C1's code profiles branches and types for C2. That costs a tenth of the CPU time of a
-# load and a third of that of a build, and C2's code is hardly better for it.
+# By default, C1's code profiles branches and types for C2. This takes a tenth of a load's CPU time
+# and a third of a build's CPU time, and hardly improves C2's code.
 _UNCOUNTED = (
     "-XX:-C1ProfileBranches",
     "-XX:-C1ProfileCheckcasts",
     "-XX:-C1ProfileInlinedCalls",
 )
-# By default, the heap grows until collection takes less than a thirteenth of the time, and large
-# loads soon use all allowed memory. A low pause target keeps the young generation small.
+# By default, the heap grows until collection takes less than a thirteenth of the time, so large
+# loads soon use all allowed memory. A low pause target limits the size of the young generation.
 _MODEST = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
 # The default collector G1 occupies two cores with its threads. On machines with two cores, the
 # serial collector is as fast for large loads, faster for builds, and needs a quarter less memory.
 _SERIAL = ("-XX:+UseSerialGC",)
-# Hadoop starts `chmod` for each local file that it writes; this option halves the time.
+# Hadoop starts `chmod` for each local file that it writes. This option halves the time.
 _QUICK_CHILDREN = ("-Djdk.lang.Process.launchMechanism=VFORK",)
-# Otherwise Java may continue without the threads that ran out of memory, and callers would hang.
+# Without this option, Java may continue without a thread that ran out of memory, and callers hang.
 _ENDING = ("-XX:+ExitOnOutOfMemoryError",)
 
 
 @dataclass(frozen=True)
 class JvmCommand:
-    """The command that starts the JVM, and the properties to set later.
+    """The command that starts the JVM, and the properties to set in the running JVM.
 
     Attributes:
         arguments: the program and its arguments.
         environment: the environment of the process.
-        secrets: system properties with secrets, which are set when the JVM runs.
+        secrets: system properties with secrets, which are set after the JVM has started.
         own: settings that the loader adds to the profile.
     """
 
@@ -98,7 +98,7 @@ def build_command(
 
     Args:
         settings: settings of the profile and of the loader.
-        folder: a private folder for the file; it must exist until the JVM runs.
+        folder: a private folder for the file, which must exist until the JVM runs.
 
     Raises:
         SpecError: if the user's options cannot be parsed.
@@ -119,7 +119,7 @@ def build_command(
 
     path = folder / "spark.properties"
     with open(path, "x", encoding="utf-8", opener=_open_private) as file:
-        # Spark reads only one file; if a key appears twice, the last value is used.
+        # Spark reads only one file. If a key appears twice, Spark uses the last value.
         file.write(f"{defaults}\n\n{format_properties(settings)}")
 
     driver = {**driver, **settings}
@@ -185,7 +185,7 @@ class _Given:
 
 
 def _read_arguments(given: str) -> _Given:
-    """Parses the arguments that affect the JVM; SparkSubmit parses the remaining arguments."""
+    """Parses the arguments that affect the JVM. SparkSubmit parses the remaining arguments."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     named = {
         "--driver-memory": _MEMORY,
@@ -246,14 +246,14 @@ def _user_class_path(
 
 
 def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
-    """Orders the jars; the jars of the class archive must come first."""
+    """Orders the jars. The jars of the class archive must come first."""
     if archive is None:
         return [*jars]
     return [*archive.class_path, *(jar for jar in jars if jar not in archive.class_path)]
 
 
 def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns options for short runs; omits options that the user has set."""
+    """Returns options for short runs. Omits options that the user has set."""
     all_options = " ".join([*given, *_java_variables(environment)])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = _MODEST if (cores or 1) > 2 else _SERIAL
@@ -274,8 +274,8 @@ def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[
 def _forbids_archive(given: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Returns whether the user's options exclude a class archive.
 
-    These are options for another archive, for an agent (agents may crash the JVM on archived
-    classes), or for a file with options.
+    These are options for another archive, for a file with options, or for an agent. Agents may
+    crash the JVM on archived classes.
     """
     all_options = " " + " ".join([*given, *_java_variables(environment)])
     return bool(

@@ -32,7 +32,7 @@ def has_java_ended() -> bool:
 
 
 def is_restart_wanted() -> bool:
-    """Returns whether the JVM has ended other than by a signal to stop."""
+    """Returns whether the JVM has ended for a reason other than a signal to stop."""
     process = getattr(SparkContext._gateway, "proc", None)
     code = None if process is None else process.poll()
     return code is not None and _signal(code) not in _STOPPED
@@ -41,7 +41,7 @@ def is_restart_wanted() -> bool:
 def explain_process_end(
     error: BaseException, where: str, process: subprocess.Popen[bytes] | None
 ) -> JavaEndedError | None:
-    """Like :func:`explain_java_end`, for a given process; None if there is no process."""
+    """Like :func:`explain_java_end` for a given process. Returns None without a process."""
     lost = any(isinstance(each, (Py4JError, ConnectionError)) for each in _list_causes(error))
     if process is None or (isinstance(error, (LoaderError, OSError)) and not lost):
         return None
@@ -55,7 +55,7 @@ def explain_process_end(
 
 
 def _is_connection_broken(error: BaseException) -> bool:
-    """Returns whether the connection to the JVM broke, as opposed to an error from the JVM."""
+    """Returns whether an error is a broken connection to the JVM, not an error from the JVM."""
     return any(
         isinstance(each, ConnectionError)
         or (type(each).__name__ == "Py4JNetworkError")

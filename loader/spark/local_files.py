@@ -1,9 +1,9 @@
 """Avoids one `chmod` subprocess for each local file and folder that Hadoop creates.
 
-Each subprocess takes 3 ms, and a small batch starts about twenty. Without its native library, which
-PySpark lacks, Hadoop cannot set a file's mode otherwise, but Java can. Janino compiles a subclass
-after a few batches, because it would not pay off in shorter runs. Object stores and HDFS are not
-affected.
+Each subprocess takes 3 ms, and a small batch starts about twenty. Hadoop needs these subprocesses
+because PySpark lacks Hadoop's native library, but Java can set a file's mode directly. Janino
+compiles a subclass that does so, but only after a few batches, because compiling would not pay off
+in shorter runs. Object stores and HDFS do not change.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _batches = 0
 
 
 def count_written_batch(spark: SparkSession) -> None:
-    """Counts a written batch; after a few batches, replaces Hadoop's `chmod` calls."""
+    """Counts a written batch. After a few batches, replaces Hadoop's `chmod` calls."""
     global _batches
     with _lock:
         _batches += 1

@@ -35,7 +35,7 @@ _SESSION = "Use a target with `type: spark` and `method: session`: the loader ru
 
 @dataclass(frozen=True)
 class Profile:
-    """One target of a profile, rendered.
+    """A rendered target of a profile.
 
     Attributes:
         name, target: the names in profiles.yml.
@@ -70,15 +70,15 @@ def load_profile(
         target: the target's name; default: DBT_TARGET, else the profile's default target.
         folder: the folder of the spec, against which relative paths are resolved.
         profiles_dir: the folder of profiles.yml; default: DBT_PROFILES_DIR, else the first of
-            `folder`, `folder`/profiles and ~/.dbt that has one.
+            `folder`, `folder`/profiles and ~/.dbt that contains a profiles.yml.
         env: the variables for `env_var`; default: the variables of this process.
-        redactor: is extended by the secrets in the target.
+        redactor: receives the secrets in the target.
 
     Raises:
         SpecError: if the file, the profile, the target or a variable is missing, or the target
             is not a Spark session.
     """
-    # dbt usually runs in the project's folder, which is the spec's folder for the loader.
+    # dbt usually runs in the project's folder. The loader treats the spec's folder as this folder.
     env = {**(os.environ if env is None else env), "PWD": str(folder.absolute())}
     path = _find(folder, profiles_dir, env)
     profiles = _read(path)
@@ -126,7 +126,7 @@ def read_profile_name(project: Path) -> str | None:
 
 
 def refuse_moved_project(profile: Profile, folder: Path) -> None:
-    """Refuses a warehouse in a folder that no longer exists, instead of creating an empty one.
+    """Refuses a warehouse in a missing folder, because Spark would create an empty warehouse.
 
     Args:
         folder: the project's folder.
@@ -155,7 +155,8 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     elif env.get("DBT_PROFILES_DIR"):
         places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
     else:
-        # dbt's order; `loader init` uses profiles/ if the user has a profile in ~/.dbt
+        # The order is dbt's order. `loader init` uses profiles/ if the user has a profile in
+        # ~/.dbt.
         places = [folder, folder / "profiles", home / ".dbt"]
     for place in places:
         if (place / "profiles.yml").is_file():
@@ -204,7 +205,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _target(
     profile: Mapping[str, Any], target: str | None, where: str, env: Mapping[str, str]
 ) -> tuple[str, Any]:
-    """Returns the target's name and its unrendered settings.
+    """Returns the name and the unrendered settings of the target.
 
     Other targets are not rendered, because their variables may be missing.
     """
@@ -296,7 +297,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
 
 
 def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
-    """Makes a local path absolute; returns URLs and warehouse names of REST catalogs unchanged."""
+    """Makes a local path absolute. Returns URLs and the names of REST warehouses unchanged."""
     scheme, local = re.fullmatch(r"(file:(?!/))?(.*)", warehouse, re.DOTALL).groups()  # type: ignore[union-attr]
     if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", local):
         return warehouse
@@ -306,7 +307,7 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
 
 
 def find_secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
-    """Returns the keys whose values contain a secret, not just the name of a variable."""
+    """Returns the keys whose values contain a secret, unlike the name of a variable."""
     hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
     return frozenset(
         key
@@ -339,23 +340,23 @@ SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt hides the values of such variables from 
 
 
 class _Text(str):
-    """A value of the filter `as_text`: a text, even if it is also a Python literal."""
+    """The result of the filter `as_text`, which stays a text even if it is a Python literal."""
 
 
 class _Native(str):
-    """A value of the filter `as_native`: parsed if it is a Python literal."""
+    """The result of the filter `as_native`, which is parsed if it is a Python literal."""
 
 
 class _Bool(_Native):
-    """A value of the filter `as_bool`: must be a boolean literal."""
+    """The result of the filter `as_bool`, which must be a boolean literal."""
 
 
 class _Number(_Native):
-    """A value of the filter `as_number`: must be a numeric literal."""
+    """The result of the filter `as_number`, which must be a numeric literal."""
 
 
 def _native_concat(nodes: Iterator[Any]) -> Any:
-    """Implements dbt's ``quoted_native_concat``: without a filter, the result is a text."""
+    """Implements dbt's ``quoted_native_concat``. Without a filter, the result is a text."""
     head = list(islice(nodes, 2))
     if not head:
         return ""
@@ -409,10 +410,10 @@ class Renderer:
         )
 
     def render(self, value: Any, where: str, keys: tuple[str | int, ...] = ()) -> Any:
-        """Returns the value, rendered if it is a text.
+        """Renders a text. Returns any other value unchanged.
 
         Raises:
-            SpecError: if it cannot be rendered.
+            SpecError: if the text cannot be rendered.
         """
         if isinstance(value, dt.date):
             return value.isoformat()
@@ -441,7 +442,7 @@ class Renderer:
 
     def _env_var(self, name: str, default: Any = None) -> Any:
         if name in self.env:
-            # The values of secrets are inserted after rendering, so that filters cannot read them.
+            # Inserts the values of secrets after rendering, so that filters cannot read them.
             return _placeholder(name) if name.startswith(SECRET_PREFIX) else self.env[name]
         if default is not None:
             return default

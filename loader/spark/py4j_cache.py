@@ -1,9 +1,9 @@
 """Caches Py4J's lookups of JVM packages, classes and static methods.
 
-At every use, Py4J resolves each part of `jvm.org.apache.spark.sql.functions` in the JVM, and Java
-searches all jars for a class `org` before it reports a package. Without the cache, this is a fifth
-of the JVM's work in a small sync, mostly for calls of PySpark. Py4J also resolves static methods
-and Scala objects at each call.
+For each use of `jvm.org.apache.spark.sql.functions`, Py4J resolves every part of the name in the
+JVM. Java searches all jars for a class `org` before it reports a package. Without the cache, these
+lookups are a fifth of the JVM's work in a small sync. Py4J also resolves static methods and Scala
+objects at each call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Package(JavaPackage):  # type: ignore[misc]
 class _Class(JavaClass):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
-        # static methods and the instances of Scala objects; other static fields may change
+        # Caches static methods and the instances of Scala objects. Other static fields may change.
         if isinstance(found, JavaMember) or name == "MODULE$":
             self.__dict__[name] = found
         return found
@@ -45,8 +45,8 @@ class _Class(JavaClass):  # type: ignore[misc]
 def _cache_attribute(owner: Any, name: str, found: Any) -> Any:
     """Caches a resolved name as an attribute of its owner.
 
-    Py4J treats every unknown name as a package. A name that is not in lower case is not cached,
-    because it can become a class later (`java_import`).
+    Py4J treats every unknown name as a package. Only names in lower case are cached as packages,
+    because another name can become a class later (`java_import`).
     """
     if isinstance(found, JavaPackage):
         if not name.islower():

@@ -1,6 +1,6 @@
 """Reads and creates files in shared folders, and replaces files atomically.
 
-Refuses links, pipes and devices that other users may have planted.
+Refuses links, pipes and devices, which other users may have created to redirect reads and writes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 
 def read_regular(path: Path, longest: int) -> bytes:
-    """Returns the contents of a regular file; does not follow links or block on pipes.
+    """Returns the contents of a regular file. Does not follow links or block on pipes.
 
     Args:
-        longest: the maximum of bytes.
+        longest: the maximum size in bytes.
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        OSError: if it is not a regular file, or is longer.
+        OSError: if the path is not a regular file, or the file is too large.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -38,7 +38,7 @@ def read_regular(path: Path, longest: int) -> bytes:
 
 
 def create_regular(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Creates a new file; does not follow links.
+    """Creates a new file. Does not follow links.
 
     Raises:
         FileExistsError: if the path exists.
@@ -55,9 +55,9 @@ def _irregular(path: Path) -> OSError:
 
 
 def replace_atomically(new: Path, path: Path) -> None:
-    """Renames a complete file to `path`; after a crash, either the old or the new file exists.
+    """Renames a file to `path`. After a crash, either the old or the new file exists.
 
-    When this returns, the contents and the name are on disk.
+    After this call, the contents and the name are on disk.
     """
     _sync_folder(new)
     os.replace(new, path)

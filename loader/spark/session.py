@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from loader.spark.profile import Profile
 
 SUBSTITUTION = "spark.sql.variable.substitute"
-"""Must be off: otherwise Spark replaces `${env:NAME}` even in quoted names and literals, so the
-name of a column could read environment variables."""
+"""Must be off. Spark would replace `${env:NAME}` even in the quoted name of a column."""
 
 # Required settings, which override the profile. The time zone of the JVM is also set to UTC,
 # because JDBC drivers use it for timestamps without a time zone.
@@ -37,8 +36,8 @@ _REQUIRED = {
     SUBSTITUTION: "false",
 }
 
-# Limits the history of finished jobs for Spark's unused UI, which would need hundreds of megabytes
-# in a process that runs for weeks.
+# Limits the history of finished jobs for Spark's UI, which the loader does not use. The history
+# would need hundreds of megabytes in a process that runs for weeks.
 _FORGOTTEN = {
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
@@ -47,8 +46,8 @@ _FORGOTTEN = {
 }
 
 # Spark caches the classes that it compiles for queries. A build of one snapshot with its tests
-# needs more than the default of 100 classes, so each build would compile all of them again, which
-# is a third of the cost of the tests.
+# needs more than the default of 100 classes, so each build would recompile all classes. This is a
+# third of the cost of the tests.
 _COMPILED = {"spark.sql.codegen.cache.maxEntries": "1000"}
 
 _SIMPLE = {
@@ -60,7 +59,8 @@ _SIMPLE = {
     "spark.sql.datetime.java8API.enabled": "true",  # `hold_rows` needs it for timestamps
 }
 
-# Verifies the checksums of Parquet pages, which are not verified by default; see `_skip_checksums`.
+# Verifies the checksums of Parquet pages, which Parquet does not verify by default
+# (`_skip_checksums`).
 _VERIFIED = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 
 _MASKED = "spark.redaction.regex"
@@ -77,7 +77,7 @@ _DRIVERS = (
 
 
 def begin(profile: Profile) -> None:
-    """Starts Spark's JVM without waiting for it; :func:`session` waits."""
+    """Starts Spark's JVM without waiting for it. :func:`session` waits."""
     jvm.begin(settings(profile.conf, profile.secrets))
 
 
@@ -126,7 +126,7 @@ def session(profile: Profile) -> SparkSession:
 def _keep_signal_handlers() -> Iterator[None]:
     """Prevents PySpark from replacing the loader's SIGINT handler.
 
-    PySpark's handler would call the JVM during another call, and break its connection.
+    PySpark's handler would call the JVM during another call and break the connection.
     """
     from pyspark import SparkContext
 
@@ -175,19 +175,19 @@ def silence_drivers(spark: SparkSession) -> None:
 
 
 def plan_simply(spark: SparkSession) -> None:
-    """Turns off optimizations that are too expensive for queries over a few thousand rows.
+    """Turns off optimizations that do not pay off for queries over a few thousand rows.
 
-    These are code generation, adaptive query execution, and several partitions.
+    These are code generation, adaptive query execution and multiple partitions.
     """
     for key, value in _SIMPLE.items():
         spark.conf.set(key, value)
 
 
 def hold_rows(rows: DataFrame) -> DataFrame:
-    """Runs a query with a few thousand rows, and returns them as a frame in the driver's memory.
+    """Runs a query, and returns its few thousand rows as a frame in the driver's memory.
 
-    Queries of the frame do not read the source again, and most of them run no job. Call
-    :func:`plan_simply` before. Texts must be valid UTF-8, because they are converted to Java
+    Queries of the frame do not reread the source, and most of these queries run no job. Call
+    :func:`plan_simply` first. Texts must be valid UTF-8, because they are converted to Java
     strings.
     """
     from pyspark.sql import DataFrame
@@ -200,9 +200,10 @@ def hold_rows(rows: DataFrame) -> DataFrame:
 
 
 def plan_now(rows: DataFrame) -> DataFrame:
-    """Plans a query now, so that the tables that it reads may be altered before it runs.
+    """Plans a query, so that its tables may be altered before it runs.
 
-    Spark 4.1 resolves tables again when a query runs, and fails if their columns have changed.
+    Spark 4.1 resolves tables a second time when a query runs, and fails if their columns have
+    changed.
     """
     from pyspark.sql import DataFrame
 
@@ -214,7 +215,7 @@ def plan_now(rows: DataFrame) -> DataFrame:
 
 
 def empty(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Returns a frame without rows; PySpark's `createDataFrame` would start a Python worker."""
+    """Returns a frame without rows. PySpark's `createDataFrame` would start a Python worker."""
     from pyspark.sql import DataFrame
 
     session: Any = spark
@@ -241,7 +242,7 @@ def restore_settings(spark: SparkSession) -> Iterator[None]:
 
 def _all_settings(spark: SparkSession) -> dict[str, str]:
     every: Any = spark._jsparkSession.conf().getAll()
-    # Transfer all settings as one text, because each call to the JVM is slow.
+    # Transfers all settings as one text, because each call to the JVM is slow.
     pairs = (pair.partition(" -> ") for pair in every.mkString(_BETWEEN).split(_BETWEEN))
     return {key: value for key, _, value in pairs}
 
@@ -258,8 +259,8 @@ def _skip_checksums(spark: SparkSession) -> None:
     """Prevents Hadoop from writing a checksum file `.name.crc` for each local file.
 
     Hadoop starts `chmod` for each checksum file (4 ms), and a small batch writes many files. Other
-    engines neither write nor read checksum files. Instead, the loader verifies the checksums in
-    Parquet files; Iceberg's metadata has no checksums.
+    engines neither write nor read checksum files. The loader verifies the checksums in Parquet
+    files instead. Iceberg's metadata has no checksums.
     """
     jvm: Any = spark._jvm
     local = jvm.java.net.URI.create("file:///")
@@ -290,5 +291,5 @@ def rows_written(spark: SparkSession, table: str) -> int | None:
             if described.isDefined() and described.get() == table:
                 done = (done or 0) + max(stage.outputRecords(), stage.inputRecords())
         return done
-    except Exception:  # Spark is stopping or Java has ended; progress reports must not fail a run
+    except Exception:  # a failed progress report must not fail the run
         return None

@@ -1,4 +1,4 @@
-"""Implements `loader init` (a project with the dbt package) and `loader setup` (Spark's jars)."""
+"""Implements `loader init`, which creates a project, and `loader setup`, which provides jars."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _NEXT_STEPS = (
     "  6. dbt build                    # snapshots and tests",
 )
 
-# How to change existing files so that the project uses the package.
+# The changes in existing files that a project needs to use the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _KEPT = {
     Path("dbt_project.yml"): f"add `{_DISPATCH}` to it, and `profile: strandline` unless "
@@ -65,10 +65,10 @@ _KEPT = {
 
 
 def create(folder: Path, report: Callable[[str], None], spec: str | None = None) -> None:
-    """Writes the missing files of a starter project into a folder; keeps existing files.
+    """Writes the missing files of a starter project into a folder. Does not change other files.
 
     Args:
-        report: is called with a message for each file.
+        report: called with a message for each file.
         spec: the text of loader.yml; by default, a sample.
 
     Raises:
@@ -119,7 +119,7 @@ def refuse_existing_spec(folder: Path) -> None:
 
 
 def _profiles_of(folder: Path) -> Path:
-    """Returns the path of a project's profile, existing or not."""
+    """Returns the path of a project's profile, which may not exist."""
     profiles = [path for path in (_PROFILES, _PROFILES_APART) if (folder / path).exists()]
     if profiles:
         return profiles[0]
@@ -129,13 +129,13 @@ def _profiles_of(folder: Path) -> Path:
 
 
 def uses_link(folder: Path) -> bool:
-    """Returns whether the dbt project in `folder` uses the package by the link of `init`."""
+    """Returns whether the dbt project in `folder` uses the link that `init` created."""
     packages = folder / _PACKAGES
     return packages.is_file() and LINK.as_posix() in packages.read_text(encoding="utf-8")
 
 
 def link_package(folder: Path) -> str:
-    """Links the dbt package into the project, as `dbt deps` does; replaces broken links.
+    """Links the dbt package into the project, as `dbt deps` does. Replaces broken links.
 
     Returns:
         A message about the result.
@@ -148,13 +148,13 @@ def link_package(folder: Path) -> str:
 
 
 def repair_profile(folder: Path) -> str | None:
-    """Writes a project's profile if it is missing, or corrects its path of the warehouse.
+    """Writes a project's profile if it is missing, or corrects the path of the warehouse in it.
 
-    A clone lacks the profile, because git ignores it. A profile in ~/.dbt or DBT_PROFILES_DIR is
-    used instead if there is one. The path of an existing warehouse is not changed.
+    A clone lacks the profile, because git ignores it. Writes no profile if ~/.dbt or
+    DBT_PROFILES_DIR contains one. Does not change the path of an existing warehouse.
 
     Returns:
-        A message about the result; None if nothing was needed.
+        A message about the result; None if nothing was wrong.
     """
     name = _profiles_of(folder)
     path = folder / name
@@ -182,7 +182,7 @@ def _quote_warehouse(folder: Path) -> str:
 
 
 def project_name(folder: Path) -> str:
-    """Converts a folder's name to a project name for dbt: letters, digits and underscores."""
+    """Converts a folder's name to a dbt project name of letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
     if not name or name[0].isdigit() or name in _TAKEN:
         name = f"{name}_project" if name in _TAKEN else f"project_{name}".rstrip("_")
@@ -220,7 +220,7 @@ def _ignore(folder: Path) -> str:
 
 
 def link(source: Path, target: Path) -> str:
-    """Links a folder, or copies it if links are not supported; replaces an older link.
+    """Links a folder, or copies it if links are not supported. Replaces an older link.
 
     Returns:
         A message about the result.
@@ -249,12 +249,12 @@ AWS = "aws"
 def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
     """Prepares Spark, the JDBC drivers, and the project in `folder` if there is one.
 
-    Can be repeated; changes only what is missing or wrong.
+    Can be repeated, because it changes only missing or wrong files.
 
     Args:
         drivers: names (`postgresql`, `aws`) or paths of jars.
-        folder: the project's folder; its link to the dbt package is repaired.
-        report: is called with a message for each step.
+        folder: the project's folder, in which the link to the dbt package is repaired.
+        report: called with a message for each step.
 
     Raises:
         SpecError: if Java or Spark is missing, or a jar is unknown or cannot be fetched or written.
@@ -277,7 +277,7 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
 
 
 def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -> None:
-    """Fetches the Iceberg runtime and the drivers for some URLs if they are missing.
+    """Fetches the Iceberg runtime and the drivers for `urls` if they are missing.
 
     Does not fetch jars that the profile contains. If a driver cannot be fetched, only the sources
     that need it fail later.

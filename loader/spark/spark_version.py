@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'strandline[embedded]'"
 
-# Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions), except 4.1's
-# `--add-modules=jdk.incubator.vector`: a Java without that module does not start, and only MLlib
-# needs it.
+# Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions). Omits
+# `--add-modules=jdk.incubator.vector` of Spark 4.1, because only MLlib needs this module, and a
+# Java without the module does not start.
 _OPENED = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -57,10 +57,10 @@ class SparkLine:
 
     Attributes:
         version: the major and minor version.
-        scala: the Scala version of its build.
+        scala: the Scala version of this Spark.
         iceberg: the Iceberg runtime for this Spark and Scala.
         aws: the jar that Iceberg needs for S3FileIO and Glue (`loader setup aws`).
-        java: the supported versions of Java, oldest first.
+        java: the supported versions of Java, in ascending order.
         options: the required JVM options.
     """
 
@@ -149,7 +149,7 @@ class SparkHome:
 
 
 def find_spark() -> SparkHome:
-    """Finds Spark like PySpark, without importing it: `SPARK_HOME`, then the package.
+    """Finds Spark in `SPARK_HOME` or in the package, as PySpark does.
 
     Raises:
         SpecError: if Spark is missing, or its version is not supported.
@@ -187,7 +187,7 @@ def _read_line(folder: Path) -> SparkHome | None:
 
 
 def silence_query_log() -> None:
-    """Prevents PySpark from logging SQL errors as JSON; Spark 3.5 has no such log."""
+    """Prevents PySpark from logging SQL errors as JSON. Spark 3.5 has no such log."""
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:
@@ -199,7 +199,7 @@ def silence_query_log() -> None:
 def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
     """Returns the Spark columns of a JDBC result, as a Java `StructType`.
 
-    Since Spark 4.0, dialects need the connection for this.
+    Since Spark 4.0, dialects need the connection for the schema.
     """
     utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
     first = () if _is_version_3() else (connection,)
@@ -209,7 +209,7 @@ def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
 def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: Any) -> Any:
     """Returns Spark's lazy JDBC relation, a Java object.
 
-    Since Spark 4.1, the constructor has a map of metrics before the session.
+    Since Spark 4.1, the constructor has a parameter for metrics before the session.
     """
     session: Any = spark
     jvm = session._jvm
@@ -224,7 +224,7 @@ def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: A
 def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[Any, Any], Any]:
     """Returns a function that opens a writer of Iceberg records for an output and a partition.
 
-    Iceberg 1.12 removes `GenericAppenderFactory`; in 1.10, its successor is not public.
+    Iceberg 1.12 removes `GenericAppenderFactory`, but its successor is not public in 1.10.
 
     Args:
         iceberg: the package `org.apache.iceberg`.

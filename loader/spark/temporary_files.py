@@ -1,7 +1,7 @@
 """Creates private temporary folders, and removes the folders of killed processes.
 
-A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. The name of the
-machine is needed because containers may share the parent folder and have equal process ids.
+A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. It includes the
+machine, because containers may use the same parent folder and have equal process ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from loader.errors import SpecError
 
 _open: list[Path] = []
-"""The existing folders of this process."""
+"""The folders of this process that still exist."""
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only this user can read, and removes it.
 
     Args:
-        kind: its purpose, in lower case.
+        kind: the purpose of the folder, in lower case.
         above: the parent folder, which is created if missing; by default the folder for temporary
             files.
     """
@@ -49,11 +49,11 @@ def remove_all() -> None:
 
 
 def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Path:
-    """Creates a private folder that is not removed at the end; removes those of killed processes.
+    """Creates a private folder without removing it later. Removes folders of killed processes.
 
     Args:
-        age: removes only folders that have not changed for this many seconds, because a child of
-            the killed process may still use the folder.
+        age: the seconds for which a folder of a killed process must be unchanged before it is
+            removed, because a child of the process may still use it.
     """
     above = above or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
@@ -64,13 +64,13 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
 
 
 def name_prefix(kind: str) -> str:
-    """Returns the prefix of the names of this machine's folders, before the process id."""
+    """Returns the part of the folders' names before the process id."""
     machine = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
     return f"strandline-{kind}-{machine}-"
 
 
 def home_folder() -> Path | None:
-    """Returns the user's home from the password database, as HOME may be wrong under sudo."""
+    """Returns the user's home from the password database, because HOME may be wrong under sudo."""
     import pwd
 
     try:
@@ -83,12 +83,12 @@ def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
     """Creates a private folder, or checks that an existing folder is private.
 
     Args:
-        where: its purpose, for error messages.
+        where: the folder's purpose, for error messages.
         remedy: the alternative to removing the existing folder.
 
     Raises:
-        SpecError: if it is a link, belongs to another user, or other users may write to it.
-        OSError: if it cannot be created.
+        SpecError: if the path is a link, belongs to another user, or other users may write to it.
+        OSError: if the folder cannot be created.
     """
     with suppress(FileExistsError):
         os.mkdir(place, 0o700)
@@ -133,11 +133,11 @@ _OUTLIVES = 3600.0  # seconds: the JVM may outlive a killed loader
 
 
 def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
-    """Creates a private folder for Spark's sorts and shuffles; returns the settings for it.
+    """Creates a private folder for Spark's sorts and shuffles. Returns the settings for it.
 
-    All users of the machine could read Spark's default folder, and files of killed processes would
-    remain there. Creates no folder if the user has configured one, or on a cluster. Java uses the
-    folder for its temporary files, too, unless the user has configured another one.
+    All users of the machine can read Spark's default folder, in which killed processes leave their
+    files. Creates no folder on a cluster, or if the user has configured a folder. Java also uses
+    the folder for temporary files, unless the user has configured another folder for them.
 
     Args:
         settings: the settings of the profile.

@@ -1,1 +1,1 @@
-"""The spec: parses its YAML, expands variables, validates options and redacts secrets."""
+"""Parses a spec's YAML, expands variables, validates options and redacts secrets."""

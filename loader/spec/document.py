@@ -1,4 +1,4 @@
-"""Parses a spec's YAML: preserves the text of cursors and secrets, and rejects duplicate keys."""
+"""Parses a spec's YAML. Preserves the text of cursors and secrets, and rejects duplicate keys."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import yaml
 from loader.errors import SpecError
 from loader.spec.redaction import is_secret_key
 
-_MAX_VALUES = 100_000  # after aliases are expanded; a spec of a thousand tables has fewer
+_MAX_VALUES = 100_000  # with expanded aliases; a spec of a thousand tables has fewer values
 _MAX_DIGITS = 1_000
 _TAG_MISMATCH = "this value does not have the type of its `!!` tag"
-# Keys whose values stay text, like those of secrets: YAML would parse 2025-01-01 as a date, 1.50 as
-# a float and the password 0123 as the number 83.
+# Keys whose values stay text, like the values of secret keys. YAML would parse 2025-01-01 as a
+# date, 1.50 as a float and the password 0123 as the number 83.
 _TEXT_KEYS = frozenset({"initial_cursor"})
 
 
@@ -34,10 +34,10 @@ class Document:
 
 
 def read_documents(text: str, where: str) -> list[Document]:
-    """Returns the documents of a YAML file, without empty ones.
+    """Returns the documents of a YAML file, except empty documents.
 
     Raises:
-        SpecError: if the text is not YAML, repeats a key or has a recursive alias; with the line.
+        SpecError: with the line, if the text is not YAML, repeats a key or has a recursive alias.
     """
     documents = []
     try:
@@ -70,8 +70,8 @@ def read_documents(text: str, where: str) -> list[Document]:
 class _Loader(yaml.SafeLoader):
     """PyYAML with the scalar types of YAML 1.2, as CloudQuery reads them.
 
-    It has no timestamps, no base-60 numbers (`22:22` is a string) and no octals with a leading
-    zero. Only true and false are booleans, so `no` (Norway) stays a string.
+    YAML 1.2 has no timestamps, no base-60 numbers (`22:22` is a string) and no octal numbers with a
+    leading zero. Only true and false are booleans, so `no` (Norway) stays a string.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as PyYAML declares it
@@ -188,7 +188,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
-    # PyYAML's messages for these errors quote the file, which may show an unquoted password.
+    # Replaces messages of PyYAML that quote the file, because the quote may contain a password.
     if problem == _TAG_MISMATCH:
         remedy = "Remove the tag: values need no tags"
     elif "undefined alias" in problem or "alias" in (error.context or ""):

@@ -16,8 +16,8 @@ def list_plugins(group: str) -> dict[str, EntryPoint]:
     """Returns the entry points of a group by name.
 
     Raises:
-        SpecError: two packages provide the same name. Which one is imported would depend on the
-            order of the installed packages, and it may receive passwords.
+        SpecError: if two packages provide the same name. The order of the installed packages would
+            decide which package is imported and may receive passwords.
     """
     plugins: dict[str, EntryPoint] = {}
     for entry in entry_points(group=group):
@@ -36,7 +36,8 @@ def load_plugin(entry: EntryPoint, base: type[Plugin], where: str) -> type[Plugi
     """Imports the class of an entry point.
 
     Raises:
-        SpecError: it cannot be imported, is not a subclass of `base`, or lacks a member of `base`.
+        SpecError: if the class cannot be imported, is not a subclass of `base`, or lacks a member
+            of `base`.
     """
     try:
         loaded: Any = entry.load()
@@ -52,7 +53,7 @@ def load_plugin(entry: EntryPoint, base: type[Plugin], where: str) -> type[Plugi
 
 
 def explain_failure(entry: EntryPoint, error: Exception, where: str) -> SpecError:
-    """Returns the error that names the plug-in that raised an exception, without its secrets."""
+    """Returns the error for a plug-in that raised an exception, without secrets."""
     reason = redact_foreign(f"{type(error).__name__}: {error}")
     return _refuse(entry, f"cannot be loaded: {reason}", where)
 

@@ -1,8 +1,8 @@
 """Expands variables, files and references in a spec's values.
 
-``${VAR}``, ``${VAR:-default}``, ``${file:PATH}``, ``@@plugins.<name>.<property>``; ``$${`` is a
-literal ``${``. Values are expanded after YAML is parsed, and the content of variables and files is
-not parsed again: a password may contain `#`, quotes or `${`.
+The syntax is ``${VAR}``, ``${VAR:-default}``, ``${file:PATH}`` and ``@@plugins.<name>.<property>``;
+``$${`` is a literal ``${``. Values are expanded after YAML is parsed. The content of variables and
+files is not parsed, so a password may contain `#`, quotes or `${`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MAX_FILE = 1_000_000  # characters
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
 _SPECIAL = re.compile(r"\$\$\{|\$\{|@@plugins\.")
 _BRACE = re.compile(r"\$\{|\}")
-# The text before a password, reversed: a pattern for the end of a text would be tried at every
-# character, but `match` tries it once.
+# Matches the reversed text before a password. In the original text, a search for the pattern would
+# try every character, but `match` on the reversed text tries only one.
 _PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
 _KEY_BEFORE = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
 _MAX_KEY = 1_000
@@ -45,10 +45,10 @@ _NAMES = frozenset(
 
 @dataclass(frozen=True)
 class Plugin:
-    """A document that ``@@plugins`` can refer to.
+    """A document to which ``@@plugins`` can refer.
 
     Attributes:
-        where: the file, the document and its name.
+        where: the file, the document and its name, for errors.
         kind: ``source`` or ``destination``.
         spec: the document's outer `spec`, not expanded.
     """
@@ -60,14 +60,14 @@ class Plugin:
 
 @dataclass
 class Expansion:
-    """Expands the values of one file; collects errors instead of stopping at the first.
+    """Expands the values of one file. Collects errors instead of stopping at the first error.
 
     Attributes:
         env: the environment variables.
-        folder: the folder that the paths of ``${file:…}`` are relative to.
+        folder: the base of relative paths in ``${file:…}``.
         redactor: receives the secrets in variables and files.
         plugins: the documents of the spec by name.
-        errors: an error for each value that could not be expanded.
+        errors: the errors of the values that cannot be expanded.
     """
 
     env: Mapping[str, str]
@@ -80,7 +80,7 @@ class Expansion:
     _depth: int = field(default=0, init=False, repr=False)
 
     def expand(self, value: Any, where: str, keys: Sequence[str | int] = ()) -> Any:
-        """Returns a copy of the value with all texts in it expanded.
+        """Returns a copy of the value in which all texts are expanded.
 
         Args:
             value: a value from YAML.
@@ -151,7 +151,7 @@ class Expansion:
                 "Write ${VAR}, ${VAR:-default} or ${file:PATH}; $${ is a literal ${",
             )
         name, default = found["name"], found["default"]
-        # As in a shell, the default of :- also replaces an empty variable.
+        # As in a shell, the default after :- also replaces an empty variable.
         if name in self.env and (self.env[name] or default is None):
             value = self.env[name]
             self._register(value, name, before, location)
@@ -250,7 +250,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class _Location:
-    """The location of a value, and the references that led to it."""
+    """The location of a value, and the chain of references to it."""
 
     where: str
     keys: tuple[str | int, ...]
@@ -268,7 +268,7 @@ class _Location:
 
 
 def list_names(value: Any, is_name: bool = False) -> Iterator[str]:
-    """Yields the names in an expanded document: users, hosts, tables, columns, files."""
+    """Yields the names of users, hosts, tables, columns and files in an expanded document."""
     if isinstance(value, dict):
         for key, item in value.items():
             if is_name:
@@ -296,7 +296,7 @@ def key_path(keys: Sequence[str | int]) -> str:
 
 
 def _find_closing_brace(text: str, start: int, location: _Location) -> int:
-    """Returns the position of the brace that closes the ``${`` before `start`; these nest."""
+    """Returns the position of the brace that closes the ``${`` before `start`."""
     depth = 1
     for brace in _BRACE.finditer(text, start):
         depth += 1 if brace[0] == "${" else -1

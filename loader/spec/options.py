@@ -1,4 +1,4 @@
-"""Options of a table, types of columns, and the base class of all options models."""
+"""Options of tables, types of columns, and the base class of all options models."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ColumnType = Annotated[str, AfterValidator(_normalize)]
 
 
 class Strict(BaseModel):
-    """A frozen model without unknown keys; accepts numbers as names, such as a column 2024."""
+    """A frozen model without unknown keys. Accepts numbers as names, such as a column 2024."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True
@@ -76,7 +76,7 @@ class Strict(BaseModel):
 
 
 def unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the values; raises OptionError if one appears twice."""
+    """Returns the values. Raises OptionError if a value appears twice."""
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
         raise OptionError(f"{twice[0]!r} appears twice here", "Keep one of them")
@@ -88,23 +88,23 @@ Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
 class TableOptions(Strict):
-    """A source's ``table_options`` for one table; connectors extend it.
+    """A source's ``table_options`` for one table. Connectors extend this class.
 
     Attributes:
-        sync_mode: `incremental` reads rows at or above the cursor, `full_refresh` reads all rows;
-            connectors may add `cdc`, which reads the database's log.
-        cursor_field: the column whose values show changes; of several columns, the first that the
-            table has. A connector may determine it.
+        sync_mode: `incremental` reads rows at or above the cursor, and `full_refresh` reads all
+            rows. Connectors may add `cdc`, which reads the database's log.
+        cursor_field: the column whose values increase with each change. Of several columns, the
+            first column that the table has is used. A connector may determine the column.
         primary_key: the columns of the key; default: the key in the source.
         initial_cursor: the inclusive start of the first sync, as exact text.
         lookback: the distance from the cursor down to the start of each window.
-        null_cursor: whether rows without a cursor are read; `fail` refuses the table.
+        null_cursor: whether rows without a cursor are read. `fail` refuses the table.
         redelivered_rows: whether rows identical to the key's newest raw version are appended.
-        schema_changes: `evolve` changes the raw table with the source; `freeze` refuses the table.
+        schema_changes: `evolve` changes the raw table with the source. `freeze` refuses the table.
         column_types: types of columns that replace the types derived from the source.
         deleted_field: the column that marks deleted rows
             (:func:`loader.rows.bookkeeping.is_tombstone`).
-        shared: whether other sources that also set it load the same raw table
+        shared: whether other sources with this option load the same raw table
             (:mod:`loader.sync.ownership`).
     """
 
@@ -142,9 +142,10 @@ class TableOptions(Strict):
         return None if value is None else unique(value)
 
     def choose_cursor(self, columns: Collection[str]) -> str | None:
-        """Returns the cursor field of a table with these columns; None if it has none of them.
+        """Returns the cursor field of a table with these columns; None if no cursor field matches.
 
-        A single cursor field is returned even if the table lacks it, so that the caller reports it.
+        Returns a single cursor field even if the table lacks it, so that the caller reports the
+        error.
         """
         names = self.cursor_field or ()
         existing = {column.lower() for column in columns}
@@ -181,9 +182,10 @@ T = TypeVar("T", bound=TableOptions)
 
 
 def options_for(options: Mapping[str, T], table: str, default: T) -> T:
-    """Returns the options of a table: options of its name override options of wildcards.
+    """Returns the options of a table. Options of its name override options of wildcards.
 
-    A later wildcard overrides an earlier one, option by option. Names are compared without case.
+    Each option of a later wildcard overrides the option of earlier wildcards. The case of names is
+    ignored.
 
     Args:
         options: the spec's `table_options`.

@@ -1,4 +1,4 @@
-"""The two kinds of document in a spec: sources and destinations."""
+"""The models of a spec's documents, which are sources and destinations."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class BackendOptions(Strict):
 
 
 class BackendSpec(Strict):
-    """CloudQuery's older option for state: JSON files in the folder `path`."""
+    """CloudQuery's older option for state, which stores JSON files in the folder `path`."""
 
     path: Name = ".cq/state"
 
 
 class _Plugin(Strict):
-    """Base of sources and destinations; its repr contains no secrets."""
+    """The base class of sources and destinations. Its repr contains no secrets."""
 
     name: Annotated[Name, AfterValidator(_check_name)]
     version: str | None = None
@@ -106,14 +106,14 @@ class SourceSpec(_Plugin):
         name: contains no dots, so that ``<source>.<table>`` is unambiguous in the state table.
         formerly: earlier names of the source, whose raw tables and cursors it continues.
         path: the connector.
-        version, registry: accepted for compatibility with CloudQuery; unused.
+        version, registry: accepted for compatibility with CloudQuery, but unused.
         tables, skip_tables: names or wildcards.
         destinations: the name of the lake for the tables (`path: spark`).
-        schema_: `schema` in the spec: the namespace of raw tables, ledger and cursors; default: the
-            destination's.
+        schema_: the namespace of raw tables, ledger and cursors (`schema` in the spec). By default,
+            the destination's namespace.
         backend_options: the store of cursors.
         backend, backend_spec: CloudQuery's older options for state in `local` JSON files.
-        concurrency: the number of tables synced at once; the command line overrides it.
+        concurrency: the number of tables synced at once. The command line overrides it.
         spec: the connector's options, validated by :meth:`options`.
     """
 
@@ -149,7 +149,7 @@ class SourceSpec(_Plugin):
     @field_validator("backend", mode="before")
     @classmethod
     def _no_backend(cls, value: Any) -> Any:
-        return None if value == "none" else value  # CloudQuery's word for the default
+        return None if value == "none" else value  # CloudQuery's name of the default
 
     @model_validator(mode="after")
     def _one_backend(self) -> SourceSpec:
@@ -163,7 +163,7 @@ class SourceSpec(_Plugin):
         return self
 
     def options(self, model: type[Model]) -> Model:
-        """Returns the connector's options; raises a SpecError with all invalid keys."""
+        """Returns the connector's options. Raises a SpecError with all invalid keys."""
         return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)
 
     @property
@@ -184,7 +184,7 @@ class SourceSpec(_Plugin):
 
     @property
     def state_location(self) -> tuple[str, ...]:
-        """The location of cursors: sources with equal locations share a backend."""
+        """The location of cursors. Sources with equal locations share a backend."""
         table = self.state_destination, self.state_table
         return (self.local_state,) if self.local_state else table
 
@@ -193,9 +193,11 @@ class LakeOptions(Strict):
     """The inner `spec` of a destination with `path: spark`.
 
     Attributes:
-        profile, target: profile and target in dbt's profiles.yml; default: the profile's target.
+        profile, target: the profile in dbt's profiles.yml, and its target. By default, the
+            profile's default target.
         schema_: the namespace of the raw tables; `schema` in the spec.
-        profiles_dir: the folder of profiles.yml, relative to the spec; default: searched as by dbt.
+        profiles_dir: the folder of profiles.yml, relative to the spec. By default, the folder that
+            dbt uses.
     """
 
     profile: Name = "strandline"
@@ -226,7 +228,7 @@ def _append_only(value: Any) -> Any:
 
 
 def state_backends() -> dict[str, EntryPoint]:
-    """Returns the state backends of installed packages, by the `path` of a destination."""
+    """Maps the `path` of a destination to the state backend of an installed package."""
     return list_plugins(STATE_GROUP)
 
 
@@ -242,11 +244,11 @@ def _check_path(value: str) -> str:
 
 
 class DestinationSpec(_Plugin):
-    """A document of kind `destination`: a lake, or a store of state.
+    """A document of kind `destination`, which is a lake or a store of state.
 
     Attributes:
-        name: the name that sources have in `destinations`.
-        path: `spark` for a lake; for state `sqlite`, `postgresql`, `redis` or the backend of
+        name: the name to which `destinations` of sources refer.
+        path: `spark` for a lake. For state, `sqlite`, `postgresql`, `redis` or the backend of
             another package.
         write_mode: `append`.
         spec: :class:`LakeOptions`, :class:`StateStoreOptions`, or the options of another package.
@@ -263,7 +265,7 @@ class DestinationSpec(_Plugin):
 
     @property
     def lake(self) -> LakeOptions:
-        """The options of a lake; raises SpecError if this is not a lake."""
+        """The options of a lake. Raises SpecError if this is not a lake."""
         if isinstance(self.spec, LakeOptions):
             return self.spec
         raise SpecError(
@@ -293,7 +295,7 @@ class StateDestination(DestinationSpec):
 
 
 class PluggedDestination(DestinationSpec):
-    """A destination for state only, in a backend of another package."""
+    """A destination for state only, with a backend from another package."""
 
     spec: dict[str, Any] = Field(default_factory=dict)
 
@@ -303,5 +305,5 @@ class PluggedDestination(DestinationSpec):
         return {} if value is None else value
 
     def options(self, model: type[Model]) -> Model:
-        """Returns the backend's options; raises a SpecError with all invalid keys."""
+        """Returns the backend's options. Raises a SpecError with all invalid keys."""
         return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)

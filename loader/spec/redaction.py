@@ -1,8 +1,8 @@
 """Removes secrets from logs, errors and the ledger.
 
-Secrets are the values of secret keys, the user information of URLs, the content of ``${file:…}``,
-and values that a connector declares secret. Registered secrets are masked, and so is text at the
-usual positions of secrets (a URL's user information, `password=…`), registered or not.
+Registered secrets are the values of secret keys, the user information of URLs, the content of
+``${file:…}``, and values that a connector declares secret. Text at the usual positions of secrets
+(a URL's user information, `password=…`) is masked even if it is not registered.
 
 If a password is a word of the loader's messages, such as `loader` or `setup`, it is masked in text
 from other programs (:func:`redact_foreign`, :func:`excerpt`), but not in the loader's messages.
@@ -20,7 +20,7 @@ from loader.spec.secret_forms import FormIndex, FormMatch, list_forms
 
 MASK = "***"
 _LOOKAHEAD = 1 << 16
-"""Characters searched after an excerpt, because a secret may cross its end."""
+"""The number of characters to search after an excerpt, because a secret may cross its end."""
 
 _WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -31,7 +31,7 @@ _WORDS = (
 )
 _SECRET_WORDS = rf"(?:{_WORDS}|authorization)"
 _SECRET_KEY = re.compile(rf".*{_SECRET_WORDS}\d*\Z", re.IGNORECASE | re.DOTALL)
-# The same for Spark's event log and UI, in Java's syntax. Unlike Spark's default, it includes
+# The pattern for Spark's event log and UI, in Java's syntax. Unlike Spark's default, it includes
 # `credential`, an option of catalogs.
 SPARK_REGEX = (
     r"(?i:secret|password|passwd|pwd|passphrase|token|credential|private[_.-]?key|api[_.-]?key"
@@ -39,26 +39,26 @@ SPARK_REGEX = (
     r"|service[_.-]?account[_.-]?(?:json|key)|authorization|(?<![a-z])(?:pass|pat|jwt|bearer)$"
     r"|fs\.azure\.(account\.key|sas)\.)"
 )
-# Keys of Azure accounts end with the account: fs.azure.account.key.<account>.blob.…
+# Keys of Azure accounts contain the account: fs.azure.account.key.<account>.blob.…
 _AZURE_KEY = re.compile(r"(?:^|\.)fs\.azure\.(?:account\.key|sas)\.", re.IGNORECASE)
 
 _VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\],])"
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
 _PORT = r"\d+(?:[/?,;\s]|$)"
 _USER = rf"[^\s\"'<>/@:?#]*:(?!{_PORT})"
-# Not secrets: `token = 3` is a comparison, `password = ''` an empty password.
+# Values that are no secrets: `token = 3` is a comparison, `password = ''` an empty password.
 _NO_SECRET = re.compile(r"\d{1,2}|(?P<quote>[\"'])(?:\d{1,2})?(?P=quote)")
 _NO_MAIL = r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # the part of a mail address before @ is not a secret
 _REST = r"[^\s\"'<>]*"
 _ORACLE = r"jdbc:oracle:\w+:"
 _KEY = rf"{_WORDS}\d*\s*=\s*"  # "authorization" has a separate pattern
-# Passwords in braces or quotes, which may contain the characters that end an unquoted password.
+# Passwords in braces or quotes may contain characters that end an unquoted password.
 _QUOTED_FORMS = (
     re.compile(rf"{_KEY}(?:(?P<secret>\{{[^}}\s]*\}})|\{{[^}}\s]*)", re.IGNORECASE),
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/\"[^\"]*\")@|[^\s/@]+)", re.IGNORECASE),
 )
 # The group "secret" of each pattern is masked. Some patterns also match text that only begins like
-# a secret, without the group, because trying again at each character would take minutes.
+# a secret, without the group, because a retry at each character of this text would take minutes.
 _PATTERNS = (
     *_QUOTED_FORMS,
     # scheme://userinfo@host; the password may contain anything but white space and quotes
@@ -73,9 +73,9 @@ _PATTERNS = (
         re.IGNORECASE,
     ),
     re.compile(r"\bBearer\s+(?P<secret>(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*)", re.IGNORECASE),
-    # password=…, in a URL's query, connection string or mapping; not dbt's count of tests, PASS=151
+    # password=… in a URL's query, connection string or mapping, but not dbt's test count PASS=151
     re.compile(rf"(?-i:(?!PASS=\d+ WARN=)){_KEY}(?P<secret>{_VALUE})", re.IGNORECASE),
-    # "password": "…", in JSON and in the repr of a dict; not the count of tests, "pass": 39
+    # "password": "…" in JSON and in the repr of a dict, but not dbt's test count "pass": 39
     re.compile(
         rf"(?P<quote>[\"'])(?!pass(?P=quote)\s*:\s*\d+[,}}\s])[\w.-]{{0,100}}{_SECRET_WORDS}\d*(?P=quote)\s*:\s*(?P<secret>{_QUOTED})",
         re.IGNORECASE,
@@ -84,12 +84,12 @@ _PATTERNS = (
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a setting's name means a secret: `password`, `s3.secret-access-key`."""
+    """Returns whether a setting's name suggests a secret: `password`, `s3.secret-access-key`."""
     return bool(_SECRET_KEY.match(key) or _AZURE_KEY.search(key))
 
 
 def java_regex(configured: str | None, keys: Iterable[str]) -> str:
-    """Returns the value of `spark.redaction.regex`: the user's value, the loader's, and `keys`."""
+    """Returns `spark.redaction.regex` for the user's pattern, the loader's pattern and `keys`."""
     exact = "|".join(re.escape(key) for key in sorted(keys))
     parts = [f"(?:{configured})"] if configured and configured != SPARK_REGEX else []
     return "|".join([*parts, SPARK_REGEX, *([f"^(?:{exact})$"] if exact else [])])
@@ -111,8 +111,9 @@ def url_secrets(text: str) -> Iterator[str]:
 def excerpt(text: str, longest: int) -> str:
     """Returns the beginning of a text from another program, without secrets.
 
-    Text must only be cut with this function. It masks the secrets of all redactors in the process,
-    and text at the usual positions of secrets, before it cuts: half a secret would not be found.
+    Text must only be cut with this function. Before the cut, it masks the secrets of all redactors
+    in the process, and text at the usual positions of secrets. Redaction after the cut would miss a
+    secret that was cut in half.
 
     Args:
         longest: the maximum number of the text's characters in the result.
@@ -128,18 +129,18 @@ def excerpt(text: str, longest: int) -> str:
 
 
 def redact_foreign(text: str) -> str:
-    """Removes secrets from text of another program: its output, a value, a stack trace."""
+    """Removes secrets from another program's output, values or stack traces."""
     return excerpt(text, len(text))
 
 
 def _find_by_position(text: str) -> Iterator[tuple[int, int]]:
-    """Yields start and end of text at the usual positions of secrets, registered or not."""
+    """Yields start and end of each text at a usual position of secrets."""
     return (match.span("secret") for match in _find_matches(text))
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
-    """Returns the beginning of a text, with a mask in place of each of the sorted spans."""
-    # Overlapping spans become one mask, so that no part of a secret is left.
+    """Returns the beginning of a text, in which masks replace the sorted spans."""
+    # Overlapping spans become one mask, so that no part of a secret remains.
     pieces, end = [], 0
     for start, stop in spans:
         if start >= longest:
@@ -165,7 +166,7 @@ def _find_matches(text: str) -> Iterator[re.Match[str]]:
 
 
 class Redactor:
-    """Replaces secrets in text by ``***``; thread-safe.
+    """A thread-safe filter that replaces secrets in text by ``***``.
 
     Example:
         redactor = Redactor()
@@ -185,9 +186,9 @@ class Redactor:
         """Registers secrets of at least three characters.
 
         Args:
-            values: the secrets, which are also found if encoded or escaped: :func:`list_forms`.
-            whole_word: whether to mask them only between characters other than letters, digits and
-                underscores.
+            values: the secrets. Encoded or escaped secrets are found, too (:func:`list_forms`).
+            whole_word: whether to mask the secrets only between characters other than letters,
+                digits and underscores.
         """
         with self._lock:
             current = self._forms
@@ -202,7 +203,7 @@ class Redactor:
                 self._forms, self._index = {**current, **added}, None
 
     def keep_readable(self, *names: str) -> None:
-        """Registers names, such as tables, that stay readable even if a secret is equal."""
+        """Registers names, such as tables, that are not masked even if a secret is equal."""
         self._names.update(names)
 
     def redact(self, text: str) -> str:
@@ -216,7 +217,7 @@ class Redactor:
 
     @property
     def longest(self) -> int:
-        """The length of the longest registered secret, if every character is escaped."""
+        """The maximum length of a registered secret in which every character is escaped."""
         return self._get_index().longest
 
     def find_registered(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:

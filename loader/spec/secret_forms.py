@@ -1,9 +1,9 @@
 """Finds secrets in text, including escaped, encoded and line-wrapped secrets.
 
 The text is decoded repeatedly, with any mixture of escapes, until it no longer changes. Secrets are
-decoded in the same way, and an index finds all of them in one pass over each decoded text, so the
-time depends little on the number of secrets. Only base64, base32 and hexadecimal, whose characters
-depend on the preceding bytes, are searched in encoded form.
+decoded in the same way. An index finds all secrets in one pass over each decoded text, so the time
+depends little on their number. Secrets in base64, base32 and hexadecimal are searched in encoded
+form, because their characters depend on the preceding bytes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from unicodedata import normalize
 
 SHORTEST = 3  # shorter values would be masked almost everywhere
 _SHORTEST_BASE64 = 4
-_SHORTEST_BASE32 = 8  # matched without case, so four characters could be a word
+_SHORTEST_BASE32 = 8  # longer than a common word, because the case is ignored
 _SHORTEST_LINE = 16
 _KEY = 64
-_DEPTH = 6  # decodings: JSON in a URL in HTML needs three, misread UTF-8 one more
+_DEPTH = 6  # decodings: JSON in a URL in HTML needs three, misread UTF-8 a fourth
 _WIDEST = 12  # characters of the longest escape: %255Cu00e9
 
 _CP1252 = "".join(
@@ -51,12 +51,12 @@ _FOLDED = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ:-", b"abcdefghijklmnopqrs
 
 
 class FormMatch(NamedTuple):
-    """How a form of a secret is matched.
+    """The rules for matching a form of a secret.
 
     Attributes:
-        is_word: only as a whole word.
-        is_coded: a neighbouring character may encode some bits of the secret.
-        is_folded: without case, and with colons or hyphens in place of spaces.
+        is_word: whether the form matches only as a whole word.
+        is_coded: whether a neighbouring character may encode some bits of the secret.
+        is_folded: whether to ignore the case, and to treat colons and hyphens as spaces.
     """
 
     is_word: bool
@@ -65,11 +65,11 @@ class FormMatch(NamedTuple):
 
 
 class FormIndex:
-    """Finds any of a set of forms in a text.
+    """An index that finds the forms of secrets in a text.
 
     Args:
-        forms: how to match each form.
-        names: forms that are not searched in the loader's messages, like the words of these.
+        forms: maps each form to its matching rules.
+        names: forms that are not searched in the loader's messages.
     """
 
     def __init__(self, forms: Mapping[str, FormMatch], names: Collection[str] = ()) -> None:
@@ -85,12 +85,12 @@ class FormIndex:
         """Yields start and end of the longest form at each character.
 
         Args:
-            in_own_text: whether the text is a message of the loader. Words of such messages are
-                then not searched; in other text they only match as whole words.
+            in_own_text: whether the text is a message of the loader. The search then ignores words
+                of the loader's messages. In other text, such words match only as whole words.
         """
         if not self._forms:
             return
-        # One character for each character, so positions are unchanged.
+        # Replaces each character by one character, so positions stay the same.
         folded = text.encode("ascii", "replace").translate(_FOLDED).decode()
         yield from self._matches(self._folded, folded, text, [], in_own_text)
         views: list[_View] = []
@@ -110,10 +110,10 @@ class FormIndex:
     def _matches(
         self, keys: _Keys, decoded: str, text: str, views: list[_View], in_own_text: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yields start and end in `text` of the forms found in `decoded`, the decoded text.
+        """Yields start and end in `text` of the forms in `decoded`, the decoded text.
 
         Args:
-            views: the decodings from `text` to `decoded`, the last one first.
+            views: the decodings from `text` to `decoded`, in reverse order.
         """
         solid = _View(decoded, _SPACE, _remove)  # without white space
         last = -1
@@ -131,7 +131,7 @@ class FormIndex:
             yield _widen(text, start, stop) if form.is_coded else (start, stop)
 
     def _find_blocks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yields the lines of multi-line secrets that occur in consecutive lines of the text."""
+        """Yields the lines of multi-line secrets that match consecutive lines of the text."""
         blocks = [lines for lines in self._blocks if all(line in text for line in lines)]
         if not blocks:
             return
@@ -148,7 +148,7 @@ class FormIndex:
 
 
 class _Spaced(NamedTuple):
-    """A form with its length without white space, and the positions of white space."""
+    """A form, with its length without white space and the positions of its white space."""
 
     name: str
     length: int
@@ -170,7 +170,7 @@ class _Keys:
         self._lengths = {gram: sorted(each, reverse=True) for gram, each in lengths.items()}
 
     def find(self, text: str) -> Iterator[tuple[int, _Spaced]]:
-        """Yields the start of each form in a text without white space, the longest form first."""
+        """Yields the start of each form in a text without white space. Long forms come first."""
         grams = zip(*(text[offset:] for offset in range(SHORTEST)), strict=False)
         for start, gram in enumerate(grams):
             if gram in self._lengths:
@@ -181,7 +181,7 @@ class _Keys:
 
 
 class _View:
-    """A text that results from replacing each match of a pattern, with a map of positions."""
+    """A text in which each match of a pattern is replaced, with a map of positions."""
 
     def __init__(
         self, parent: str, pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str]
@@ -191,7 +191,7 @@ class _View:
 
     @property
     def begins(self) -> list[int]:
-        """The start of the text, and of each replacement."""
+        """The start of the text, and the start of each replacement."""
         return self._replacement_positions[0]
 
     def list_replacements(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
@@ -204,7 +204,7 @@ class _View:
 
     @cached_property
     def _replacement_positions(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """The start of each replacement; and its end, with its start and end in the parent."""
+        """The starts of the replacements, and their ends with start and end in the parent."""
         begins, spans, shift = [0], [(0, 0, 0)], 0
         for match in self._pattern.finditer(self._parent):
             start, stop = match.span()
@@ -275,7 +275,7 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _is_spaced(solid: _View, at: int, form: _Spaced, may_lack: bool) -> bool:
-    """Whether a part of a text has exactly a form's white space, apart from line breaks."""
+    """Returns whether a part of a text has exactly a form's white space, except line breaks."""
     count = 0
     for offset, space in solid.list_replacements(at, at + form.length):
         if offset in form.spaces:
@@ -291,7 +291,7 @@ def _is_word(text: str, start: int, stop: int) -> bool:
 
 
 def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Includes neighbouring characters of base64, which contain bits of the secret."""
+    """Includes neighbouring base64 characters, because they contain bits of the secret."""
     if start and (text[start - 1].isalnum() or text[start - 1] in "+/-_"):
         start -= 1
     while stop < len(text) and text[stop] == "=":
@@ -304,8 +304,9 @@ def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
 def list_forms(value: str, is_word: bool = False) -> dict[str, FormMatch]:
     """Returns the forms in which a decoded text may contain a secret.
 
-    These are the secret and its decodings; its long lines, because programs print private keys line
-    by line; and base64, base32 and hexadecimal of its UTF-8 and UTF-16 bytes.
+    These are the secret and its decodings, and base64, base32 and hexadecimal of its UTF-8 and
+    UTF-16 bytes. They include the secret's long lines, because programs print private keys line by
+    line.
     """
     plain = value.strip()
     lines = {line.strip() for line in plain.splitlines()} if "\n" in plain else set()
@@ -346,7 +347,7 @@ def _in_base(
     """Yields the encodings of a secret at each alignment to the preceding bytes."""
     for before in range({6: 3, 5: 5}[bits]):
         text = encode(b"\0" * before + raw).decode()
-        # Only characters that encode no bits of the preceding and following bytes.
+        # Omits characters that encode bits of the preceding or following bytes.
         text = text[-(-8 * before // bits) : 8 * (before + len(raw)) // bits]
         if len(text) >= shortest:
             yield text
@@ -354,9 +355,10 @@ def _in_base(
 
 @lru_cache(maxsize=10_000)
 def is_own_word(form: str) -> bool:
-    """Whether messages of the loader may contain a form by chance: `loader`, `setup`, `ost`.
+    """Returns whether the loader's messages may contain a form by chance (`loader`, `ost`).
 
-    This is the case if the loader's source code contains it, unlike a secure password.
+    This is true if the loader's source code contains the form. No source code contains a secure
+    password.
     """
     text, words, parts = _read_own_text()
     longest = max(re.findall(r"\w+", form), key=len, default="")
@@ -365,7 +367,7 @@ def is_own_word(form: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _read_own_text() -> tuple[str, frozenset[str], str]:
-    """Returns the loader's source code, its words, and a text of the words without digits."""
+    """Returns the loader's source code, its words, and a text of its words without digits."""
     package = Path(__file__).resolve().parents[1]
     modules = set(package.rglob("*.py")) - set((package / "testing").rglob("*.py"))
     text = "\n".join(path.read_text("utf-8") for path in sorted(modules))

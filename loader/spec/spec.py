@@ -1,4 +1,4 @@
-"""The spec, ``loader.yml``: sources and destinations in CloudQuery's multi-document YAML."""
+"""The spec, ``loader.yml``, with sources and destinations in CloudQuery's YAML format."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Spec(BaseModel):
 
     Attributes:
         sources, destinations: the documents, in the order of the file.
-        folder: the absolute path of the file's folder, the base of relative paths.
+        folder: the absolute path of the file's folder, which is the base of relative paths.
         redactor: removes the secrets of the file from texts.
     """
 
@@ -71,15 +71,15 @@ class Spec(BaseModel):
     redactor: Redactor
 
     def same_as(self, other: Spec) -> bool:
-        """Whether two specs are equal, apart from their redactors."""
+        """Returns whether two specs are equal, apart from their redactors."""
         return self.model_dump(exclude={"redactor"}) == other.model_dump(exclude={"redactor"})
 
     def source(self, name: str) -> SourceSpec:
-        """Returns the source of that name; raises SpecError if there is none."""
+        """Returns the source with a name. Raises SpecError if there is none."""
         return _index_by_name(self.sources, name, "source")
 
     def destination(self, name: str) -> DestinationSpec:
-        """Returns the destination of that name; raises SpecError if there is none."""
+        """Returns the destination with a name. Raises SpecError if there is none."""
         return _index_by_name(self.destinations, name, "destination")
 
     def schema_of(self, source: SourceSpec) -> str:
@@ -114,8 +114,8 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bo
         needs_source: whether a file without a source is an error.
 
     Raises:
-        SpecError: if the file cannot be read, is not YAML, or has mistakes; reports all of them
-            with document and key, without secrets.
+        SpecError: if the file cannot be read, is not YAML, or has mistakes. The error lists all
+            mistakes with document and key, without secrets.
     """
     path = Path(path)
     try:
@@ -139,12 +139,12 @@ def _load(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
     expansion = Expansion(env, folder, redactor)
 
     def expand_name(document: Document) -> Any:
-        # A name may contain variables too; their errors are only reported below.
+        # A name may contain variables, too. Their errors are reported below.
         return Expansion(expansion.env, folder, Redactor()).expand(_name(document), "")
 
     expansion.plugins = {
         name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
-        # Destinations last: a reference to a name of both kinds means the destination.
+        # Destinations come last, because they override sources with the same name in references.
         for kind in _KINDS
         for document in documents
         if _kind(document) == kind and isinstance(name := expand_name(document), str)
@@ -190,7 +190,7 @@ def _validate(
         *check_unique_names(destinations),
         *check_former_names(sources),
     ]
-    # Documents with errors are missing here, so references to them may be valid.
+    # Documents with errors are missing here, so a reference to a missing document may be valid.
     if not errors and (sources or needs_source):
         errors = check_references(sources, destinations, str(path))
     if errors:
@@ -286,7 +286,7 @@ def _outer_errors(document: Document, where: str) -> list[SpecError]:
 
 
 def _list_secrets(value: Any, is_secret: bool = False) -> Iterator[str]:
-    """Yields the secrets in a document: values of secret keys, and passwords in URLs."""
+    """Yields the values of secret keys and the passwords in URLs in a document."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _list_secrets(item, is_secret or is_secret_key(key))
@@ -300,13 +300,13 @@ def _list_secrets(value: Any, is_secret: bool = False) -> Iterator[str]:
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Returns the remedy for an unknown name: a similar name, or a list of all names."""
+    """Returns the remedy for an unknown name, with a similar name or a list of all names."""
     known = list(known)
     return did_you_mean(name, known) or f"Existing names: {', '.join(known) or 'none'}"
 
 
 def check_unique_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
-    """Returns an error for each name that another document has."""
+    """Returns an error for each name that another document already uses."""
     seen: dict[str, str] = {}
     errors = []
     for plugin in plugins:
@@ -323,7 +323,7 @@ def check_unique_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[
 
 
 def check_former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
-    """Returns an error for each former name that is the name of a source."""
+    """Returns an error for each former name that a source uses as its name."""
     sources = list(sources)
     names = {source.name for source in sources}
     return [

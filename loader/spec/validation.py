@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _MISSING = "this key is missing"
 _LIST = ("must be a list", "Write a list, for example [a, b]")
 _KEYS = ("must have keys and values", "Write `key: value`, indented below it")
-# Problem and remedy by pydantic's error type up to the first underscore.
+# Maps the prefix of pydantic's error type, up to the underscore, to problem and remedy.
 _TYPES = {
     "bool": ("must be true or false", "Write true or false"),
     "int": ("must be a whole number", "Write a whole number"),
@@ -33,7 +33,7 @@ _TYPES = {
 
 
 class OptionError(ValueError):
-    """An error with a remedy, for validators of options models to raise."""
+    """An error with a remedy that validators of options models raise."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -43,7 +43,7 @@ class OptionError(ValueError):
 def validate_options(
     model: type[Model], value: Mapping[str, Any], where: str, redactor: Redactor
 ) -> Model:
-    """Validates `value` as `model`; reports all mistakes at once.
+    """Validates `value` as `model`, and reports all mistakes at once.
 
     Args:
         model: the pydantic model, which may be a connector's.
@@ -70,8 +70,9 @@ def validation_errors(
     except ValidationError as error:
         details = error.errors(include_url=False)
         errors = [_build_error(each, model, value, where, redactor) for each in details]
-        # For a union, pydantic reports an error for each member: only the first is used. A misspelt
-        # key is reported as unknown and, if it is required, as missing: the latter is dropped.
+        # For a union, pydantic reports an error for each member, of which only the first is used.
+        # Pydantic reports a misspelt required key as unknown and as missing. The error for the
+        # missing key is dropped.
         misspelt = {each.where.rpartition(".")[0] + each.remedy for each in errors if each.remedy}
         first: dict[str, SpecError] = {}
         for each in errors:
@@ -135,7 +136,7 @@ def _literals(context: Mapping[str, Any]) -> list[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a short scalar as text; an empty text if the value may be long or contain secrets."""
+    """Returns a short scalar as text, or an empty text if the value may contain secrets."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -146,7 +147,7 @@ def _format_value(value: Any) -> str:
 
 
 def _find_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
-    """Returns the keys of a pydantic location that exist in the file; drops names of validators."""
+    """Returns the keys of a pydantic location that exist in the file, without validator names."""
     parts = list(loc)
     keys: list[str | int] = []
     for i, part in enumerate(parts):
@@ -187,7 +188,7 @@ def _list_types_below(annotation: Any, key: str | int) -> list[Any]:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Returns the members of a union, unwrapped; the type itself if it is not a union."""
+    """Returns the unwrapped members of a union, or the type itself if it is not a union."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     arguments = get_args(annotation)

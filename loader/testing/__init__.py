@@ -1,4 +1,4 @@
-"""Test suites for authors of plug-ins; they need pytest, which the loader does not."""
+"""Test suites for authors of plug-ins. They need pytest."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ FOREIGN = [
 
 
 class Plant(Protocol):
-    """Stores a row without checks, as another tool could; the version may be null."""
+    """Stores a row without checks, as another tool could. The version may be null."""
 
     def __call__(self, key: str, value: str, version: int | None) -> None: ...
 
@@ -92,10 +92,10 @@ def at(batch: int, cursor: str | None = None, **changes: Any) -> TableState:
 
 
 class StateBackendContract:
-    """The tests of a state backend; the module's docstring describes how to use them.
+    """The tests of a state backend. The module's docstring describes their use.
 
     Attributes:
-        rounds: how often concurrent writers are tested.
+        rounds: the number of repetitions of the test with concurrent writers.
     """
 
     rounds = 10
@@ -126,7 +126,7 @@ class StateBackendContract:
             written = backend.write(KEY, at(batch, str(batch)))
             assert written is not None
             assert written.version == batch
-        assert backend.write(KEY, at(3, "3")) is None  # the same value again is not a change
+        assert backend.write(KEY, at(3, "3")) is None  # an equal value is not a change
         assert [row.version for row in backend.rows(KEY)] == [3, 2, 1]
         assert [row.value for row in backend.rows(KEY)] == [
             at(n, str(n)).to_json() for n in (3, 2, 1)
