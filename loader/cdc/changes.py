@@ -154,7 +154,7 @@ class Changes:
         refusal = f.raise_error(
             f.lit(
                 "the log has a change without the row's old key: the key was null, or the table's "
-                "REPLICA IDENTITY did not contain it. Read the table again (--full-refresh)"
+                "REPLICA IDENTITY did not contain it. Reload the table (--full-refresh)"
             )
         )
         has_key = f.when((op != "t") & lacks_key, refusal.cast("boolean")).otherwise(f.lit(True))
@@ -220,7 +220,7 @@ class Changes:
             refusal = f.raise_error(
                 f.lit(
                     f"neither the log nor raw has the value of {field.name} in a changed row: set "
-                    "the table's REPLICA IDENTITY to FULL, then read it again (--full-refresh)"
+                    "the table's REPLICA IDENTITY to FULL, then reload it (--full-refresh)"
                 )
             )
             filled = f.when(previous.isNotNull(), previous.getField("value")).otherwise(

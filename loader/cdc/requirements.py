@@ -165,7 +165,7 @@ def check_table(
     if not native.stored:
         return [
             UnmetRequirement(
-                "it is not a table: the log has only tables", "Read the tables behind it"
+                "it is not a table: the log has only tables", "Read its underlying tables"
             )
         ]
     rows = connection.rows(
@@ -248,7 +248,7 @@ def check_table(
                 UnmetRequirement(
                     f"the key ({', '.join(key)}) of {leaf} is deferrable ({deferrable}), so two "
                     "rows may have the same key within a transaction",
-                    f"Create the constraint again, without `deferrable`, on {name}, or read the "
+                    f"Recreate the constraint without `deferrable` on {name}, or read the "
                     "table with a cursor (sync_mode: incremental)",
                 )
             )

@@ -315,10 +315,10 @@ class TableDefinitions:
         for index in table.ref.native.as_texts:
             if not has_text(columns[index]):
                 raise TableError(
-                    f"the log does not have the text of {columns[index].name} "
+                    f"the log does not contain the text of {columns[index].name} "
                     f"({columns[index].declared}) as the database writes it",
                     where=f"{where}, column_types",
-                    remedy="Remove the column from column_types, or read the table by a cursor "
+                    remedy="Remove the column from column_types, or read the table with a cursor "
                     "(sync_mode: incremental)",
                 )
         return columns

@@ -75,8 +75,8 @@ def convert_value(
     refusal = f.raise_error(
         f.lit(
             f"{column.name} contains an array of arrays, whose values are not in the log: read the "
-            "table with a cursor (sync_mode: incremental), or correct the row, then read the table "
-            "again (--full-refresh)"
+            "table with a cursor (sync_mode: incremental), or correct the row, then reload the "
+            "table (--full-refresh)"
         )
     )
     converted = f.transform(raw, lambda element: _convert_scalar(element, column, element_type))
@@ -174,8 +174,8 @@ def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType) -> Column
             raw,
             f.lit(
                 f", which does not fit {data_type.simpleString()}: correct the row or set the "
-                f"column's type in the source's column_types ({name}: string), then read the table "
-                "again (--full-refresh)"
+                f"column's type in the source's column_types ({name}: string), then reload the "
+                "table (--full-refresh)"
             ),
         )
     )
@@ -194,7 +194,7 @@ def _refuse_overflow(raw: Column, value: Column, column: LoggedColumn) -> Column
     refusal = f.raise_error(
         f.lit(
             f"{column.name} has a time after the year 294246, which a timestamp cannot hold: "
-            "correct the row, then read the table again (--full-refresh)"
+            "correct the row, then reload the table (--full-refresh)"
         )
     )
     return f.when(raw.isNotNull() & is_too_late, refusal.cast(spark_type)).otherwise(value)

@@ -83,7 +83,7 @@ class LogReader:
                 f"the replication slot {slot.name} is older than its publication, so PostgreSQL "
                 "cannot read it; it was dropped",
                 where=self.where,
-                remedy="Run again: that creates the slot, and all rows are read again",
+                remedy="Run again, which creates the slot and reloads all rows",
             ) from error
 
     def _read_up_to_end(self) -> LogRead:

@@ -149,7 +149,7 @@ class Daemon:
             if not spec.same_as(self.pipeline.spec):
                 self._redacts = [spec.redactor.redact, *self._redacts][:_REDACTED_SPECS]
                 self.pipeline = self._rebuild_pipeline(spec)
-                output.event("spec", f"{config} has changed, and was read again")
+                output.event("spec", f"{config} has changed, and was reloaded")
             self._spec_error = ""
         except LoaderError as error:
             if str(error) != self._spec_error:

@@ -33,7 +33,7 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
 @click.option(
     "--full-refresh",
     is_flag=True,
-    help="Read everything again, as a new generation that replaces all earlier versions.",
+    help="Reload all rows as a new generation that replaces all earlier versions.",
 )
 @click.option("--concurrency", type=click.IntRange(1), help="How many tables to sync at once.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
@@ -43,7 +43,7 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
     help="Widen key and cursor columns of raw tables to their types in the source.",
 )
 @click.option(
-    "--from", "low", help="Read a range again, from this cursor; the stored cursor stays unchanged."
+    "--from", "low", help="Reread a range from this cursor. The stored cursor stays unchanged."
 )
 @click.option(
     "--to", "high", help="With --from: the end of the range, inclusive; default: the stored cursor."
@@ -79,7 +79,7 @@ def run(
     if low is None and (high or chunk):
         raise click.UsageError("--to and --chunk need --from, the start of the range.")
     if low is not None and (full_refresh or dry_run):
-        raise click.UsageError("--from reads a range again: remove --full-refresh and --dry-run.")
+        raise click.UsageError("--from rereads a range: remove --full-refresh and --dry-run.")
     if dry_run and build:
         raise click.UsageError("--dry-run writes nothing to build: remove --build.")
     if every is not None and (low is not None or full_refresh or dry_run):

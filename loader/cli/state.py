@@ -124,7 +124,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
             raise SpecError(
                 f"{table} has no cursor: it was last synced without one",
                 where="loader state set",
-                remedy="`loader run --full-refresh` reads all of it again",
+                remedy="`loader run --full-refresh` reloads it",
             )
         try:
             return known.set_by_hand(parse_cursor(cursor, known.cursor.type, "loader state set"))
@@ -380,7 +380,7 @@ def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
             raise SpecError(
                 f"{name!r} is one of the loader's own tables, which have no cursor",
                 where=f"state {key}",
-                remedy="Leave its lines out",
+                remedy="Remove its lines from the file",
             )
 
 
@@ -488,7 +488,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
                 raise LockedError(
                     "a run is syncing this table",
                     where=f"table {table}",
-                    remedy="Try again after the run, which would otherwise overwrite the change",
+                    remedy="Retry after the run, which would otherwise overwrite the change",
                 ) from None
             stack.callback(lease.release)
             leases.append(lease)

@@ -405,7 +405,7 @@ def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> D
                 f"the column {mapping.source!r} changed its type while the table was read, from "
                 f"{mapping.source_type.simpleString()} to {arrived.simpleString()}",
                 where=where,
-                remedy="Nothing of this batch is visible; run again",
+                remedy="No row of this batch is visible; run again",
             )
         as_they_are = as_they_are and mapping.source_type == mapping.raw_type
         value = _conform_value(

@@ -142,7 +142,7 @@ def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
         return f"is installed, {_megabytes(_folder(home, java))}"
     if wait:
         began = time.monotonic()
-        report("class archive: being recorded, once for this Java and this Spark")
+        report("class archive: being recorded once for this Java and Spark")
         with step("class archive: being recorded"):
             record_archive(home, java)
         took = time.monotonic() - began

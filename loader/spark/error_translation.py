@@ -29,7 +29,7 @@ UNKNOWN_BYTES = (
 )
 
 _STOPPED = (
-    "Nothing of this batch is visible; run again. If Spark was not stopped on purpose, it ran out "
+    "No row of this batch is visible; run again. If Spark was not stopped on purpose, it ran out "
     "of memory: raise spark.driver.memory in the profile's target, or lower the source's fetch_size"
 )
 
@@ -48,17 +48,17 @@ TOO_MANY = "Correct the file or the reader's option sep, or raise the reader's o
 UNPACK = "Unpack it, and remove it from the folder"
 
 TOO_LONG = (
-    "Correct the file: the end of a line may be missing, or a quote may be open; or raise "
+    "Correct the file: the end of a line may be missing, or a quote may not be closed. Or raise "
     "line_limit in the source's spec and Spark's memory (spark.driver.memory in the profile's "
     "target)"
 )
 
 # Parts of error messages in lower case, and the remedies.
 _REMEDIES = {
-    "no space left": "Free disk space and run again: nothing is half written",
+    "no space left": "Free disk space and run again: no partial batch is visible",
     "read-only file system": "Mount it as writable for the user that runs the loader, or use "
-    "another folder; nothing is half written",
-    "cancelled": "Nothing of this batch is visible; run again",
+    "another folder; no partial batch is visible",
+    "cancelled": "No row of this batch is visible; run again",
     "context was shut down": _STOPPED,
     "outofmemory": "Give Spark more memory (spark.driver.memory in the profile's target)",
     "java heap space": "Give Spark more memory (spark.driver.memory in the profile's target)",
@@ -91,11 +91,11 @@ _REMEDIES = {
     "relative path in absolute uri": "A file has a colon in its name, and Spark cannot read it: "
     "rename it",
     "unexpected end of input stream": "A file is truncated, or is not compressed although its name "
-    "has the extension of a compressed file: write it again, or rename it",
+    "has the extension of a compressed file: rewrite or rename it",
     "cannot convert json root field": "Each line must be a JSON object or an array of objects",
     "header does not conform": "A file's header changed while it was read: run again",
-    "permission denied": "Let the user that runs the loader write there",
-    "mkdirs failed to create": "Let the user that runs the loader write there, or use another "
+    "permission denied": "Grant the loader's user write access there",
+    "mkdirs failed to create": "Grant the loader's user write access there, or use another "
     "warehouse",
 }
 
@@ -151,7 +151,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         return TableError(text, where=where, remedy=_remedy(str(error), ""))
     if isinstance(error, RecursionError):
         return TableError(
-            "something is nested too deeply to be read",
+            "a value is nested too deeply to be read",
             where=where,
             remedy="Declare its column as text (`column_types`), or nest it less deeply",
         )
@@ -356,7 +356,7 @@ def _driver_remedy(url: str) -> str:
 _CATALOG = ": spark.sql.catalog.<name>.uri, .jdbc.user and .jdbc.password"
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
 _LOST = (
-    "Nothing of this batch is visible; run again. If it happens again, check in the database's "
+    "No row of this batch is visible; run again. If it happens again, check in the database's "
     "log whether a pooler, an administrator or a restart ended the session"
 )
 
@@ -382,7 +382,7 @@ _MEANINGS = {
 
 # Maps prefixes of SQLSTATEs to remedies. Longer prefixes come first.
 _BY_SQLSTATE = {
-    "70100": "The query was cancelled in the database: nothing of this batch is visible; run again",
+    "70100": "The query was cancelled in the database: no row of this batch is visible; run again",
     "22P02": "If the cursor's type was changed, the stored cursor has the old type: "
     "`loader state set`, or `loader run --full-refresh`",
     "28": "Check user and password of the source",
@@ -403,8 +403,8 @@ _BY_SQLSTATE = {
     "53300": "Lower num_partitions or --concurrency, or raise the database's connection limit",
     "55P03": "Run again when the session has ended (see pg_stat_activity), or raise the source's "
     "lock_timeout",
-    "57014": "Raise statement_timeout for the source's user; nothing of this batch is visible",
-    "57": "The database ended the connection: nothing of this batch is visible; run again",
+    "57014": "Raise statement_timeout for the source's user; no row of this batch is visible",
+    "57": "The database ended the connection: no row of this batch is visible; run again",
     "08": "Check that the database is up and that the source's url names its host and port",
 }
 
@@ -426,7 +426,7 @@ def _find_remedy(state: str, message: str, host: str | None) -> str:
     if "lock wait timeout" in text:
         return "Run again when the other session is done, or raise the source's lock_timeout"
     if "max_statement_time" in text or "maximum statement execution time" in text:
-        return "Raise the limit for the source's user; nothing of this batch is visible"
+        return "Raise the limit for the source's user; no row of this batch is visible"
     if "invalid byte sequence" in text:
         return "Correct the text in the source, or read the table through a view that converts it"
     if "refused" in text:

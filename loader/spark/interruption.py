@@ -42,7 +42,7 @@ def interrupt() -> None:
 
 def interruption_error(where: str) -> TableError:
     """Returns the error for work that was interrupted."""
-    again = "Nothing of this batch is visible; run again"
+    again = "No row of this batch is visible; run again"
     return TableError("the run was interrupted", where=where, remedy=again)
 
 

@@ -223,7 +223,7 @@ def _target(
 
 def _instead(name: str, known: Any) -> str:
     names = [str(each) for each in known]
-    return f"{did_you_mean(name, names)} There are: {', '.join(names) or 'none'}".strip()
+    return f"{did_you_mean(name, names)} Existing names: {', '.join(names) or 'none'}".strip()
 
 
 def _render(raw: Mapping[str, Any], where: str, env: Mapping[str, str]) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
         if value is None or isinstance(value, dict | list):
             errors.append(
                 SpecError(
-                    f"the setting `{key}` has no single value",
+                    f"the setting `{key}` does not have a single value",
                     where=f"{where}, server_side_parameters",
                     remedy="Write Spark's keys with dots and a value in one line",
                 )

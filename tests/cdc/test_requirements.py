@@ -148,7 +148,7 @@ def test_tables_that_cannot_be_followed_are_left_alone(
         assert "the log has only tables" in said["table shop.seen"]
         for table in deferrable:
             assert "is deferrable" in said[f"table shop.{table}"], table
-            again = "Create the constraint again, without `deferrable`"
+            again = "Recreate the constraint without `deferrable`"
             assert again in said[f"table shop.{table}"], table
     assert ran.table("shop.parts")["appended"] == 2
     postgres_database.execute(

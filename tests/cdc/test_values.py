@@ -157,7 +157,7 @@ def test_values_that_the_spec_wants_as_texts(project: Project, postgres_database
         wants = {"texts": {"sync_mode": "cdc", "column_types": {name: "string"}}}
         project.jdbc(postgres_database, ["texts"], table_options=wants)
         [error] = project.loader("run").errors
-        assert f"the log does not have the text of {name}" in error
+        assert f"the log does not contain the text of {name}" in error
         assert "column_types" in error
 
 

@@ -149,7 +149,7 @@ def test_a_type_that_changes_while_the_table_is_read(
         ran = project.loader("run")
     assert ran.errors == [
         "table shop.t: the column 'v' changed its type while the table was read, from "
-        "decimal(10,2) to double. Nothing of this batch is visible; run again"
+        "decimal(10,2) to double. No row of this batch is visible; run again"
     ]
     assert project.lake().frame("t").columns[:3] == ["id", "c", "_cq_source_name"]
     project.run()

@@ -377,7 +377,7 @@ def test_a_database_that_dies_in_mid_read(project: Project, postgres_database: D
     assert (ran.code, ran.table("shop.fine")["appended"]) == (1, 2)
     assert ran.errors == [
         "table shop.slow: terminating connection due to administrator command. "
-        "The database ended the connection: nothing of this batch is visible; run again"
+        "The database ended the connection: no row of this batch is visible; run again"
     ]
     assert _visible(project, "slow") == 0
     slow.hurry()
@@ -395,7 +395,7 @@ def test_an_interrupted_run_ends_cleanly(project: Project, postgres_database: Da
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate(timeout=120)
     assert process.returncode == 1, text
-    assert "error: table shop.slow: the run was interrupted. Nothing of this batch" in text
+    assert "error: table shop.slow: the run was interrupted. No row of this batch" in text
     assert "Traceback" not in text
     assert _visible(project, "slow") == 0
     slow.hurry()

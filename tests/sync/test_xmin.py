@@ -99,5 +99,5 @@ def test_what_cannot_be_is_refused(project: Project, parts: Database) -> None:
         "table shop.parts, cursor_field: the cursor xmin finds late rows without a lookback. "
         "Remove the lookback",
         "table shop.v, cursor_field: views and foreign tables do not record which transaction "
-        "wrote a row. Choose a column, or read the tables behind it",
+        "wrote a row. Choose a column, or read its underlying tables",
     ]

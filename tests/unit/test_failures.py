@@ -21,18 +21,18 @@ def _failed(number: int, file: str | None = None) -> str:
         (
             errno.ENOSPC,
             None,
-            "No space left on device. Free disk space and run again: nothing is half written",
+            "No space left on device. Free disk space and run again: no partial batch is visible",
         ),
         (
             errno.EROFS,
             "/lake/raw",
             "/lake/raw: Read-only file system. Mount it as writable for the user that runs the "
-            "loader, or use another folder; nothing is half written",
+            "loader, or use another folder; no partial batch is visible",
         ),
         (
             errno.EACCES,
             "/lake/raw",
-            "/lake/raw: Permission denied. Let the user that runs the loader write there",
+            "/lake/raw: Permission denied. Grant the loader's user write access there",
         ),
     ],
 )
@@ -45,6 +45,4 @@ def test_what_is_nested_too_deeply_is_no_defect() -> None:
     reported = str(
         translate_error(RecursionError("maximum recursion depth exceeded"), "table files.deep")
     )
-    assert reported.startswith(
-        "table files.deep: something is nested too deeply to be read. Declare"
-    )
+    assert reported.startswith("table files.deep: a value is nested too deeply to be read. Declare")

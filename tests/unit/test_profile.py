@@ -119,7 +119,7 @@ def test_only_the_chosen_target_needs_its_variables(folder: Path) -> None:
     [
         (
             "embeded",
-            "no target 'embeded'. Did you mean `embedded`? There are: embedded, cluster",
+            "no target 'embeded'. Did you mean `embedded`? Existing names: embedded, cluster",
         ),
         (
             "thrift",
@@ -138,8 +138,8 @@ def test_settings_without_a_single_value(folder: Path) -> None:
     text = PROFILES.replace('a: "{{ 1 +", ', "")
     (folder / "profiles/profiles.yml").write_text(text)
     message = refused(folder, "broken")
-    assert "the setting `b` has no single value" in message
-    assert "the setting `c` has no single value" in message
+    assert "the setting `b` does not have a single value" in message
+    assert "the setting `c` does not have a single value" in message
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_settings_without_a_single_value(folder: Path) -> None:
     [
         (
             "strandlin",
-            "no profile 'strandlin'. Did you mean `strandline`? There are: strandline, other",
+            "no profile 'strandlin'. Did you mean `strandline`? Existing names: strandline, other",
         ),
-        ("config", "there is no target 'default'. There are: none"),
+        ("config", "there is no target 'default'. Existing names: none"),
     ],
 )
 def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None:

@@ -105,7 +105,7 @@ def read_into_spool(
         raise TableError(
             "the reading of the log was interrupted",
             where=where,
-            remedy="Nothing of it is visible; run again",
+            remedy="No changes were appended; run again",
         )
     result = json.loads(output[-1]) if output and output[-1].startswith("{") else {}
     if past_marker.is_set() or result.get("passed"):
@@ -120,17 +120,17 @@ def read_into_spool(
     if code == _OUT_OF_MEMORY and not error:
         raise TableError(
             f"a row in the log is too large for Debezium, which has {compute_heap_mb():,} MB of "
-            "memory (a quarter of the machine's)",
+            "memory (a quarter of the machine's memory)",
             where=where,
             remedy="Run on a machine with more memory. Or drop the replication slot, and run "
-            "again: that reads all rows again, by queries",
+            "again, which reloads all rows by queries",
         )
     error = error or _read_last_line(folder / LOG)
     if re.search(_CONNECTION_LOST, error, re.IGNORECASE):
         raise TableError(
             f"the database ended the connection while its log was read ({error})",
             where=where,
-            remedy="Nothing of it is visible; run again",
+            remedy="No changes were appended; run again",
         )
     if "lock timeout" in error:
         raise TableError(

@@ -24,7 +24,7 @@ _DROPPED = (
     "a sync was interrupted, or started before `loader serve`, and a plugin's state that may cover "
     "its rows was dropped: the next sync of that source resumes from an older state"
 )
-_ENDED = "a sync ended before its rows could be appended: its next run sends them again"
+_ENDED = "a sync ended before its rows could be appended: its next run resends them"
 
 
 class CloudQueryIngest:

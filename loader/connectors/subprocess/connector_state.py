@@ -90,7 +90,7 @@ class ConnectorState:
             raise StateError(
                 f"the connector's stored state cannot be read: {problem}",
                 where=where,
-                remedy="Read all records again: `loader run --full-refresh`",
+                remedy="Reload all records: `loader run --full-refresh`",
             ) from None
 
 

@@ -234,7 +234,7 @@ class ProgramSnapshot(Snapshot):
             raise TableError(
                 "a connector cannot be queried by cursor values",
                 where=f"table {self.source}.{table.ref.lake_name}",
-                remedy="Read all records again with `loader run --full-refresh`",
+                remedy="Reload all records with `loader run --full-refresh`",
             )
         if batch.path is None:
             return empty(spark, table.schema)

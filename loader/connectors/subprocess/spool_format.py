@@ -173,7 +173,7 @@ class RecordLayout:
                         else "the column cannot store this value"
                     ),
                     where=f"table {self.name}",
-                    remedy="Correct `skip_columns` or `column_types`, or read all records again: "
+                    remedy="Correct `skip_columns` or `column_types`, or reload all records: "
                     "--full-refresh",
                 ) from None
         return EncodedDeletion(
@@ -230,10 +230,10 @@ class RecordLayout:
         return TableError(
             f"a record's {name} is {excerpt(to_text(value), 80)!r}, which its type, "
             f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, cannot store "
-            "exactly: with a changed key, the record could replace another one",
+            "exactly: with a changed key, the record could replace another record",
             where=f"table {self.name}",
-            remedy=f"Set {self._options}.column_types: {{{name}: string}}, and read all "
-            "records again: --full-refresh",
+            remedy=f"Set {self._options}.column_types: {{{name}: string}}, and reload all "
+            "records: --full-refresh",
         )
 
     def _refuse_long_text(self, encoded: Mapping[str, Any]) -> None:

@@ -333,7 +333,7 @@ class JdbcSource(Database):
             raise TableError(
                 "views and foreign tables do not record which transaction wrote a row",
                 where=where,
-                remedy="Choose a column, or read the tables behind it",
+                remedy="Choose a column, or read its underlying tables",
             )
         if options.lookback is not None:
             raise TableError(

@@ -212,7 +212,7 @@ def test_keys_that_differ_do_not_become_one(data_type: t.DataType, one: Any, oth
     layout = RecordLayout(
         "api.items", (Column("id", data_type, make_converter(data_type)),), ("id",), ()
     )
-    with pytest.raises(TableError, match="could replace another one"):
+    with pytest.raises(TableError, match="could replace another record"):
         layout.encode_record({"id": other})
 
 

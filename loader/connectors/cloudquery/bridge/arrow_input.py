@@ -203,7 +203,7 @@ def read_record(data: bytes) -> pa.RecordBatch:
 
 def _read(data: bytes, parse: Any) -> Any:
     if len(data) > MAX_BYTES:
-        raise MalformedError(f"it has {len(data):,} bytes; the most is {MAX_BYTES:,}")
+        raise MalformedError(f"it has {len(data):,} bytes; the maximum is {MAX_BYTES:,}")
     table = ""
     try:
         with pa.ipc.open_stream(data) as reader:
@@ -267,12 +267,12 @@ def _check_size(message: Any) -> None:
     batch = root.table(2)
     values = [batch.number("<q", 0), *(length for length, _ in batch.pairs(1))]
     if min(values) < 0 or sum(values) > MAX_VALUES:
-        raise MalformedError(f"it has {sum(values):,} values; the most is {MAX_VALUES:,}")
+        raise MalformedError(f"it has {sum(values):,} values; the maximum is {MAX_VALUES:,}")
     if root.number("<h", 0) != _VERSION_5:
         raise MalformedError("it is in a format older than Arrow 1.0")
     size = sum(_list_sizes(batch, memoryview(message.body)))
     if size > MAX_BYTES:
-        raise MalformedError(f"it has {size:,} bytes decompressed; the most is {MAX_BYTES:,}")
+        raise MalformedError(f"it has {size:,} bytes decompressed; the maximum is {MAX_BYTES:,}")
 
 
 def _list_sizes(batch: _Table, body: memoryview) -> Iterator[int]:

@@ -46,7 +46,7 @@ from .state_backend import (
 )
 from .state_barrier import StateBarrier
 
-_LOADER_ENDED = "the loader has ended, and has reported the reason; run the sync again"
+_LOADER_ENDED = "the loader has ended, and has reported the reason; repeat the sync"
 _BROKEN_OFF = "the sync was interrupted"
 _TIMED_OUT = "the sync sent nothing for too long (`--idle-timeout`), so it was cancelled"
 _STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
@@ -94,8 +94,8 @@ class Session:
         self.schema_bytes += schema.serialize().size
         if self.schema_bytes > MAX_SCHEMA_BYTES or len(self.schemas) > MAX_TABLES:
             raise OverBudgetError(
-                f"a sync may write {MAX_TABLES:,} tables, and {MAX_SCHEMA_BYTES >> 20} MiB of "
-                "their schemas: select fewer `tables` in its spec"
+                f"a sync may write at most {MAX_TABLES:,} tables with {MAX_SCHEMA_BYTES >> 20} MiB "
+                "of schemas: select fewer `tables` in its spec"
             )
 
     def set_source(self, source: str, table: str) -> None:
@@ -188,7 +188,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         if not self._streams.acquire(blocking=False):
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{MAX_STREAMS} streams already write to the loader; run the sync again later",
+                f"{MAX_STREAMS} streams already write to the loader; repeat the sync later",
             )
         try:
             with refuse_malformed(context):
