@@ -52,7 +52,7 @@ def detect_damage(text: str, where: str) -> DamagedError | None:
 
 
 def _find_damage(text: str) -> tuple[str, str] | None:
-    """Returns the damaged part of a table and the file; None if no damage is recognised."""
+    """Returns the damaged part of a table and the file, or None if no damage is recognised."""
     missing = _MISSING.search(text)
     if missing is not None:
         return "metadata", f"v{missing[1]}.metadata.json"

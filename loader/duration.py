@@ -33,8 +33,8 @@ class Lookback:
     """The distance of the next window's lower bound from the stored cursor.
 
     Attributes:
-        seconds: for time cursors; None if `steps` is set.
-        steps: for number cursors; None if `seconds` is set.
+        seconds: the seconds for time cursors, or None if `steps` is set.
+        steps: the steps for number cursors, or None if `seconds` is set.
         text: the text in the spec, for messages and the ledger.
     """
 

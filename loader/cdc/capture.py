@@ -105,7 +105,7 @@ class CompositeSnapshot(Snapshot):
         self.log.use_marks(marks)
 
     def open_queries(self) -> JdbcSnapshot:
-        """Returns the snapshot for queries; opens it on the first call."""
+        """Returns the snapshot for queries, which the first call opens."""
         with self._lock:
             if self._jdbc is None:
                 self._jdbc = self._open_jdbc()

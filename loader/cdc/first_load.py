@@ -50,7 +50,7 @@ class FirstLoads:
         stack: a stack that is closed at the end of the run.
 
     Attributes:
-        share_snapshot: whether all tables are read in one snapshot, because the slot is new.
+        share_snapshot: whether all tables are read in the same snapshot, because the slot is new.
     """
 
     def __init__(self, slot: SourceSlot, tables: Sequence[SourceTable], stack: ExitStack) -> None:
@@ -92,7 +92,7 @@ class FirstLoads:
         """Returns a table's next chunk, and the transactions that are visible in its snapshot.
 
         Args:
-            previous_key: the last key of the previous chunk; None for the first chunk.
+            previous_key: the last key of the previous chunk, or None for the first chunk.
         """
         self._lock_slot()
         database = self._slot.database
@@ -240,9 +240,9 @@ class Chunk:
     """A range of a table's key.
 
     Attributes:
-        rows: the number of rows; None if it is unknown.
+        rows: the number of rows, or None if it is unknown.
         conditions: SQL conditions that divide the chunk among parallel readers.
-        last_key: the chunk's last key; None if this is the last chunk.
+        last_key: the chunk's last key, or None if this is the last chunk.
     """
 
     rows: int | None
@@ -289,7 +289,7 @@ def find_next_chunk(
     Args:
         connection: a connection with the table's snapshot.
         relation: the quoted table.
-        previous_key: the last key of the previous chunk; None for the first chunk.
+        previous_key: the last key of the previous chunk, or None for the first chunk.
         size: the maximum number of rows.
         readers: the number of parallel readers.
     """

@@ -48,7 +48,7 @@ class VisibleTransactions:
 
     Attributes:
         xmin: all transactions with a lower id had ended.
-        xmax: transactions with this id or a higher one had not begun.
+        xmax: transactions with this id or a higher id had not begun.
         open: the ids between `xmin` and `xmax` whose transactions had not ended.
         until: a position above the commits of all visible transactions.
     """
@@ -186,7 +186,7 @@ class Mark:
         """Returns the mark after another chunk of the first load.
 
         Args:
-            last_key: the chunk's last key; None if this is the last chunk.
+            last_key: the chunk's last key, or None if this is the last chunk.
             snapshot: the chunk's snapshot.
         """
         earlier_chunks = self.earlier_chunks
@@ -231,7 +231,7 @@ def is_visible_to_chunk(
     Args:
         earlier_chunks: the last key and the snapshot of each interrupted run, in the order of the
             keys.
-        newest_snapshot: the snapshot for all higher keys; None if no change was visible in it.
+        newest_snapshot: the snapshot for all higher keys, or None if no change was visible in it.
         transaction: the id of the change's transaction.
         key: the key's columns and their types.
         row: a struct that contains the key's columns.

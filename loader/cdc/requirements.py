@@ -399,7 +399,7 @@ def _format_table(table: str) -> str:
 
 
 def build_error(unmet: Sequence[UnmetRequirement], where: str) -> TableError | None:
-    """Returns one error for all unmet requirements; None if there are none."""
+    """Returns one error for all unmet requirements, or None if there are none."""
     if not unmet:
         return None
     return TableError(

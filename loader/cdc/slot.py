@@ -145,11 +145,11 @@ class SourceSlot:
             connection.execute(build_publication_sql(name, tables, new=existing is None))
 
     def read_publication(self, connection: Connection) -> dict[tuple[str, str], str] | None:
-        """Returns the publication's tables; None if there is no publication.
+        """Returns the publication's tables, or None if there is no publication.
 
         Returns a fingerprint for each schema and table name. The fingerprint changes if the table
-        was removed from the publication and then added, if the name now belongs to another table,
-        or if the publication's options were changed.
+        is removed from the publication and then added, if another table gets the name, or if the
+        publication's options change.
         """
         text = self.database.dialect.text(self.name)
         has_schemas = connection.major_version >= 15

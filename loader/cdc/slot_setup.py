@@ -127,9 +127,9 @@ def prepare_slot(
 def _publish_tables(
     source_slot: SourceSlot, connection: Connection, tables: Sequence[SourceTable]
 ) -> dict[str, TableError]:
-    """Adds tables to the publication; returns an error for each table that cannot be added.
+    """Adds tables to the publication. Returns an error for each table that cannot be added.
 
-    One statement adds all tables. If it fails, because another session locks one of them, each
+    One statement adds all tables. If it fails because another session has locked a table, each
     table is added separately.
     """
     try:

@@ -27,7 +27,7 @@ class LogRead:
     """The result of reading the log.
 
     Attributes:
-        spool: the changes; None if there were none.
+        spool: the changes, or None if there were none.
         position: the position up to which the log was read.
         oldest_position: changes before this position may be missing.
     """

@@ -197,12 +197,12 @@ class ConnectorLogHandler(logging.Handler):
 
 
 class Progress:
-    """Live progress with one line for each table: phase, rows, rate.
+    """Live progress, with one line for each table that shows phase, rows and rate.
 
     Implements :class:`loader.sync.run_context.Listener`.
 
     Args:
-        rows_done: returns the rows that Spark has written for a table so far; None if unknown.
+        rows_done: returns the rows that Spark has written for a table so far, or None if the number is unknown.
     """
 
     def __init__(self, output: Output, rows_done: Callable[[str], int | None]) -> None:

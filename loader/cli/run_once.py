@@ -185,7 +185,7 @@ class RunRequest:
         """Syncs the tables, and calls `done` for each finished table.
 
         Raises:
-            JavaEndedError: if Spark's JVM has ended, and the run cannot continue in a new one.
+            JavaEndedError: if Spark's JVM has ended, and the run cannot continue in a new JVM.
         """
 
         def sync(

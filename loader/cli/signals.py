@@ -57,8 +57,8 @@ def stop_on_signal(
             return
         first = now
         received.append(number)
-        # Uses other threads, because this thread may hold the lock that `stop` needs, or may wait
-        # for the JVM on a connection that a second call would use.
+        # Uses other threads. This thread may hold the lock that `stop` needs, or may wait for the
+        # JVM on the connection that `cancel` would use.
         stops.start()
         cancels.start()
         stops.join(0.2)

@@ -433,7 +433,7 @@ def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
         where: the command, for errors.
 
     Raises:
-        SpecError: if there is no such state, or several sources have one.
+        SpecError: if there is no such state, or several sources have such a state.
     """
     from loader.sync.status_readers import list_state_readers
 
@@ -468,7 +468,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     """Locks tables (`source.table`) against runs, and yields the run id of the locks.
 
     Raises:
-        LockedError: if a run has locked one of the tables; this function does not wait.
+        LockedError: immediately, if a run has locked one of the tables.
     """
     from loader.lake.locks import Heartbeat, create_lease
 

@@ -75,7 +75,7 @@ class Archive:
 
 
 def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | None:
-    """Returns the archive for a Spark and a Java; None if no archive can be used.
+    """Returns the archive for a Spark and a Java, or None if no archive can be used.
 
     The archive's file must have the recorded size, because Java crashes on a truncated archive. All
     jars of the archive must be unchanged and in the class path.

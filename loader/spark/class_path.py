@@ -47,7 +47,7 @@ def list_own_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
 
 
 def find_spark_iceberg(home: SparkHome) -> Path | None:
-    """Returns the Iceberg runtime for this Spark in Spark's folder; None if there is none."""
+    """Returns the Iceberg runtime for this Spark in Spark's folder, or None if there is none."""
     jars = (home.folder / "jars").glob(f"{home.line.iceberg.artifact}-*.jar")
     return next((jar for jar in jars if jar.exists()), None)
 

@@ -177,7 +177,7 @@ def find_driver(name: str) -> Driver:
 
 
 def driver_for_url(url: str) -> Driver | None:
-    """Returns the driver for a JDBC URL; None if Spark includes it or it is unknown."""
+    """Returns the driver for a JDBC URL, or None if Spark includes it or it is unknown."""
     protocol = url.removeprefix("jdbc:").split(":", 1)[0].lower()
     return next((d for d in DRIVERS.values() if protocol in d.protocols), None)
 

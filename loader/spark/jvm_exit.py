@@ -16,7 +16,7 @@ _STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
-    """Returns the error about the exit of Spark's Java process; None if it has not ended.
+    """Returns the error about the exit of Spark's Java process, or None if it has not ended.
 
     Args:
         error: an error that may result from the exit.
@@ -91,7 +91,7 @@ def _error(code: int, where: str) -> JavaEndedError:
 
 
 def _signal(code: int) -> signal.Signals | None:
-    """Returns the signal that an exit code reports; None if the process exited by itself."""
+    """Returns the signal that an exit code reports, or None if the process exited by itself."""
     try:
         return signal.Signals(-code if code < 0 else code - 128)  # shells add 128
     except ValueError:

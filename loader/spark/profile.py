@@ -107,7 +107,7 @@ def load_profile(
 
 
 def find_named_profile(project: Path) -> Path | None:
-    """Returns the path of the profiles.yml for a dbt project; None if there is none."""
+    """Returns the path of the profiles.yml for a dbt project, or None if there is none."""
     try:
         path = _find(project, None, os.environ)
         return path if read_profile_name(project) in _read(path) else None
@@ -116,7 +116,7 @@ def find_named_profile(project: Path) -> Path | None:
 
 
 def read_profile_name(project: Path) -> str | None:
-    """Returns the name of a dbt project's profile; None if only dbt can resolve it."""
+    """Returns the name of a dbt project's profile, or None if only dbt can resolve it."""
     try:
         read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError):

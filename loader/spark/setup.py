@@ -154,7 +154,7 @@ def repair_profile(folder: Path) -> str | None:
     DBT_PROFILES_DIR contains one. Does not change the path of an existing warehouse.
 
     Returns:
-        A message about the result; None if nothing was wrong.
+        A message about the result, or None if nothing was wrong.
     """
     name = _profiles_of(folder)
     path = folder / name
@@ -309,7 +309,7 @@ def _provide_iceberg(home: SparkHome, report: Report) -> str:
 
 
 def _find_jar_or_driver(name: str, line: SparkLine) -> Path | jars.Jar | Driver | None:
-    """Resolves a name to a jar or a driver; None if Spark includes the driver."""
+    """Resolves a name to a jar or a driver, or None if Spark includes the driver."""
     if name.lower() in jars.BUILT_IN:
         return None
     if name.lower() == AWS:

@@ -53,7 +53,7 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
 
     Args:
         age: the seconds for which a folder of a killed process must be unchanged before it is
-            removed, because a child of the process may still use it.
+            removed. A child of the process may still use the folder.
     """
     above = above or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASC
 _SPECIAL = re.compile(r"\$\$\{|\$\{|@@plugins\.")
 _BRACE = re.compile(r"\$\{|\}")
 # Matches the reversed text before a password. In the original text, a search for the pattern would
-# try every character, but `match` on the reversed text tries only one.
+# try every character, but `match` on the reversed text tries only one position.
 _PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
 _KEY_BEFORE = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
 _MAX_KEY = 1_000

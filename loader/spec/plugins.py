@@ -179,7 +179,7 @@ class SourceSpec(_Plugin):
 
     @property
     def local_state(self) -> str | None:
-        """The folder of the JSON files of `backend: local`; None if state is in a table."""
+        """The folder of the JSON files of `backend: local`, or None if state is in a table."""
         return (self.backend_spec or BackendSpec()).path if self.backend == "local" else None
 
     @property

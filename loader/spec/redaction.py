@@ -4,8 +4,8 @@ Registered secrets are the values of secret keys, the user information of URLs, 
 ``${file:…}``, and values that a connector declares secret. Text at the usual positions of secrets
 (a URL's user information, `password=…`) is masked even if it is not registered.
 
-If a password is a word of the loader's messages, such as `loader` or `setup`, it is masked in text
-from other programs (:func:`redact_foreign`, :func:`excerpt`), but not in the loader's messages.
+A password that is also a word of the loader's messages, such as `loader` or `setup`, is masked only
+in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _QUOTED_FORMS = (
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/\"[^\"]*\")@|[^\s/@]+)", re.IGNORECASE),
 )
 # The group "secret" of each pattern is masked. Some patterns also match text that only begins like
-# a secret, without the group, because a retry at each character of this text would take minutes.
+# a secret, without the group. A retry at each character of this text would take minutes.
 _PATTERNS = (
     *_QUOTED_FORMS,
     # scheme://userinfo@host; the password may contain anything but white space and quotes
@@ -199,7 +199,8 @@ class Redactor:
                     if form != MASK and (old is None or old.is_word > match.is_word):
                         added[form] = match
             if added:
-                # A new dictionary, because another thread may be reading the old one.
+                # Creates a new dictionary, because another thread may be reading the old
+                # dictionary.
                 self._forms, self._index = {**current, **added}, None
 
     def keep_readable(self, *names: str) -> None:

@@ -87,7 +87,7 @@ class Spec(BaseModel):
         return source.schema_ or self.destination(source.destinations[0]).lake.schema_
 
     def state_schema_of(self, source: SourceSpec) -> str | None:
-        """Returns the namespace of a source's cursors; None if they are not in a lake."""
+        """Returns the namespace of a source's cursors, or None if they are not in a lake."""
         store = self.destination(source.state_destination)
         if source.local_state is not None or not isinstance(store, LakeDestination):
             return None

@@ -68,7 +68,7 @@ def read_into_spool(
             missing slot.
 
     Returns:
-        The spool; None if Debezium started after the marker, so that older changes are missing.
+        The spool, or None if Debezium started after the marker, so that older changes are missing.
 
     Raises:
         TableError: if Debezium is not installed or fails, or if the run is interrupted.

@@ -91,7 +91,7 @@ class Reader:
 
     Attributes:
         finished: set once the marker's transaction was read, or reading failed.
-        error: the reason why reading failed; None if it did not fail.
+        error: the reason why reading failed, or None if it did not fail.
         is_past_marker: whether the reading started after the marker.
     """
 
@@ -107,7 +107,7 @@ class Reader:
         self._transaction = 0
 
     def read_record(self, topic: str, text: str) -> None:
-        """Processes one record; ignores records after the marker's transaction."""
+        """Processes one record. Ignores records after the marker's transaction."""
         if self.finished.is_set():
             return
         kind = topic.removeprefix(f"{TOPICS}.")

@@ -53,7 +53,7 @@ def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
 
 
 def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key | None:
-    """Returns the stream of a message; None if no stream or more than one stream matches.
+    """Returns the stream of a message, or None if no stream or more than one stream matches.
 
     Some connectors omit the namespace in their messages or in their catalog.
 
@@ -147,13 +147,13 @@ def build_state_input(
     streams: Collection[Hashable],
     warn: Callable[[str], None],
 ) -> Any | None:
-    """Returns the content of the connector's state file; None if all streams start over.
+    """Returns the content of the connector's state file, or None if all streams start over.
 
     If one stream starts over, its part is removed from a state of all streams. If that is
     impossible, all streams start over, because a state that covers the stream would skip records.
 
     Args:
-        states: the stored states by stream; None for a stream that starts over.
+        states: maps a stream to its stored state, or to None if the stream starts over.
         streams: all streams of the catalog.
         warn: called with a warning if all streams start over because of one stream.
     """

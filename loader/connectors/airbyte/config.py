@@ -72,7 +72,7 @@ class ConfigUpdates:
     """The configuration values that a connector has refreshed.
 
     Args:
-        path: the file of the values; None if they are not stored.
+        path: the file of the values, or None if they are not stored.
         spec_config: the `config` in the spec.
         hide_secrets: registers the secrets among values of a configuration.
     """

@@ -170,7 +170,7 @@ class AirbyteMessages:
 def parse_line(
     line: bytes, source: str, before_output: Callable[[], None]
 ) -> dict[str, Any] | None:
-    """Returns the message in a line; None if it is a log line.
+    """Returns the message in a line, or None if it is a log line.
 
     If the line is nested too deeply to be parsed, the message contains only its outer levels, and
     the field `is_deep` is true.

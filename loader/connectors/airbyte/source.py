@@ -148,7 +148,7 @@ class AirbyteSource(ProgramSource):
         self.hide(*new, whole_word=True)
 
     def find_catalog_file(self) -> str | None:
-        """Returns the catalog file in the spec; None if the connector lists its streams."""
+        """Returns the catalog file in the spec, or None if the connector lists its streams."""
         return self.options.catalog
 
     def _write_config(self, folder: Path) -> dict[str, Path]:

@@ -70,7 +70,7 @@ class CloudQueryIngest:
         messages = folder / _MESSAGES
         if not session["rows"] and not session["stale"]:
             return None
-        if not messages.exists():  # the sync ended while another one was appended
+        if not messages.exists():  # the sync ended while another sync was appended
             self.ingest.watch.warn(session["source"] or "cloudquery", _ENDED)
             return _ENDED
         try:

@@ -128,13 +128,13 @@ def build_state_input(
     aliases: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> Any | None:
-    """Returns the content of the tap's state file; None if all streams start over.
+    """Returns the content of the tap's state file, or None if all streams start over.
 
     The state of most taps has a bookmark for each stream, so one stream can start over. If its
     bookmark cannot be removed, all streams start over, because the state would skip records.
 
     Args:
-        states: the stored states by stream; None for a stream that starts over.
+        states: maps a stream to its stored state, or to None if the stream starts over.
         aliases: maps each name that the tap may use for a stream to the stream in the catalog.
         warn: called with a warning if all streams start over because of one stream.
     """

@@ -71,7 +71,7 @@ class ConnectorState:
     def from_mark(
         cls, mark: Mapping[str, Any] | None, protocol: str, where: str
     ) -> ConnectorState | None:
-        """Returns the state in a table's mark; None if there is no mark.
+        """Returns the state in a table's mark, or None if there is no mark.
 
         Raises:
             StateError: if the mark is damaged or belongs to another protocol.
@@ -95,7 +95,7 @@ class ConnectorState:
 
 
 def find_oldest_shared(states: Sequence[ConnectorState]) -> ConnectorState | None:
-    """Returns the oldest state that covers all streams; None if there is none."""
+    """Returns the oldest state that covers all streams, or None if there is none."""
     shared = [state for state in states if state.shared]
     return min(shared, key=lambda state: state.number, default=None)
 
@@ -121,7 +121,7 @@ def can_repeat_records(
 
     Args:
         state: the state of the table.
-        states: the states of the run's tables; None for a table that starts over.
+        states: the state of each table of the run, or None for a table that starts over.
     """
     if state is None:
         return False
@@ -139,7 +139,7 @@ def can_store_early(
     records which a table lacks.
 
     Args:
-        states: the states of the run's tables; None for a table that starts over.
+        states: the state of each table of the run, or None for a table that starts over.
         others: the states of the source's other tables.
     """
     if any(state.shared for state in others):

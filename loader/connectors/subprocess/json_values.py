@@ -142,7 +142,7 @@ def format_value(value: Any, data_type: t.DataType) -> str:
 
 
 def get_sort_key(value: Any, data_type: t.DataType) -> Any:
-    """Returns the sort key of a value of the spool; None for NaN, which has no order."""
+    """Returns the sort key of a value of the spool, or None for NaN, which has no order."""
     if isinstance(data_type, t.DecimalType):
         return Decimal(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -67,7 +67,7 @@ class Stream:
         return self.is_wanted and self.error is None
 
     def find_gap_reason(self) -> LoaderError | None:
-        """Returns the error that may have caused missing records; None if there is none."""
+        """Returns the error that may have caused missing records, or None if there is none."""
         return self.reported_error or self.possible_gap
 
     def find_reported_error(self, failure: str) -> LoaderError | None:
@@ -251,7 +251,7 @@ class MessageReader:
         """Fails the streams of a state that is nested too deeply to be stored.
 
         Args:
-            key: the stream that the state covers; None for all streams.
+            key: the stream that the state covers, or None for all streams.
         """
         for each, stream in self.streams.items():
             if key in (None, each) and stream.is_incremental:
@@ -293,7 +293,7 @@ class MessageReader:
 
         Args:
             kind: the type of the state in the protocol.
-            key: the stream that the state covers; None for all streams.
+            key: the stream that the state covers, or None for all streams.
             text: the state as JSON.
             count: the number of records that the program has sent since the stream's last state.
         """

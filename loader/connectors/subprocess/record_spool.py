@@ -50,12 +50,12 @@ class SpooledBatch:
     """Records of one stream on disk, and the state that covers them.
 
     Attributes:
-        path: the file of the records; None if there are no records.
+        path: the file of the records, or None if there are no records.
         counts: statistics of the records.
-        state: the state to store when the records are published; None if the program sent none.
+        state: the state to store when the records are published, or None if the program sent none.
         is_last: whether it is the last batch of the stream.
         warnings: warnings about the records.
-        deletions_path: the file of the deletions; None if there are no deletions.
+        deletions_path: the file of the deletions, or None if there are no deletions.
         deletion_columns: the sets of columns by which rows are deleted.
     """
 
@@ -104,8 +104,8 @@ class _RunningCounts:
         """Adds the cursor of a record.
 
         Args:
-            value: the cursor in the format of the spool; None if the record has no cursor.
-            sort_key: the sort key of the value; None if the value has no order.
+            value: the cursor in the format of the spool, or None if the record has no cursor.
+            sort_key: the sort key of the value, or None if the value has no order.
             is_in_future: whether the cursor is in the future.
         """
         if value is None:
@@ -127,8 +127,8 @@ class RecordSpool:
         folder: the folder of the files.
         number: the number of the stream, for the names of the files.
         layout: encodes the records.
-        cursor: the cursor column; None if there is none.
-        limits: the limits of a batch; None if all records are one batch.
+        cursor: the cursor column, or None if there is none.
+        limits: the limits of a batch, or None if all records are one batch.
 
     Attributes:
         state: the newest state that covers records of the stream.
@@ -207,7 +207,7 @@ class RecordSpool:
         return self._close_batch(self._tally.to_counts(), is_last=True)
 
     def finish_at_state(self) -> SpooledBatch | None:
-        """Returns the last batch up to its last state; None if no state covers any records."""
+        """Returns the last batch up to its last state, or None if no state covers any records."""
         if self.limits is None or self.state is None:
             self.discard()
             return None

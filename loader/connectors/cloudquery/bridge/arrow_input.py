@@ -1,9 +1,9 @@
 """Reads Arrow messages from untrusted programs, and checks them before any value is used.
 
 A message declares the offsets of its buffers, their decompressed sizes, and the number of values.
-Arrow does not check them: an offset beyond a buffer reads other memory, 10 KB of zstd can become
-gigabytes, and a column of nulls can have any number of rows. Limits also bound the resources that
-one client can use: streams, idle time, memory and disk space."""
+Arrow does not check these values. An offset beyond a buffer reads other memory, 10 KB of zstd can
+become gigabytes, and a column of nulls can have any number of rows. Limits also bound the resources
+that one client can use: streams, idle time, memory and disk space."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ class _Table:
         return cls(data, struct.unpack_from("<I", data, 0)[0])
 
     def field_offset(self, field: int) -> int | None:
-        """Returns the offset of a field; None if the field is absent."""
+        """Returns the offset of a field, or None if the field is absent."""
         fields = self._at - int(struct.unpack_from("<i", self._data, self._at)[0])
         (size,) = struct.unpack_from("<H", self._data, fields)
         entry = 4 + 2 * field

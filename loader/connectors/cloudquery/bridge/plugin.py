@@ -1,4 +1,4 @@
-"""Starts a source plugin, or connects to a running one."""
+"""Starts a source plugin, or connects to a running plugin."""
 
 from __future__ import annotations
 
