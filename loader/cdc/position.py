@@ -145,7 +145,7 @@ class Mark:
 
     @classmethod
     def from_dict(cls, mark: Mapping[str, Any] | None) -> Mark | None:
-        """Parses the stored JSON object; returns None if the last sync did not read the log."""
+        """Parses the stored JSON object. Returns None if the last sync did not read the log."""
         if mark is None or "log_position" not in mark:
             return None
         loaded_up_to = mark.get("loaded_up_to")

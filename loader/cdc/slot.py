@@ -72,7 +72,7 @@ class SourceSlot:
         self.where = f"source {database.name}"
 
     def read_slot(self, connection: Connection) -> Slot | None:
-        """Reads the slot; returns None if it does not exist."""
+        """Reads the slot. Returns None if it does not exist."""
         text = self.database.dialect.text
         rows = connection.rows(
             f"""

@@ -202,7 +202,8 @@ class Progress:
     Implements :class:`loader.sync.run_context.Listener`.
 
     Args:
-        rows_done: returns the rows that Spark has written for a table so far, or None if the number is unknown.
+        rows_done: returns the number of rows that Spark has written for a table so far, or None if
+            the number is unknown.
     """
 
     def __init__(self, output: Output, rows_done: Callable[[str], int | None]) -> None:

@@ -92,7 +92,7 @@ class SpoolWriter:
         self._number = 0
 
     def write_change(self, table: str, transaction: int, text: str) -> None:
-        """Adds a change of the current transaction; ignores tables that were not requested."""
+        """Adds a change of the current transaction. Ignores tables that were not requested."""
         table_id = self._table_ids.get(table)
         if table_id is None:
             return

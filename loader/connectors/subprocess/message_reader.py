@@ -98,7 +98,7 @@ def read_error(text: str, where: str) -> TableError:
     return TableError(
         excerpt(text.strip(), 1000).rstrip("."),
         where=where,
-        remedy="The records that its states cover are appended; correct the cause, and run again",
+        remedy="The records before its last state are appended; correct the cause, and run again",
     )
 
 
@@ -258,7 +258,7 @@ class MessageReader:
                 deep = TableError(
                     "a state is nested too deeply to be stored and passed to the next run",
                     where=f"table {stream.name}",
-                    remedy="The records that earlier states cover are appended. Report it to the "
+                    remedy="The records before the previous state are appended. Report it to the "
                     "authors of the connector",
                 )
                 self._end_stream(stream, deep)
@@ -370,7 +370,7 @@ class MessageReader:
             stream.possible_gap = stream.possible_gap or TableError(
                 f"the connector reported an error and continued: {shown}",
                 where=f"table {stream.name}",
-                remedy="The records that earlier states cover are appended; correct the cause, and "
+                remedy="The records before the last state are appended; correct the cause, and "
                 "run again. If such errors never skip records, set logged_errors: warn",
             )
 
@@ -491,8 +491,8 @@ class MessageReader:
                 "the program has ended, but a process that it started keeps its output open: "
                 "records may be missing",
                 where=f"source {self.source}",
-                remedy="Make the command wait for the processes that it starts; the records that "
-                "its states cover are appended",
+                remedy="Make the command wait for the processes that it starts; the records "
+                "before its last state are appended",
             )
         elif process.is_silent(self._timeout):
             self._stopped = TableError(

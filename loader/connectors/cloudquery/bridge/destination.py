@@ -377,7 +377,7 @@ def _write_catalog(session: Session) -> dict[str, Any]:
 
 
 def send_to_loader(message: Mapping[str, Any]) -> None:
-    """Sends a message to the loader; does nothing if the loader has ended."""
+    """Sends a message to the loader unless the loader has ended."""
     with _output_lock, suppress(BrokenPipeError):
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()

@@ -46,7 +46,7 @@ _PORT = re.compile(r":[0-9]+$")
 
 
 def bind(path: str) -> socket.socket | None:
-    """Binds a Unix socket to a path; returns None if another process listens on the path.
+    """Binds a Unix socket to a path. Returns None if another process listens on the path.
 
     Raises:
         OSError: if the path is too long, or if a file already exists there.
