@@ -121,19 +121,19 @@ class Output:
             for row in rows:
                 self._line(OUT, kind, **dict(zip(columns, row, strict=False)))
             return
-        drawn = Table(
+        grid = Table(
             title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
         for column in columns:
-            drawn.add_column(column.replace("_", " "), overflow="fold")
+            grid.add_column(column.replace("_", " "), overflow="fold")
         for row in rows:
-            drawn.add_row(*(self._format_line(_format_value(value)) for value in row))
+            grid.add_row(*(self._format_line(_format_value(value)) for value in row))
         if self.out.is_terminal:
-            self.streams.write(OUT, lambda: self.out.print(drawn))
+            self.streams.write(OUT, lambda: self.out.print(grid))
             return
         # Does not use `capture`, which writes to the stream. The stream may be full or closed.
         page = io.StringIO()
-        _Console(highlight=False, width=_WIDE, file=page).print(drawn)
+        _Console(highlight=False, width=_WIDE, file=page).print(grid)
         lines = [line.rstrip() for line in page.getvalue().splitlines()]
         self.streams.write(OUT, lambda: print(*lines, sep="\n"))
 
@@ -249,10 +249,10 @@ class Progress:
             self.output.event("done", text)
 
     def _render(self) -> Table:
-        drawn = Table(box=None, pad_edge=False, show_header=False)
+        grid = Table(box=None, pad_edge=False, show_header=False)
         for table, phase, count, rate, seconds in self._progress():
-            drawn.add_row(self.output._format_line(table), phase, count, rate, seconds)
-        return drawn
+            grid.add_row(self.output._format_line(table), phase, count, rate, seconds)
+        return grid
 
     def _lines(self) -> list[str]:
         """Returns the progress of each table as a line of text."""

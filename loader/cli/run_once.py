@@ -278,20 +278,20 @@ def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> in
     """Prints the summary of a dry run. Returns 0 if all tables could be read, otherwise 1."""
     rows = []
     errors: list[LoaderError] = []
-    for found in previews:
-        if isinstance(found, Outcome):
-            if found.error is not None:
-                errors.append(found.error)
+    for preview in previews:
+        if isinstance(preview, Outcome):
+            if preview.error is not None:
+                errors.append(preview.error)
             continue
-        low, high = found.window.low, found.bounds.high  # an open window has no high
+        low, high = preview.window.low, preview.bounds.high  # an open window has no high
         rows.append(
             (
-                found.plan.name,
-                found.plan.mode,
-                found.window.cursor.name if found.window.cursor else None,
+                preview.plan.name,
+                preview.plan.mode,
+                preview.window.cursor.name if preview.window.cursor else None,
                 low.text if low else None,
                 high.text if high else None,
-                found.bounds.rows,
+                preview.bounds.rows,
             )
         )
     output.table(

@@ -124,8 +124,8 @@ def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> 
 def _find(home: SparkHome, java: Java) -> Archive | None:
     """Returns the archive if it includes all jars of this machine, else None."""
     jars = [str(jar) for jar in list_jars(home, {})]
-    found = find_archive(home, java, jars)
-    return found if found is not None and {*found.class_path} == {*jars} else None
+    archive = find_archive(home, java, jars)
+    return archive if archive is not None and {*archive.class_path} == {*jars} else None
 
 
 class _NotRecordedError(Exception):
@@ -179,10 +179,10 @@ def record_archive(home: SparkHome, java: Java) -> None:
 
 def _record(home: SparkHome, java: Java, folder: Path) -> None:
     # A killed recording may leave a JVM that still writes, but into another folder.
-    for left in folder.glob("making-*"):
-        shutil.rmtree(left, ignore_errors=True)
-    with TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as made:
-        place = Path(made)
+    for leftover in folder.glob("making-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as temporary:
+        place = Path(temporary)
         fresh = place / "classes.jsa"
         names = ["classes.jsa"]
         options = [*_RECORDING, f"-XX:ArchiveClassesAtExit={fresh}"]
@@ -209,8 +209,8 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
 
 def _describe_jars(jars: Iterable[str]) -> dict[str, list[int]]:
     """Returns size and modification time of each jar, which the JVM compares."""
-    found = {jar: os.stat(jar) for jar in jars}
-    return {jar: [stat.st_size, stat.st_mtime_ns] for jar, stat in found.items()}
+    stats = {jar: os.stat(jar) for jar in jars}
+    return {jar: [stat.st_size, stat.st_mtime_ns] for jar, stat in stats.items()}
 
 
 def _dump_java(java: Java, target: Path) -> None:

@@ -56,8 +56,13 @@ def configures_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
     """Returns whether the profile, Spark's defaults or arguments contain an Iceberg runtime."""
     defaults = read_text(conf_folder(home, os.environ) / "spark-defaults.conf")
     defaults = re.sub(r"(?m)^\s*[#!].*$", "", defaults)
-    named = (settings.get(_JARS), settings.get(_PACKAGES), os.environ.get(ARGUMENTS), defaults)
-    return any(_ICEBERG in text for text in named if text)
+    settings_texts = (
+        settings.get(_JARS),
+        settings.get(_PACKAGES),
+        os.environ.get(ARGUMENTS),
+        defaults,
+    )
+    return any(_ICEBERG in text for text in settings_texts if text)
 
 
 def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
@@ -67,8 +72,8 @@ def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
     """
     if find_spark_iceberg(home) or configures_iceberg(home, settings):
         return False
-    found = find_jar(home.line.iceberg)
-    return found is None or not is_zipfile(found)
+    jar = find_jar(home.line.iceberg)
+    return jar is None or not is_zipfile(jar)
 
 
 def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, str]:
@@ -76,15 +81,17 @@ def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, 
     if settings.get("spark.master", "local").startswith("local"):
         return {}
     given = list(filter(None, settings.get(_JARS, "").split(",")))
-    named = {jar.strip().rpartition("/")[2] for jar in given}
-    ours = [str(jar) for jar in list_own_jars(home, settings) if jar.name not in named]
-    return {_JARS: ",".join([*given, *ours])} if ours else {}
+    configured_names = {jar.strip().rpartition("/")[2] for jar in given}
+    own_jars = [
+        str(jar) for jar in list_own_jars(home, settings) if jar.name not in configured_names
+    ]
+    return {_JARS: ",".join([*given, *own_jars])} if own_jars else {}
 
 
 def conf_folder(home: SparkHome, environment: Mapping[str, str]) -> Path:
     """Returns Spark's configuration folder."""
-    named = environment.get("SPARK_CONF_DIR")
-    return Path(named) if named else home.folder / "conf"
+    configured = environment.get("SPARK_CONF_DIR")
+    return Path(configured) if configured else home.folder / "conf"
 
 
 def find_needed_conf(home: SparkHome, environment: Mapping[str, str]) -> Path | None:

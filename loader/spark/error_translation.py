@@ -124,8 +124,8 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         if broken is not None:
             return broken
     if isinstance(error, Py4JJavaError):
-        found = translate_jdbc_error(error, where)
-        if "context was shut down" in found.what.lower():
+        translated = translate_jdbc_error(error, where)
+        if "context was shut down" in translated.what.lower():
             return TableError(_ENDING, where=where, remedy=_STOPPED)
         length = find_long_line(str(error))
         if length is not None:
@@ -138,13 +138,13 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         if columns is not None:
             text = f"a line has more than {int(columns[1]):,} columns"
             return TableError(text, where=where, remedy=TOO_MANY)
-        if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
+        if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", translated.what, re.IGNORECASE):
             # Spark's text contains only the number of a job.
             return interruption_error(where)
         return TableError(
-            _first_informative_line(found.what),
+            _first_informative_line(translated.what),
             where=where,
-            remedy=_remedy(found.what, found.remedy),
+            remedy=_remedy(translated.what, translated.remedy),
         )
     if isinstance(error, (PySparkException, Py4JError, OSError)):
         text = _first_informative_line(_error_text(error))
@@ -164,8 +164,8 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
 
 def find_long_line(text: str) -> tuple[int, int] | None:
     """Returns the limit and the line from a CSV parser's error about a value that is too long."""
-    found = _TOO_LONG.search(text)
-    return None if found is None else (int(found[1]), int(found[2]) + 1)
+    match = _TOO_LONG.search(text)
+    return None if match is None else (int(match[1]), int(match[2]) + 1)
 
 
 def may_precede_java_end(error: LoaderError) -> bool:
@@ -248,8 +248,8 @@ def translate_jdbc_error(
     if host is not None:
         message = f"there is no host {host!r}"
     elif _driver_missing(cause, message, url):
-        found = f" ({message})" if "no suitable driver" not in message.lower() else ""
-        message = f"there is no JDBC driver for {protocol(url) or 'this url'}{found}"
+        detail = f" ({message})" if "no suitable driver" not in message.lower() else ""
+        message = f"there is no JDBC driver for {protocol(url) or 'this url'}{detail}"
         return DatabaseError(message, where=where, remedy=_driver_remedy(url))
     state = _state(cause)
     lost = re.search(_LOST_SNAPSHOT, message)
@@ -312,8 +312,8 @@ def _unknown_host(throwable: Any) -> str | None:
 def _is_catalog_error(throwable: Any) -> bool:
     """Returns whether Iceberg's JDBC catalog raised the error, not the read of a source."""
     return any(
-        one.getClass().getName().startswith("org.apache.iceberg.jdbc.")
-        for one in (throwable, *_causes(throwable))
+        cause.getClass().getName().startswith("org.apache.iceberg.jdbc.")
+        for cause in (throwable, *_causes(throwable))
     )
 
 

@@ -188,9 +188,9 @@ def cache_folder() -> Path:
     Raises:
         SpecError: if the user has no home folder and STRANDLINE_CACHE is not set.
     """
-    named = _find_folder(CACHE_VARIABLE)
-    if named:
-        return named
+    configured = _find_folder(CACHE_VARIABLE)
+    if configured:
+        return configured
     try:
         return Path.home() / ".cache" / "strandline"
     except RuntimeError as error:
@@ -203,17 +203,17 @@ def cache_folder() -> Path:
 
 def folders() -> list[Path]:
     """Returns the folders to search for jars, in order. Raises SpecError if none exists."""
-    named = _find_folder(JARS_VARIABLE)
-    if named is None:
+    configured = _find_folder(JARS_VARIABLE)
+    if configured is None:
         return [cache_folder() / "jars"]
     with suppress(SpecError):
-        return [named, cache_folder() / "jars"]
-    return [named]
+        return [configured, cache_folder() / "jars"]
+    return [configured]
 
 
 def _find_folder(variable: str) -> Path | None:
-    named = os.environ.get(variable)
-    return Path(os.path.expanduser(named)).absolute() if named else None
+    configured = os.environ.get(variable)
+    return Path(os.path.expanduser(configured)).absolute() if configured else None
 
 
 def find_jar(jar: Jar) -> Path | None:
@@ -228,21 +228,21 @@ def find_drivers(*others: Jar) -> list[Path]:
     Returns one version of each driver and of each of `others`, preferably the pinned version. If
     two files have the same name, returns the file in the first folder.
     """
-    found: dict[str, Path] = {}
+    jars_by_name: dict[str, Path] = {}
     for folder in folders():
         with suppress(OSError):
             for path in sorted(folder.iterdir()):
                 if path.suffix == ".jar" and path.is_file():
-                    found.setdefault(path.name, path)
+                    jars_by_name.setdefault(path.name, path)
     chosen: list[Path] = []
     known: set[Jar] = set()
-    for name, path in found.items():
+    for name, path in jars_by_name.items():
         if name.startswith("iceberg-spark-runtime-"):
             continue
         jar = next((d.jar for d in DRIVERS.values() if d.owns(name)), None)
         jar = jar or next((other for other in others if other.owns(name)), None)
         if jar is not None:
-            if jar in known or (jar.file_name in found and name != jar.file_name):
+            if jar in known or (jar.file_name in jars_by_name and name != jar.file_name):
                 continue
             known.add(jar)
         chosen.append(path)
@@ -344,10 +344,10 @@ def _find_on_system(driver: Driver) -> Iterator[Path]:
 def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     """Fetches a jar. Creates the file only after a complete and verified download."""
     target = folder / jar.file_name
-    for left in folder.glob(f".{jar.artifact}-*.part"):
+    for leftover in folder.glob(f".{jar.artifact}-*.part"):
         with suppress(OSError):  # another process may have deleted it
-            if left.stat().st_mtime < time.time() - _MOST_SECONDS:  # its process was killed
-                left.unlink()
+            if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:  # its process was killed
+                leftover.unlink()
     with tempfile.NamedTemporaryFile(
         prefix=f".{jar.artifact}-", suffix=".part", dir=folder, delete=False
     ) as partial:
@@ -454,8 +454,8 @@ def _describe_ways_out(jar: Jar) -> str:
 
 def _repository() -> str:
     """Returns the URL of Maven Central, or of its mirror in the variable or Maven's settings."""
-    named = os.environ.get(MIRROR_VARIABLE, "").strip()
-    return (named or _mirror_in_settings() or _MAVEN_CENTRAL).rstrip("/")
+    configured = os.environ.get(MIRROR_VARIABLE, "").strip()
+    return (configured or _mirror_in_settings() or _MAVEN_CENTRAL).rstrip("/")
 
 
 def _mirror_in_settings() -> str | None:
@@ -490,5 +490,5 @@ def _with_user(url: str, settings: Any, mirror: str | None) -> str:
     return url
 
 
-def _look_up(found: re.Match[str]) -> str:
-    return os.environ.get(found[1], found[0])
+def _look_up(match: re.Match[str]) -> str:
+    return os.environ.get(match[1], match[0])

@@ -46,34 +46,37 @@ def choose_java(line: SparkLine) -> Java:
     Raises:
         SpecError: if the Java in `JAVA_HOME` cannot run it, or no suitable Java is found.
     """
-    named = os.environ.get("JAVA_HOME")
-    if named:
-        return _read_configured(named, line)
+    java_home = os.environ.get("JAVA_HOME")
+    if java_home:
+        return _read_configured(java_home, line)
     on_path = shutil.which("java")
-    found = _read_version(Path(on_path)) if on_path else None
-    if found is not None and found.version in line.java:
-        return _with_reason(found, f"the machine's, version {found.version}")
+    machine_java = _read_version(Path(on_path)) if on_path else None
+    if machine_java is not None and machine_java.version in line.java:
+        return _with_reason(machine_java, f"the machine's, version {machine_java.version}")
     bundled = _find_bundled()
-    aside = (
-        f", as Spark {line.version} does not run on the machine's {found.version}" if found else ""
+    note = (
+        f", as Spark {line.version} does not run on the machine's {machine_java.version}"
+        if machine_java
+        else ""
     )
     if bundled is not None and bundled.version in line.java:
-        return _with_reason(bundled, f"the bundled JDK, version {bundled.version}{aside}")
+        return _with_reason(bundled, f"the bundled JDK, version {bundled.version}{note}")
     raise SpecError(
         f"Spark {line.version} needs {line.describe_java()}; this machine has "
-        + (f"version {found.version}" if found else "none"),
+        + (f"version {machine_java.version}" if machine_java else "none"),
         where="Java",
         remedy=f"Run `{INSTALL}`, which includes a JDK",
     )
 
 
-def _read_configured(named: str, line: SparkLine) -> Java:
-    found = _read_version(Path(named, "bin", "java"))
-    if found is not None and found.version in line.java:
-        return _with_reason(found, f"JAVA_HOME, version {found.version}")
-    what = "which has no working Java" if found is None else f"which is Java {found.version}"
+def _read_configured(java_home: str, line: SparkLine) -> Java:
+    java = _read_version(Path(java_home, "bin", "java"))
+    if java is not None and java.version in line.java:
+        return _with_reason(java, f"JAVA_HOME, version {java.version}")
+    what = "which has no working Java" if java is None else f"which is Java {java.version}"
     raise SpecError(
-        f"JAVA_HOME points to {named}, {what}; Spark {line.version} needs {line.describe_java()}",
+        f"JAVA_HOME points to {java_home}, {what}; Spark {line.version} needs "
+        f"{line.describe_java()}",
         where="Java",
         remedy="Unset JAVA_HOME, or point it to one of these versions",
     )
@@ -100,19 +103,19 @@ def _read_version(program: Path) -> Java | None:
         text = release.read_text("utf-8", "replace") if release.is_file() else ""
         if not _VERSION.search(text):
             # The program may be a version manager's script, which starts another program.
-            asked = subprocess.run(
+            result = subprocess.run(
                 [program, "-XshowSettings:properties", "-version"],
                 capture_output=True,
                 text=True,
                 timeout=_SECONDS,
             )
-            named = _HOME.search(asked.stderr)
-            if asked.returncode != 0 or named is None:
+            home_match = _HOME.search(result.stderr)
+            if result.returncode != 0 or home_match is None:
                 return None
-            text, home = asked.stderr[asked.stderr.find(' version "') :], Path(named["home"])
+            text, home = result.stderr[result.stderr.find(' version "') :], Path(home_match["home"])
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search(text)
-    if found is None:
+    match = _VERSION.search(text)
+    if match is None:
         return None
-    return Java(home, int(found["major"]), text.strip(), "")
+    return Java(home, int(match["major"]), text.strip(), "")

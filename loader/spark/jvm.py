@@ -155,8 +155,8 @@ class Gateway:
 def reason(data: str) -> str:
     """Returns the line of Java's output that explains why Java does not start."""
     lines = [line.strip() for line in data.splitlines() if line and not _HOLLOW.match(line)]
-    found = _PREFIX.sub("", lines[0], count=1) if lines else ""
-    return excerpt(found.rstrip("."), 500) or "Java ended before it could be reached"
+    text = _PREFIX.sub("", lines[0], count=1) if lines else ""
+    return excerpt(text.rstrip("."), 500) or "Java ended before it could be reached"
 
 
 def _print(data: bytes) -> None:

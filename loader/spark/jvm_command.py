@@ -111,9 +111,9 @@ def build_command(
     driver = {**_parse_properties(defaults), **settings}
     submitted, secrets = split_options(environment.get("SPARK_SUBMIT_OPTS", ""))
     for key in (_DEFAULT_OPTIONS, _OPTIONS):
-        options, found = split_options(driver.get(key, ""))
-        if found:
-            settings, secrets = {**settings, key: options}, {**secrets, **found}
+        options, secret_options = split_options(driver.get(key, ""))
+        if secret_options:
+            settings, secrets = {**settings, key: options}, {**secrets, **secret_options}
     own = {**create_local_dir(settings, defaults), **add_shipped_jars(home, driver)}
     settings = {**settings, **own}
 
@@ -160,11 +160,11 @@ def split_options(options: str) -> tuple[str, dict[str, str]]:
     """Splits Java's options into options without secrets, and system properties with secrets."""
     secrets = {}
 
-    def keep(found: re.Match[str]) -> str:
-        name = found["name"] or found["bare"]
+    def keep(match: re.Match[str]) -> str:
+        name = match["name"] or match["bare"]
         if not is_secret_key(name):
-            return found[0]
-        secrets[name] = found["value"] if found["name"] else found["text"].strip("\"'")
+            return match[0]
+        secrets[name] = match["value"] if match["name"] else match["text"].strip("\"'")
         return ""
 
     return _SYSTEM_PROPERTY.sub(keep, options).strip(), secrets
@@ -187,24 +187,24 @@ class _Given:
 def _read_arguments(given: str) -> _Given:
     """Parses the arguments that affect the JVM. SparkSubmit parses the remaining arguments."""
     parser = _Parser(add_help=False, allow_abbrev=False)
-    named = {
+    keys_by_option = {
         "--driver-memory": _MEMORY,
         "--driver-java-options": _OPTIONS,
         "--driver-class-path": _CLASS_PATH,
         "--driver-library-path": _LIBRARY_PATH,
     }
-    for option, key in named.items():
+    for option, key in keys_by_option.items():
         parser.add_argument(option, dest=key)
     parser.add_argument("--conf", "-c", action="append", default=[])
     parser.add_argument("--properties-file", type=Path)
     words = iter(_split(ARGUMENTS, given) or ["pyspark-shell"])
     # A value may begin with a dash, as Java's options do.
-    takes_value = {*named, "--conf", "-c", "--properties-file"}
+    takes_value = {*keys_by_option, "--conf", "-c", "--properties-file"}
     joined = [f"{word}={next(words, '')}" if word in takes_value else word for word in words]
     known, others = parser.parse_known_args(joined)
     pairs = (pair.partition("=") for pair in known.conf)
     settings = {key: value for key, _, value in pairs}
-    settings |= {key: vars(known)[key] for key in named.values() if vars(known)[key]}
+    settings |= {key: vars(known)[key] for key in keys_by_option.values() if vars(known)[key]}
     return _Given(settings, known.properties_file, others)
 
 
@@ -310,8 +310,8 @@ def _log_options(
 
 def _parse_properties(text: str) -> dict[str, str]:
     lines = re.sub(r"\\\r?\n[ \t]*", "", text).splitlines()  # a backslash continues a line
-    found = (_PROPERTY.match(line) for line in lines)
-    return {one["key"]: one["value"] for one in found if one}
+    matches = (_PROPERTY.match(line) for line in lines)
+    return {match["key"]: match["value"] for match in matches if match}
 
 
 def _open_private(path: str, flags: int) -> int:

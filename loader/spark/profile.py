@@ -326,9 +326,9 @@ def _register(value: Any, env: Mapping[str, str], redactor: Redactor, key: str =
         for inner, item in value.items():
             _register(item, env, redactor, str(inner))
     elif isinstance(value, str | int) and not isinstance(value, bool):
-        found = _FROM_ENVIRONMENT.fullmatch(str(value))
-        if found is not None:
-            redactor.add(env.get(found["iceberg"] or found["hadoop"], ""))
+        match = _FROM_ENVIRONMENT.fullmatch(str(value))
+        if match is not None:
+            redactor.add(env.get(match["iceberg"] or match["hadoop"], ""))
         elif is_secret_key(key):
             redactor.add(str(value))
         else:

@@ -35,24 +35,24 @@ class _Package(JavaPackage):  # type: ignore[misc]
 
 class _Class(JavaClass):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
+        resolved = super().__getattr__(name)
         # Caches static methods and the instances of Scala objects. Other static fields may change.
-        if isinstance(found, JavaMember) or name == "MODULE$":
-            self.__dict__[name] = found
-        return found
+        if isinstance(resolved, JavaMember) or name == "MODULE$":
+            self.__dict__[name] = resolved
+        return resolved
 
 
-def _cache_attribute(owner: Any, name: str, found: Any) -> Any:
+def _cache_attribute(owner: Any, name: str, resolved: Any) -> Any:
     """Caches a resolved name as an attribute of its owner.
 
     Py4J treats every unknown name as a package. Only names in lower case are cached as packages,
     because another name can become a class later (`java_import`).
     """
-    if isinstance(found, JavaPackage):
+    if isinstance(resolved, JavaPackage):
         if not name.islower():
-            return found
-        found = _Package(found._fqn, found._gateway_client, found._jvm_id)
-    elif isinstance(found, JavaClass):
-        found = _Class(found._fqn, found._gateway_client)
-    owner.__dict__[name] = found
-    return found
+            return resolved
+        resolved = _Package(resolved._fqn, resolved._gateway_client, resolved._jvm_id)
+    elif isinstance(resolved, JavaClass):
+        resolved = _Class(resolved._fqn, resolved._gateway_client)
+    owner.__dict__[name] = resolved
+    return resolved

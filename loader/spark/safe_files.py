@@ -31,10 +31,10 @@ def read_regular(path: Path, longest: int) -> bytes:
         os.close(descriptor)
         raise _irregular(path)
     with os.fdopen(descriptor, "rb") as file:
-        found = file.read(longest + 1)
-    if len(found) > longest:
+        content = file.read(longest + 1)
+    if len(content) > longest:
         raise OSError(errno.EFBIG, f"it has more than {longest:,} bytes", str(path))
-    return found
+    return content
 
 
 def create_regular(path: Path, content: bytes, mode: int = 0o666) -> None:

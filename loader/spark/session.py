@@ -163,8 +163,10 @@ def sibling(spark: SparkSession) -> SparkSession:
 def _sql_settings(spark: SparkSession) -> dict[str, str]:
     prefixes = ("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")
     partitions = "spark.sql.shuffle.partitions"
-    found = {k: v for k, v in _all_settings(spark).items() if k.startswith((*prefixes, partitions))}
-    return {**found, **_REQUIRED}
+    current = {
+        k: v for k, v in _all_settings(spark).items() if k.startswith((*prefixes, partitions))
+    }
+    return {**current, **_REQUIRED}
 
 
 def silence_drivers(spark: SparkSession) -> None:
@@ -193,9 +195,9 @@ def hold_rows(rows: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
     spark: Any = rows.sparkSession
-    found: Any = rows._jdf
+    java_rows: Any = rows._jdf
     return DataFrame(
-        spark._jsparkSession.createDataFrame(found.collectAsList(), found.schema()), spark
+        spark._jsparkSession.createDataFrame(java_rows.collectAsList(), java_rows.schema()), spark
     )
 
 
@@ -208,10 +210,10 @@ def plan_now(rows: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
     spark: Any = rows.sparkSession
-    found: Any = rows._jdf
-    planned = found.queryExecution().toRdd()
-    made = spark._jsparkSession.internalCreateDataFrame(planned, found.schema(), False)
-    return DataFrame(made, spark)
+    java_rows: Any = rows._jdf
+    planned = java_rows.queryExecution().toRdd()
+    planned_frame = spark._jsparkSession.internalCreateDataFrame(planned, java_rows.schema(), False)
+    return DataFrame(planned_frame, spark)
 
 
 def empty(spark: SparkSession, schema: StructType) -> DataFrame:

@@ -165,13 +165,13 @@ def repair_profile(folder: Path) -> str | None:
         path.write_text(_profiles(folder), encoding="utf-8")
         return f"wrote {name}, which git ignores"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    found = _WAREHOUSE.search(text)
+    match = _WAREHOUSE.search(text)
     own = _quote_warehouse(folder.absolute())
-    if found is None or found[0] == own:
+    if match is None or match[0] == own:
         return None
-    if Path(found[1]).exists():
-        return f"warehouse: {found[1]}, from {name}; it is not in this folder"
-    path.write_text(text[: found.start()] + own + text[found.end() :], encoding="utf-8")
+    if Path(match[1]).exists():
+        return f"warehouse: {match[1]}, from {name}; it is not in this folder"
+    path.write_text(text[: match.start()] + own + text[match.end() :], encoding="utf-8")
     return f"warehouse: {folder.absolute() / 'warehouse'}, in {name}"
 
 
@@ -286,13 +286,13 @@ def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -
         SpecError: if the Iceberg runtime cannot be provided.
     """
     home = find_spark()
-    named = f"{conf.get('spark.jars', '')},{conf.get('spark.jars.packages', '')}"
+    configured = f"{conf.get('spark.jars', '')},{conf.get('spark.jars.packages', '')}"
     if lacks_iceberg(home, conf):
         report(f"Iceberg: {_provide_iceberg(home, report)}")
     present = [path.name for path in list_jars(home, conf)]
     for url in urls:
         driver = jars.driver_for_url(url)
-        if driver is None or driver.jar.artifact in named or any(map(driver.owns, present)):
+        if driver is None or driver.jar.artifact in configured or any(map(driver.owns, present)):
             continue
         with suppress(SpecError):
             report(f"{driver.name}: {jars.provide_driver(driver, report)}")

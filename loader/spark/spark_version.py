@@ -154,9 +154,11 @@ def find_spark() -> SparkHome:
     Raises:
         SpecError: if Spark is missing, or its version is not supported.
     """
-    given = os.environ.get("SPARK_HOME")
-    found = find_spec("pyspark")
-    folder = Path(given) if given else found and found.origin and Path(found.origin).parent
+    configured = os.environ.get("SPARK_HOME")
+    module = find_spec("pyspark")
+    folder = (
+        Path(configured) if configured else module and module.origin and Path(module.origin).parent
+    )
     if not folder:
         raise SpecError("PySpark is not installed", where="Spark", remedy=f"Run `{INSTALL}`")
     home = _read_line(folder.absolute())
@@ -164,8 +166,8 @@ def find_spark() -> SparkHome:
         lines = " or ".join(f"{line.version} with Scala {line.scala}" for line in LINES.values())
         raise SpecError(
             f"{folder} is not Spark {lines}",
-            where="SPARK_HOME" if given else "Spark",
-            remedy="Unset SPARK_HOME" if given else f"Run `{INSTALL}`",
+            where="SPARK_HOME" if configured else "Spark",
+            remedy="Unset SPARK_HOME" if configured else f"Run `{INSTALL}`",
         )
     if os.pathsep in str(folder):
         raise SpecError(

@@ -92,28 +92,28 @@ def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
     """
     with suppress(FileExistsError):
         os.mkdir(place, 0o700)
-    found = os.lstat(place)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        what = "a link" if stat.S_ISLNK(found.st_mode) else "not a folder of this user"
+    status = os.lstat(place)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        what = "a link" if stat.S_ISLNK(status.st_mode) else "not a folder of this user"
         raise SpecError(f"{place} is {what}", where=where, remedy=f"Remove it, or {remedy}")
-    if stat.S_IMODE(found.st_mode) & 0o022:
+    if stat.S_IMODE(status.st_mode) & 0o022:
         raise SpecError(
             f"others may write to {place}", where=where, remedy=f"Remove it, or {remedy}"
         )
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(place, 0o700)
 
 
 def _sweep(kind: str, above: Path, age: float) -> None:
     prefix = name_prefix(kind)
-    for left in above.glob(f"{prefix}*"):
-        pid = left.name.removeprefix(prefix).split("-")[0]
+    for leftover in above.glob(f"{prefix}*"):
+        pid = leftover.name.removeprefix(prefix).split("-")[0]
         with suppress(OSError):  # another process may have removed it
-            found = left.lstat()
-            own = found.st_uid == os.getuid()
-            idle = time.time() - found.st_mtime >= age
+            status = leftover.lstat()
+            own = status.st_uid == os.getuid()
+            idle = time.time() - status.st_mtime >= age
             if own and idle and pid.isdigit() and not _alive(int(pid)):
-                shutil.rmtree(left, ignore_errors=True)  # neither a link nor a file
+                shutil.rmtree(leftover, ignore_errors=True)  # neither a link nor a file
 
 
 def _alive(pid: int) -> bool:

@@ -144,13 +144,13 @@ class Expansion:
             )
         if inner.startswith("file:"):
             return self._read_file(self._expand_text(inner[len("file:") :], location), location)
-        found = _VARIABLE.match(inner)
-        if found is None:
+        match = _VARIABLE.match(inner)
+        if match is None:
             raise location.error(
                 "`${…}` contains neither the name of a variable nor `file:PATH`",
                 "Write ${VAR}, ${VAR:-default} or ${file:PATH}; $${ is a literal ${",
             )
-        name, default = found["name"], found["default"]
+        name, default = match["name"], match["default"]
         # As in a shell, the default after :- also replaces an empty variable.
         if name in self.env and (self.env[name] or default is None):
             value = self.env[name]

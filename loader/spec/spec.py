@@ -172,9 +172,9 @@ def _validate(
     plugins: list[SourceSpec | DestinationSpec] = []
     for document in documents:
         where = _where(path, document)
-        found = _outer_errors(document, where)
-        if found:
-            errors += found
+        document_errors = _outer_errors(document, where)
+        if document_errors:
+            errors += document_errors
             continue
         spec = document.value["spec"]
         result = validation_errors(_model(document), spec, f"{where}, spec", redactor)
