@@ -218,7 +218,7 @@ class SourceSlot:
     def has_no_changes(self, connection: Connection, slot: Slot, end: int) -> bool:
         """Returns whether the log has no change of the published tables up to a position.
 
-        Returns False if the log has grown much, because the server would have to decode all of it.
+        Returns False if the log has grown by many bytes, which the server would have to decode.
         """
         if end - slot.confirmed > _PEEK_BYTES:
             return False

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="The folder to write to; default: the folder with `codegen.json`, otherwise `strandline` "
     "in the models of the dbt project next to the spec.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change, write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the changes, write nothing.")
 @click.pass_obj
 def codegen(
     settings: Settings,

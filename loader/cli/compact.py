@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     help="Expire Iceberg snapshots older than N days, which frees disk space. With 0, running "
     "queries may fail.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be removed, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the rows and files to remove, change nothing.")
 @click.pass_obj
 def compact(
     settings: Settings,

@@ -28,7 +28,7 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
     return seconds
 
 
-@click.command(short_help="Appends what changed since the last run.")
+@click.command(short_help="Appends changes since the last run.")
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.option(
     "--full-refresh",
@@ -36,7 +36,7 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
     help="Reload all rows as a new generation that replaces all earlier versions.",
 )
 @click.option("--concurrency", type=click.IntRange(1), help="How many tables to sync at once.")
-@click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the planned reads, write nothing.")
 @click.option(
     "--accept-key-change",
     is_flag=True,

@@ -152,15 +152,17 @@ class RestartingRun:
     def _restart(self, ended: _RunEnd) -> None:
         if ended.source:
             self.settings.output.warning(
-                f"{ended.error.what}: the run continues in a new one, without source {ended.source}"
+                f"{ended.error.what}: the run continues in a new process without source {ended.source}"
             )
             self.pipeline = restart_pipeline(self.settings, self.pipeline)
             return
         tables = ", ".join(ended.in_progress)
         several = ended.in_progress[1:]
-        rest = f"then with each of these alone: {tables}" if several else f"and {tables} fails"
+        rest = (
+            f"then with each of these tables alone: {tables}" if several else f"and {tables} fails"
+        )
         self.settings.output.warning(
-            f"{ended.error.what}: the run continues in a new one with the other tables, {rest}"
+            f"{ended.error.what}: the run continues in a new process with the other tables, {rest}"
         )
         self.pipeline = restart_pipeline(self.settings, self.pipeline)
 

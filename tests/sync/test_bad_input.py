@@ -422,8 +422,8 @@ def test_a_run_goes_on_in_a_new_java_process(project: Project, postgres_database
         text, _ = process.communicate(timeout=240)
     assert process.returncode == 1, text
     ended = "Spark's Java process ended by SIGKILL, perhaps for lack of memory"
-    assert text.count(f"warning: {ended}: the run continues in a new one") == 2, text
-    assert "then with each of these alone: shop.slow, shop.slow2" in text
+    assert text.count(f"warning: {ended}: the run continues in a new process") == 2, text
+    assert "then with each of these tables alone: shop.slow, shop.slow2" in text
     [error] = [line for line in text.splitlines() if line.startswith("error: ")]
     alone = f"error: table shop.slow3: {ended}, while only this table was being synced. "
     assert error.startswith(alone), text

@@ -188,7 +188,7 @@ def parse_line(
             "the program sent a message that cannot be read: "
             f"{excerpt(line.decode('utf-8', 'replace'), 120)!r}",
             where=f"source {source}",
-            remedy="The records before its last state are appended; run again. If the error "
+            remedy="The records before the last state are appended; run again. If the error "
             "remains, report it to the connector's authors",
         )
     return message

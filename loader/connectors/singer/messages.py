@@ -118,7 +118,7 @@ def _build_broken_error(line: bytes, source: str) -> TableError:
     return TableError(
         f"the program sent a message that cannot be read: {shown!r}",
         where=f"source {source}",
-        remedy="The records before its last state are appended; run again. If the error remains, "
+        remedy="The records before the last state are appended; run again. If the error remains, "
         "report it to the tap's authors",
     )
 

@@ -98,7 +98,7 @@ def read_error(text: str, where: str) -> TableError:
     return TableError(
         excerpt(text.strip(), 1000).rstrip("."),
         where=where,
-        remedy="The records before its last state are appended; correct the cause, and run again",
+        remedy="The records before the last state are appended; correct the cause, and run again",
     )
 
 
@@ -492,7 +492,7 @@ class MessageReader:
                 "records may be missing",
                 where=f"source {self.source}",
                 remedy="Make the command wait for the processes that it starts; the records "
-                "before its last state are appended",
+                "before the last state are appended",
             )
         elif process.is_silent(self._timeout):
             self._stopped = TableError(

@@ -279,7 +279,7 @@ def _list_sizes(batch: _Table, body: memoryview) -> Iterator[int]:
     """Yields the decompressed size of each buffer. A compressed buffer begins with this size."""
     for offset, length in batch.pairs(2):
         if offset < 0 or length < 0 or offset + length > len(body):
-            raise MalformedError("one of its buffers is beyond its end")
+            raise MalformedError("one of its buffers ends after the message")
         if batch.field_offset(3) is None or length < 8:
             yield length
             continue
