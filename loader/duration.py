@@ -83,7 +83,7 @@ def seconds_of(text: str, what: str, examples: str) -> Fraction:
         if part is None:
             raise ValueError(f"{text!r} is not {what}: {examples}")
         unit = part[2].lower()
-        if unit not in _UNITS and unit.endswith("s") and len(unit) > 2:  # "ms" is not "m"
+        if unit not in _UNITS and unit.endswith("s") and len(unit) > 2:  # not "ms"
             unit = unit[:-1]
         if unit not in _UNITS:
             raise ValueError(f"{part[2]!r} is not a unit of time: {examples}")

@@ -152,7 +152,8 @@ class RestartingRun:
     def _restart(self, ended: _RunEnd) -> None:
         if ended.source:
             self.settings.output.warning(
-                f"{ended.error.what}: the run continues in a new process without source {ended.source}"
+                f"{ended.error.what}: the run continues in a new process without source "
+                f"{ended.source}"
             )
             self.pipeline = restart_pipeline(self.settings, self.pipeline)
             return

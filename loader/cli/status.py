@@ -107,7 +107,7 @@ def print_status(
     shown = -1 if any(row[-2] for row in rows) else -2  # log_kept only if a table uses a log
     shown_rows = [(*row[:5], _format_age(row[5]), _format_size(row[6]), row[7]) for row in rows]
     output.table("status", columns[:shown], [row[:shown] for row in shown_rows])
-    failed: dict[str, list[str]] = {}  # tables by error, which tables of a source often share
+    failed: dict[str, list[str]] = {}  # groups the tables by error
     for row in rows:
         if row[-1]:
             failed.setdefault(row[-1], []).append(row[0])

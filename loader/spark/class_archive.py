@@ -75,7 +75,7 @@ class Archive:
 
 
 def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | None:
-    """Returns the archive for a Spark and a Java, or None if no archive can be used.
+    """Returns the archive for these versions of Spark and Java, or None if none can be used.
 
     The archive's file must have the recorded size, because Java crashes on a truncated archive. All
     jars of the archive must be unchanged and in the class path.
@@ -275,7 +275,7 @@ def _folder(home: SparkHome, java: Java) -> Path:
 def _environment() -> dict[str, str]:
     """Returns the environment for the recording, without variables that change the archive."""
     env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
-    # Make relative paths absolute, because the working folder changes.
+    # Makes relative paths absolute, because the working folder changes.
     env[CACHE_VARIABLE] = str(cache_folder())
     if env.get(JARS_VARIABLE):
         env[JARS_VARIABLE] = str(folders()[0])

@@ -158,7 +158,7 @@ def refuse_large_aliases(node: yaml.Node) -> None:
     Raises:
         yaml.MarkedYAMLError: with the position.
     """
-    sizes: dict[int, int | None] = {}  # None while a node is being measured
+    sizes: dict[int, int | None] = {}  # None means that the node's size is being computed
 
     def size(node: yaml.Node) -> int:
         if id(node) in sizes:

@@ -82,7 +82,7 @@ class FormIndex:
         self.longest = _WIDEST * max(map(len, forms), default=0)
 
     def find(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields start and end of the longest form at each character.
+        """Yields start and end of the longest secret that begins at each character.
 
         Args:
             in_own_text: whether the text is a message of the loader. The search then ignores words

@@ -140,7 +140,7 @@ class Reader:
 
 
 def main() -> None:
-    """Reads the log as requested; exits with 0 if the spool is complete."""
+    """Reads the log as requested. Exits with 0 if the spool is complete."""
     request = ReadRequest.from_line(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     reader = Reader(request)

@@ -61,7 +61,7 @@ class CloudQueryIngest:
                 self.bridge.answer({"session": message["session"], "error": error})
                 if ingest.java_error is not None and not watch.stopped.is_set():
                     raise ingest.java_error
-            elif "settled" in message:  # its state is stored
+            elif "settled" in message:  # the loader has stored the session's state
                 self.bridge.answer(message)
 
     def _append_session(self, session: Mapping[str, Any]) -> str | None:
