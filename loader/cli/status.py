@@ -104,7 +104,7 @@ def print_status(
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return bool(fail_if_stale)
-    shown = -1 if any(row[-2] for row in rows) else -2  # log_kept only if a table uses a log
+    shown = -1 if any(row[-2] for row in rows) else -2  # hides an empty log_kept
     shown_rows = [(*row[:5], _format_age(row[5]), _format_size(row[6]), row[7]) for row in rows]
     output.table("status", columns[:shown], [row[:shown] for row in shown_rows])
     failed: dict[str, list[str]] = {}  # groups the tables by error

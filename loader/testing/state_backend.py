@@ -135,7 +135,7 @@ class StateBackendContract:
         assert backend.newest(KEY) == backend.rows(KEY)[0]
         assert all(row.updated_at for row in backend.rows())
 
-    def test_a_version_that_leaves_no_room_is_not_followed(
+    def test_no_version_follows_the_highest_possible_version(
         self, backend: StateBackend, plant: Plant
     ) -> None:
         plant(KEY, at(1).to_json(), 2**63 - 1)
@@ -198,7 +198,7 @@ class StateBackendContract:
             (at(3, "9"), at(4), at(3, "9")),
         ],
     )
-    def test_of_different_values_of_one_version_the_safe_one_is_used(
+    def test_the_safer_of_two_values_of_a_version_is_used(
         self,
         backend: StateBackend,
         plant: Plant,
@@ -232,7 +232,7 @@ class StateBackendContract:
             (at(3, "9"), TableState(3, 1, Cursor("9", CursorType.INTEGER), "other")),
         ],
     )
-    def test_where_no_value_is_safer_none_is_chosen(
+    def test_conflicting_values_without_a_safer_value_are_refused(
         self, backend: StateBackend, plant: Plant, one: TableState, other: TableState
     ) -> None:
         plant(KEY, one.to_json(), 2)
@@ -277,7 +277,7 @@ class StateBackendContract:
             backend.append([new_row, StateRow(KEY, at(2).to_json(), 1)])
         assert [row.key for row in backend.rows()] == [KEY]
 
-    def test_of_two_writers_of_one_version_one_is_refused(
+    def test_the_second_writer_of_a_version_is_refused(
         self, backend: StateBackend, reopened: Callable[[], StateBackend]
     ) -> None:
         for race in range(1, self.rounds + 1):
@@ -351,7 +351,7 @@ class StateBackendContract:
         assert written is not None
         assert written.version == 5
 
-    def test_pruning_leaves_all_rows_of_a_doubled_newest_version(
+    def test_pruning_keeps_duplicate_rows_of_the_newest_version(
         self, backend: StateBackend, plant: Plant
     ) -> None:
         for cursor, version in (("1", 1), ("3", 2), ("2", 2)):
@@ -360,7 +360,7 @@ class StateBackendContract:
         assert [row.version for row in backend.rows(KEY)] == [2, 2]
         assert backend.read(KEY) == at(1, "2")
 
-    def test_a_broken_store_raises_an_error_with_what_where_and_remedy(
+    def test_an_error_of_the_store_has_problem_location_and_remedy(
         self, broken: StateBackend
     ) -> None:
         def use() -> None:

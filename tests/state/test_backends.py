@@ -141,7 +141,7 @@ class _WithoutKey(_Sql):
     def test_writers_race_on_a_table_without_a_primary_key(
         self, backend: SqlState, plant: Plant, reopened: Reopened
     ) -> None:
-        self.test_of_two_writers_of_one_version_one_is_refused(backend, reopened)
+        self.test_the_second_writer_of_a_version_is_refused(backend, reopened)
 
     def test_a_table_without_versions_is_refused(self, reopened: Reopened) -> None:
         state = reopened()
