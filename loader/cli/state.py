@@ -140,7 +140,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.argument("table")
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
-    """Resets TABLE's cursor: the next sync reads all rows, and appends those that raw lacks."""
+    """Resets TABLE's cursor: the next sync reads all rows, and appends rows that raw lacks."""
     from loader.cli.settings import open_pipeline_with_pushed_tables
 
     def change(known: TableState | None) -> TableState:

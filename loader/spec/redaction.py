@@ -211,7 +211,7 @@ class Redactor:
         """Removes secrets from a message of the loader.
 
         Registered secrets and text at the usual positions of secrets become ``***``. Names and
-        words of the loader's messages stay.
+        words of the loader's messages are not masked.
         """
         spans = sorted({*self.find_registered(text, in_own_text=True), *_find_by_position(text)})
         return _mask(text, spans, len(text)) if spans else text
