@@ -73,8 +73,8 @@ class VisibleTransactions:
         """Returns whether a committed transaction is visible in the snapshot.
 
         Args:
-            transaction: the lower 32 bits of its id, because the log contains no others. The full
-                id is the id nearest to the snapshot with these bits.
+            transaction: the lower 32 bits of its id, because the log contains only these bits. The
+                full id is the id with these bits that is nearest to the snapshot.
         """
         distance = (transaction - self.xmax + _HALF) % _EPOCH - _HALF
         full_id = self.xmax + distance

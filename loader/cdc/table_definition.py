@@ -241,7 +241,7 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
 def describe_unknown_names(
     names: Collection[str], before: Mapping[str, str], columns: Sequence[LoggedColumn]
 ) -> str:
-    """Explains why a column name in the log belongs to no column; empty if every name does.
+    """Explains a column name in the log that belongs to no column; empty if there is none.
 
     Args:
         names: the column names in the changes since the last sync.

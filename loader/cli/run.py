@@ -16,7 +16,7 @@ _EXAMPLES = "write it as '30s', '5 min' or '2h'"
 
 
 def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    """Parses an option such as '5 min' into seconds; a callback of click."""
+    """Converts an option such as '5 min' to seconds (a click callback)."""
     if value is None:
         return None
     try:

@@ -170,7 +170,7 @@ class _Keys:
         self._lengths = {gram: sorted(each, reverse=True) for gram, each in lengths.items()}
 
     def find(self, text: str) -> Iterator[tuple[int, _Spaced]]:
-        """Yields the start of each form in a text without white space. Long forms come first."""
+        """Yields the matches of all forms in a text without white space. Long forms come first."""
         grams = zip(*(text[offset:] for offset in range(SHORTEST)), strict=False)
         for start, gram in enumerate(grams):
             if gram in self._lengths:
