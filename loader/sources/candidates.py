@@ -1,4 +1,4 @@
-"""Suggests columns for options, by their names and types. Used only in messages."""
+"""Suggests columns for options, based on column names and types. Used only in messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def suggest_cursors(table: SourceTable) -> list[str]:
 
 
 def suggest_deletion_columns(table: SourceTable) -> list[str]:
-    """Suggests columns that may identify deleted rows, likeliest first."""
+    """Suggests columns that may flag deleted rows, likeliest first."""
 
     def score(name: str) -> int:
         data_type, lowered = table.schema[name].dataType, name.lower()

@@ -1,14 +1,14 @@
-"""Formats rows as texts that are identical in databases and in Spark, to compare their md5.
+"""Formats rows as text identically in databases and in Spark, so that their md5 can be compared.
 
 Integers and booleans are formatted as digits, decimals as the digits of their unscaled value, dates
 as days since 1970, times as microseconds since 1970, and bytes in hex. Texts are prefixed with
 their length. A null is the control character 1. The texts of a row are joined by the control
 character 31. A row's checksum is the first 60 bits of their md5. A bucket's checksum is the sum of
-the checksums of its rows. A key's hash is the full md5 of the key's texts: SQL can select a key of
-any type by its hash. The first 60 bits of the hash determine the key's bucket.
+the checksums of its rows. A key's hash is the full md5 of the key's texts, so SQL can select a key
+of any type by its hash. The first 60 bits of the hash determine the key's bucket.
 
-Systems format floating point numbers differently. Checksums that a database computes therefore
-exclude floating point columns, and columns of types without a format here.
+Databases and Spark format floating point numbers differently. Checksums that a database computes
+therefore exclude floating point columns. They also exclude columns of types without a text format.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DIGITS = 15
 """The number of hexadecimal digits of an md5 that are used: 60 bits, which fit a signed bigint."""
 
 NULL, BETWEEN = 1, 31
-"""The control characters for a null and between two texts."""
+"""The control characters for a null and for the separator of texts."""
 
 
 class TextFormat(enum.Enum):
-    """The text form of a column's values."""
+    """The text format of a column's values."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"
@@ -40,12 +40,12 @@ class TextFormat(enum.Enum):
     TIMESTAMP = "timestamp"
     TEXT = "text"
     BINARY = "binary"
-    OTHER = "other"  # Spark's text, which no database writes identically
+    OTHER = "other"  # Spark's format, which no database reproduces
 
 
 @dataclass(frozen=True)
 class HashedColumn:
-    """A column to compare: its name and type in Spark, and the text format of its values."""
+    """A column to compare, with its name and type in Spark and its text format."""
 
     name: str
     type: t.DataType
@@ -53,7 +53,7 @@ class HashedColumn:
 
     @property
     def scale(self) -> int:
-        """A decimal's digits after the point; 0 for other types."""
+        """The number of digits after the decimal point; 0 for types other than decimal."""
         return self.type.scale if isinstance(self.type, t.DecimalType) else 0
 
 
@@ -103,12 +103,12 @@ def spark_text(part: HashedColumn) -> Column:
 
 
 def spark_hash(parts: Sequence[HashedColumn]) -> Column:
-    """Returns the md5 of a row's texts, 32 hexadecimal digits."""
+    """Returns the md5 of a row's texts as 32 hexadecimal digits."""
     return f.md5(f.concat_ws(chr(BETWEEN), *map(spark_text, parts)))
 
 
 def spark_number(md5: Column) -> Column:
-    """Returns the first 60 bits of an md5, as a bigint."""
+    """Returns the first 60 bits of an md5 as a bigint."""
     return f.conv(f.substring(md5, 1, DIGITS), 16, 10).cast("bigint")
 
 

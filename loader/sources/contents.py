@@ -1,4 +1,4 @@
-"""The rows of a source's table by key, which `loader reconcile` compares with the lake.
+"""Provides a source table's rows by key. `loader reconcile` compares them with the lake.
 
 There are three levels of detail: checksums of buckets, hashes of keys and rows, and rows. A
 database with an md5 function computes the first two (:mod:`loader.sources.jdbc.checksum_sql`). For
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEY = "_cq_key"
-"""A key's hash: the md5 of its texts, 32 hexadecimal digits."""
+"""The column with a key's hash, which is the md5 of its texts in 32 hexadecimal digits."""
 
 CHECKSUM = "_cq_checksum"
-"""A row's checksum, a bigint; or a bucket's checksum, which is the sum of them, as text."""
+"""The column with a row's checksum (bigint), or with their sum for a bucket (text)."""
 
 BUCKET = "_cq_bucket"
 COUNT = "_cq_count"
@@ -46,11 +46,11 @@ WANTED = "_cq_wanted"
 
 @dataclass(frozen=True)
 class KeySelection:
-    """A subset of a table's keys: the keys in some buckets, or listed keys.
+    """A subset of a table's keys, selected by bucket or by a list.
 
     Attributes:
         of: the number of buckets; a key's bucket is its hash modulo this number.
-        buckets: the selected buckets; None means all.
+        buckets: the selected buckets; None selects all.
         keys: the hashes of the selected keys; None to select by `buckets`.
     """
 
@@ -67,21 +67,21 @@ class KeySelection:
         return self.bucket(key).isin(*self.buckets)
 
     def bucket(self, key: Column) -> Column:
-        """Returns the bucket of the key with this hash; a bigint."""
+        """Returns the bucket (bigint) of the key with this hash."""
         return f.pmod(spark_number(key), f.lit(self.of)).cast("bigint")
 
     def number_of(self, key: str) -> int:
-        """Returns the bucket of one key, from its hash."""
+        """Computes the bucket of one key from its hash."""
         return int(key[:DIGITS], 16) % self.of
 
 
 class Contents(ABC):
-    """The rows of one table by key, as the source has them now.
+    """The source's current rows of one table by key.
 
     Attributes:
         key: the key's columns.
         parts: the columns that a row's checksum includes.
-        left_out: the columns that it excludes, as ``name (type)``.
+        left_out: the columns that the checksum excludes, as ``name (type)``.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class Contents(ABC):
 
     @abstractmethod
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
-        """Splits each bucket into parts; returns BUCKET (the part's number), COUNT and CHECKSUM.
+        """Splits each bucket into parts. Returns BUCKET (the part's number), COUNT and CHECKSUM.
 
-        Includes only rows that the spec selects. Parts without such rows are missing.
+        Includes only rows that the spec selects. Omits parts without such rows.
 
         Args:
             parts: the number of parts in each bucket. The number of a key's part is the key's
@@ -104,26 +104,26 @@ class Contents(ABC):
 
     @abstractmethod
     def hashes(self, share: KeySelection) -> DataFrame:
-        """Hashes each row: KEY, CHECKSUM, and WANTED (whether the spec selects the row)."""
+        """Returns KEY, CHECKSUM and WANTED (whether the spec selects the row) for each row."""
 
     @abstractmethod
     def rows(self, share: KeySelection) -> DataFrame:
-        """Reads at least the selected rows: the table's columns, and KEY as in :meth:`hashes`."""
+        """Reads at least the selected rows, with KEY as an additional column."""
 
     def check_storable(self, share: KeySelection) -> None:
         """Checks that the lake can store all values of the selected rows, as a sync does.
 
         Raises:
-            TableError: if it cannot.
+            TableError: if the lake cannot store a value.
         """
-        del share  # sources that read windows of rows check them there
+        del share  # sources that read windows check the values in `read`
 
     def key_hash(self) -> Column:
-        """Returns the hash of a row's key; columns have their names and types in the source."""
+        """Returns the hash of a row's key. Columns have their source names and types."""
         return spark_hash(self.key)
 
     def row_checksum(self) -> Column:
-        """Returns the checksum of a row; columns have their names and types in the source."""
+        """Returns the checksum of a row. Columns have their source names and types."""
         return spark_number(spark_hash(self.parts))
 
 
@@ -135,8 +135,9 @@ class ReadContents(Contents):
         schema: the table's columns.
         key: the primary key.
         window: the cursor and the rows that the spec selects.
-        unique: whether each key has only one row in the source. Otherwise the newest row of a
-            key is used, by cursor, then by the order in which the source emits the rows.
+        unique: whether each key has only one row in the source. Otherwise, the newest row of each
+            key is used. Rows are ordered by cursor, then by the order in which the source emits
+            them.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class ReadContents(Contents):
         )
         if low is None or cursor is None or cursor.type is not CursorType.STRING:
             return hashes
-        # Only the source can compare its texts.
+        # Only the source can compare texts by its collation.
         wanted = self._read(self._window).select(self.key_hash().alias(KEY)).distinct()
         return (
             hashes.drop(WANTED)
@@ -201,7 +202,7 @@ class ReadContents(Contents):
 
 
 def sum_buckets(hashes: DataFrame, of: int) -> DataFrame:
-    """Sums up rows of KEY and CHECKSUM by bucket; see :meth:`Contents.sums`."""
+    """Sums up the checksums by bucket; see :meth:`Contents.sums`."""
     return (
         hashes.groupBy(KeySelection(of).bucket(f.col(KEY)).alias(BUCKET))
         .agg(f.count(f.lit(1)).alias(COUNT), spark_total(f.col(CHECKSUM)).alias(CHECKSUM))
@@ -210,9 +211,9 @@ def sum_buckets(hashes: DataFrame, of: int) -> DataFrame:
 
 
 def is_wanted(schema: StructType, window: Window) -> Column:
-    """Returns whether the spec selects a row, by the window's lower bound.
+    """Returns whether a row is at or above the window's lower bound.
 
-    Texts are not compared with the bound, because only the database knows their order.
+    Texts are not compared with the bound, because only the database can apply their collation.
     """
     cursor = window.cursor
     if cursor is None:

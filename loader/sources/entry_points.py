@@ -15,7 +15,7 @@ def find_connector(path: str, where: str) -> type[Source]:
     """Returns the connector class for the ``path`` of a source document.
 
     Raises:
-        SpecError: if no installed package provides it, or it cannot be loaded.
+        SpecError: if no installed package provides the connector, or if it cannot be loaded.
     """
     entries = list_plugins(GROUP)
     if path not in entries:

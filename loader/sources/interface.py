@@ -70,11 +70,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableRef:
-    """A table in the list of a source's tables.
+    """A reference to a table of a source.
 
     Attributes:
-        name: the table's name in specs and messages, with the schema unless it is the default one.
-        native: an object by which the connector identifies the table.
+        name: the table's name in specs and messages; includes any schema but the default one.
+        native: the connector's internal identifier of the table.
         kind: ``table`` or ``view``; wildcards match tables only.
         origin: the quoted name with the schema, if `name` is ambiguous in the source; else empty.
     """
@@ -91,7 +91,7 @@ class TableRef:
 
     @property
     def key(self) -> tuple[str, str]:
-        """A value that identifies the table among all tables of its source."""
+        """The table's unique key within its source."""
         return self.name, self.origin
 
     @property
@@ -101,12 +101,12 @@ class TableRef:
 
 
 class Progress(Enum):
-    """How a source resumes after the last sync."""
+    """The ways in which a sync resumes after the last sync."""
 
     CURSOR = "cursor"
-    """The loader requests the rows at or above a cursor. Each key has its current row."""
+    """The loader requests the rows at or above a cursor. The source returns one row per key."""
     MARK = "mark"
-    """The connector resumes from its mark, a state that it defines. It may repeat older rows."""
+    """The connector resumes from a mark, which is its own state. It may repeat older rows."""
     WHOLE = "whole"
     """Every read returns all rows."""
 
@@ -119,11 +119,11 @@ class SourceTable:
         ref: the table.
         schema: the columns of the DataFrame that :meth:`Snapshot.read` returns.
         primary_key: the key that the source declares; empty if it declares none.
-        no_key_reason: the reason why a declared key cannot be used; empty if there is no such key.
-        cursor_field: the cursor that the connector itself defines, if any.
-        indexed: the first columns of indexes; reading a window by one of them is cheap.
-        system_cursors: possible cursors that are not in `schema`.
-        collated: text columns that can be cursors, but that the source does not order by bytes.
+        no_key_reason: why the declared key cannot be used; empty if it can, or if none is declared.
+        cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
+        indexed: the leading columns of indexes, by which reading a window is cheap.
+        system_cursors: system columns that can be cursors; not in `schema`.
+        collated: text columns that the source orders by a collation instead of by bytes.
         comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on columns, by column name.
         progress: how a sync resumes; only :attr:`Progress.CURSOR` requires a cursor.
@@ -167,8 +167,7 @@ class Source(ABC):
         folder: the folder of the spec; relative paths are resolved against it.
 
     Attributes:
-        hide: registers a secret that only the connector recognises as a secret, so that no output
-            contains it.
+        hide: registers a secret that only the connector recognises, so that outputs redact it.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -213,7 +212,7 @@ class Source(ABC):
 
     @classmethod
     def find_exclusive_resource(cls, name: str, options: Any) -> ExclusiveResource | None:
-        """Returns the resource that only this source may read; None if there is none.
+        """Returns the resource that only this source may read, or None.
 
         Args:
             name: the source's name.
@@ -225,16 +224,16 @@ class Source(ABC):
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
         """Lets calls for several tables within this block reuse open connections.
 
-        A run uses one block for everything, and a nested block for planning.
+        A run opens one block for its whole duration, and a nested block for planning.
 
         Args:
-            keep: how many connections stay open after a nested block.
+            keep: the number of connections that stay open after a nested block.
         """
         yield
 
     @property
     def any_cursor(self) -> str:
-        """The spec's name of a cursor that all tables except views have; empty if none exists."""
+        """The name of a cursor that all tables except views have; empty if none exists."""
         return ""
 
     @property
@@ -245,7 +244,7 @@ class Source(ABC):
 
 
 def _nothing(*_: str, whole_word: bool = False) -> None:
-    """Does nothing: the default of :attr:`Source.hide`, for sources that print no output."""
+    """Does nothing. The default of :attr:`Source.hide`."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +254,7 @@ class Request:
     Attributes:
         name: the table's name in messages, ``<source>.<table>``.
         mark: the connector's state after the last batch; None to start from scratch.
-        whole: whether to read all rows again, in one piece.
+        whole: whether to reread all rows as a single piece.
         cursor: the cursor column; None if there is none.
         key: the primary key; empty if there is none.
     """
@@ -284,7 +283,7 @@ class Digest:
 
     Attributes:
         rows: the number of rows.
-        text: a text that differs if the rows differ.
+        text: the digest; differs if the rows differ.
     """
 
     rows: int
@@ -292,7 +291,7 @@ class Digest:
 
 
 class Snapshot(ABC):
-    """An open source. If the source supports it, all calls read the same version of the rows."""
+    """An open source. All calls read the same version of the rows if the source supports that."""
 
     @abstractmethod
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -304,65 +303,68 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
 
-        Partitions and the rows in them are in the order in which the source emits the rows.
-        Otherwise, a column `_cq_seq` numbers the rows. An optional boolean column `_cq_deleted` is
-        true for rows that the source has deleted.
+        Partitions and their rows must be in the order in which the source emits the rows.
+        Otherwise, the column `_cq_seq` must number the rows. An optional boolean column
+        `_cq_deleted` is true for rows that the source has deleted.
         """
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
-        """Returns :meth:`bounds` without side effects, possibly less complete."""
+        """Returns an approximation of :meth:`bounds` without side effects."""
         return self.bounds(table, window)
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
-        """Called when all rows up to a mark are in raw and the mark is stored.
+        """Notifies the source that a mark, and all rows up to the mark, are stored.
 
-        A source that retains changes until they are read may now delete the changes up to the mark.
+        A source that retains changes until they are read may delete the changes up to the mark.
         """
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
         """Sets the function that returns the stored marks of a table, by the table's name."""
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
-        """Lists the unmet requirements of a table with remedies, for `loader check`."""
+        """Lists a table's unmet requirements and their remedies, for `loader check`."""
         return []
 
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
     ) -> int | None:
-        """Counts the rows of a window that have a value in one of the columns, at least.
+        """Counts the rows of a window in which at least one of the columns is not null.
 
-        None if the source repeats earlier rows by itself when a column is added.
+        Returns None if the source itself repeats earlier rows after a column is added.
         """
         return None
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
-        """Returns frames with column values of rows that were deleted since the last sync.
+        """Returns DataFrames that identify the rows deleted since the last sync.
 
-        An earlier row is deleted if it equals a row of a frame in all columns of the frame, unless
-        the sync reads a row with the same key. Null equals no value.
+        A stored row is deleted if it matches a row in all columns of a DataFrame, unless the sync
+        reads a row with the same key. Nulls never match.
         """
         return ()
 
     missing_means_deleted: ClassVar[bool] = True
-    """Whether a missing row has been deleted. False for files, which may be archived once read."""
+    """Whether a missing row was deleted. False for files, because read files may be archived."""
 
     delivers: ClassVar[bool] = False
-    """Whether the source itself decides which rows it sends next. Such a source reads all tables
-    at the same time, from their marks, and :meth:`bounds` waits for the next piece of a table."""
+    """Whether the source itself decides which rows it sends next.
+
+    Such a source reads all tables concurrently, starting at their marks. Its :meth:`bounds` waits
+    for the next piece of a table.
+    """
 
     def probe(self) -> None:
         """Checks that the source can be read, for `loader check`.
 
         Raises:
-            TableError: if it cannot.
+            TableError: if the source cannot be read.
         """
         return
 
     def begin(self, requests: Sequence[Request], context: RunContext) -> None:  # noqa: B027
-        """Starts reading; called once, before any :meth:`bounds`, if :attr:`delivers` is true."""
+        """Starts reading. If :attr:`delivers` is true, it is called once, before :meth:`bounds`."""
 
     def has_more(self, table: SourceTable) -> bool:
-        """Returns whether the table has another piece; called when the last one is recorded."""
+        """Returns whether the table has another piece. Called after each piece is recorded."""
         return False
 
     def abandon(self, table: SourceTable) -> None:
@@ -372,8 +374,8 @@ class Snapshot(ABC):
     def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
         """Checks that the source's columns have not changed since the table was described.
 
-        Called after the rows are read and before they are published. Otherwise, values of an added
-        column would be permanently lost.
+        Called between reading and publishing the rows. Without this check, the values of a newly
+        added column would be permanently lost.
 
         Raises:
             TableError: if the columns have changed.
@@ -382,7 +384,7 @@ class Snapshot(ABC):
     def is_steady(self, table: SourceTable) -> bool:
         """Returns whether all calls for a table read the same version of its rows.
 
-        If so, a batch is published only if the number of rows equals the counted number.
+        If so, a batch is published only if it has as many rows as :meth:`bounds` counted.
         """
         return False
 
@@ -393,10 +395,10 @@ class Snapshot(ABC):
         rows: int | None = None,
         until: Cursor | None = None,
     ) -> Digest | None:
-        """Returns a digest of the rows that :meth:`read` returns for a window without an end.
+        """Computes a digest of the rows that :meth:`read` returns for an open-ended window.
 
-        None if there are many rows, if the source would have to send all of them, or if
-        :meth:`is_steady` is false for the table. A source that returns digests must respect
+        Returns None if the window has many rows, if the source would have to send all of them, or
+        if :meth:`is_steady` is false for the table. A source that returns digests must respect
         :attr:`Window.above`.
 
         Args:
@@ -406,20 +408,20 @@ class Snapshot(ABC):
         return None
 
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
-        """Estimates the size of a window with few rows, in bytes.
+        """Estimates the size in bytes of a window with few rows.
 
-        None if it is unknown or if texts may be invalid UTF-8. The loader reads small windows
-        through the driver's memory.
+        Returns None if the size is unknown or if texts may be invalid UTF-8. The loader reads small
+        windows through the driver's memory.
         """
         return None
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
-        """Reads the current rows with the keys, lazily; may also return other rows.
+        """Lazily reads the current rows of the given keys, and possibly other rows.
 
-        Called before a row is considered deleted. It compares the values of keys, not their hashes.
-        If possible, it reads the current rows instead of those of this snapshot.
+        Called before a row is treated as deleted. Keys are compared by value, not by hash. If
+        possible, the rows are read from the live table instead of this snapshot.
 
         Args:
             keys: the key's columns, named as in :meth:`read`.
@@ -435,7 +437,7 @@ class Snapshot(ABC):
         window: Window,
         unique: bool,
     ) -> Contents:
-        """Returns the rows by key, for `loader reconcile`.
+        """Returns an object that `loader reconcile` uses to compare the table's rows by key.
 
         By default, Spark reads and hashes the rows. Override this method if the source can compute
         checksums itself.
@@ -465,7 +467,7 @@ class Snapshot(ABC):
 def parse_bound(
     text: str | None, type_: CursorType, table: SourceTable, window: Window
 ) -> Cursor | None:
-    """Parses the lowest or highest cursor of a window; None if the window has no rows.
+    """Parses the lowest or highest cursor of a window. Returns None for a window without rows.
 
     Args:
         text: the cursor in the source's notation.

@@ -1,1 +1,1 @@
-"""One run: its plans, the sync protocol, and recovery after a crash."""
+"""The plans of a run, the sync protocol, and recovery after a crash."""

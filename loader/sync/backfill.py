@@ -1,8 +1,8 @@
-"""Backfills: read a range of the cursor again, without changing the stored cursor.
+"""Backfills, which reread a range of the cursor without changing the stored cursor.
 
-A large range is read in chunks, each of which is a batch. The state in each commit records the
-progress, so an interrupted backfill resumes after the last chunk. As in any sync, rows that raw
-already has are dropped.
+A large range is read in chunks, and each chunk is a batch. Each commit records the progress, so an
+interrupted backfill resumes after the last chunk. As in any sync, rows that already exist in raw
+are dropped.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from loader.sync.table_sync import TableSync
 
 BACKFILL = "backfill"
 ROWS_A_CHUNK = 1_000_000
-"""The size of chunks, by default, if the cursor's type can be divided."""
+"""The default number of rows per chunk."""
 _MAX_CHUNKS = 10_000
 
 
 @dataclass(frozen=True)
 class Backfill:
-    """The user's range; each table parses it with the type of its cursor.
+    """The user's range, which is parsed for each table with the cursor's type.
 
     Attributes:
         low: the lower bound, inclusive.
-        high: the upper bound, inclusive; None for the stored cursor.
-        chunk: the size of a chunk in cursor values, written like a lookback; None chooses it by the
-            number of rows.
+        high: the upper bound, inclusive; by default the stored cursor.
+        chunk: the size of a chunk in cursor values, in the format of a lookback; by default derived
+            from the number of rows.
     """
 
     low: str
@@ -49,10 +49,10 @@ class Backfill:
     chunk: str | None = None
 
     def __call__(self, sync: TableSync) -> SyncRecord:
-        """Backfills one locked table; returns the sum of its chunks' ledger rows.
+        """Backfills one locked table and returns the sum of its chunks' ledger rows.
 
         Raises:
-            TableError: if the table has no cursor or was never synced; if the range does not fit
+            TableError: if the table has no cursor or was never synced, or if the range does not fit
                 the cursor's type.
         """
         chunks: list[tuple[Cursor, Cursor]] = []
@@ -143,12 +143,12 @@ class Backfill:
 def find_resume_point(
     progress: Mapping[str, Any] | None, range_: Mapping[str, Any], high: Cursor
 ) -> Cursor | None:
-    """Returns the end of the last chunk of an interrupted backfill of this range, or None.
+    """Returns the end of the last chunk if a backfill of this range was interrupted, or None.
 
     Args:
         progress: the unfinished backfill in the state.
-        range_: `from`, `to`, and `to_cursor`: whether `to` is the stored cursor. In that case the
-            cursor may have changed since.
+        range_: `from`, `to`, and `to_cursor`, which states whether `to` is the stored cursor. The
+            stored cursor may have changed since the interruption.
         high: the upper bound of the range.
     """
     if progress is None or progress.get("from") != range_["from"]:
@@ -168,9 +168,9 @@ def _plan_chunk(
     progress: Mapping[str, Any] | None,
     is_followed: Callable[[], bool],
 ) -> PlannedBatch:
-    """Plans one chunk; the state changes only in its batch number and the backfill's progress."""
+    """Plans one chunk. Changes only the batch number and the backfill's progress in the state."""
     plan, lake = sync.plan, sync.lake
-    # Chunks are divided at whole microseconds, but some sources have finer times.
+    # Chunks end at whole microseconds, but some sources store finer times.
     window = Window(
         plan.cursor,
         low,
@@ -195,11 +195,11 @@ _UNITS: dict[CursorType, Any] = {
     CursorType.TIMESTAMP: dt.timedelta(microseconds=1),
     CursorType.TIMESTAMPTZ: dt.timedelta(microseconds=1),
 }
-"""The smallest step of each type. With other types, neighbouring chunks have a common bound."""
+"""The smallest step of each type. Adjacent chunks of other types share a bound."""
 
 
 def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
-    """Parses the size of a chunk as a difference of two cursors of this type."""
+    """Parses the size of a chunk as a difference between cursors of this type."""
     try:
         chunk = Lookback.parse(text)
     except ValueError as problem:
@@ -219,7 +219,7 @@ def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
 
 
 def _divide_span(span: Any, pieces: int) -> Any:
-    """Divides a span into equal chunks; rounds up to a unit of the cursor's type."""
+    """Divides a span into equal chunks, rounded up to a unit of the cursor's type."""
     if isinstance(span, dt.timedelta):
         return max(span / pieces, dt.timedelta(microseconds=1))
     if isinstance(span, Decimal):

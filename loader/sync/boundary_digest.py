@@ -1,15 +1,15 @@
-"""Detects windows without new rows by a digest of the rows at their lower bound.
+"""Detects windows without new rows by comparing a digest of the rows at the lower bound.
 
-A window begins at the stored cursor, so it contains at least the last row of the sync before. To
-read this row and compare it with raw takes Spark a second. So, if the source supports it, a sync
-stores a digest of the rows at the lower bound of the next window, computed in its own snapshot. If
-the next window contains exactly these rows, raw has them all, and no row is read.
+A window begins at the stored cursor, so it contains at least the last row of the previous sync.
+Reading this row and comparing it with raw costs Spark a second. Therefore, if the source supports
+it, a sync computes a digest of the rows at the next window's lower bound in the current snapshot.
+If the next window contains exactly these rows, all its rows are in raw and nothing is read.
 
-The digest is valid until a backfill or a repair appends a batch, because raw may then have newer
-rows for these keys.
+A batch of a backfill or repair invalidates the digest, because raw may then have newer rows for
+these keys.
 
-If the window also contains rows above the stored cursor, and by the statistics of raw's files raw
-has none above it, then exactly these rows are new, and need no comparison.
+The window may also contain rows above the stored cursor. If raw has no such rows according to its
+file statistics, exactly these rows are new and need no comparison.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 def is_unchanged(
     plan: TablePlan, snapshot: Snapshot, prior: PriorState, window: Window, bounds: Bounds
 ) -> bool:
-    """Returns whether a window contains exactly the rows that the last sync read at its cursor."""
+    """Returns whether a window contains exactly the rows at the last sync's cursor."""
     stored = prior.state.boundary
     if stored is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
     if plan.mode == FULL_REFRESH or prior.starts_over:
-        return False  # the batch begins a generation in any case
+        return False  # the batch always begins a generation
     if stored.get("batch") != prior.state.batch or stored.get("rows") != bounds.rows:
         return False
     digest = snapshot.digest(plan.table, window, bounds.rows)
@@ -47,11 +47,11 @@ def is_unchanged(
 
 @dataclass(frozen=True)
 class AppendOnlyWindow:
-    """The part of a window above the stored cursor, if raw has no rows there and all rows below.
+    """The part of a window above the stored cursor, where all rows are new.
 
     Attributes:
-        window, bounds: the request and the answer for this part.
-        redelivered: how many rows of the window are not in this part.
+        window, bounds: the window and the bounds of this part.
+        redelivered: the number of the window's other rows.
     """
 
     window: Window
@@ -67,11 +67,11 @@ def find_append_only_window(
     window: Window,
     bounds: Bounds,
 ) -> AppendOnlyWindow | None:
-    """Returns the part of a window that is new; None if only a comparison with raw can find it.
+    """Returns the new part of a window, or None if rows must be compared with raw.
 
-    A row above every cursor in raw is a new version, and the newest one of its key. Raw's highest
-    cursor is read from file statistics, not from the state: rows dated in the future and rows of
-    another source may lie above the stored cursor, and users can set it.
+    A row above every cursor in raw is the newest version of its key. Raw's highest cursor is read
+    from file statistics instead of the state, because users can change the stored cursor. Rows
+    dated in the future and rows of another source may also be above it.
     """
     last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:
@@ -98,17 +98,17 @@ def find_append_only_window(
 def build_boundary(
     plan: TablePlan, snapshot: Snapshot, state: TableState, window: Window
 ) -> Mapping[str, Any] | None:
-    """Returns the digest to store for the next window; None if the source supports none.
+    """Returns the digest to store for the next window, or None if the source has no digests.
 
     Args:
-        state: the state to store, with the new cursor and batch.
+        state: the new state, which contains the new cursor and batch.
         window: the window that this sync reads.
     """
     if plan.cursor is None or state.cursor is None:
         return None
     low = lower_bound(state.cursor, plan.initial, plan.options.lookback)
     if low is None or _may_begin_below(low, window.low):
-        return None  # the digest would include rows that this sync does not read
+        return None  # the digest would include rows that this sync omits
     next_window = Window(plan.cursor, low, nulls=window.nulls, is_exhaustive=window.is_exhaustive)
     return _describe_boundary(plan, state.batch, snapshot.digest(plan.table, next_window))
 
@@ -125,7 +125,7 @@ def _describe_boundary(
 ) -> Mapping[str, Any] | None:
     if digest is None:
         return None
-    # If columns, types or key change, equal rows have another meaning, so the digest must differ.
+    # Includes the columns, types and key, because a change of these must change the digest.
     read_as = json.dumps([plan.table.schema.jsonValue(), plan.key, plan.deleted], sort_keys=True)
     text = hashlib.sha256(f"{read_as}{digest.text}".encode()).hexdigest()
     return {"batch": batch, "rows": digest.rows, "digest": text}

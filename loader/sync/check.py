@@ -1,4 +1,4 @@
-"""Checks tables and destinations for `loader check`; lists tables for `loader discover`."""
+"""Checks tables and destinations for `loader check` and lists tables for `loader discover`."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
-# Every sync reads the rows at the highest cursor again; a note warns about more than this number.
+# Every sync rereads the rows at the highest cursor. A note warns if they are more than this number.
 _MANY_ROWS = 1000
 
 
 def check_tables(
     pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Yields each table of a source that can be synced, with notes for the user, and errors.
+    """Yields errors, and each table that can be synced with notes for the user.
 
-    Reads from the source, the lake and the state store; writes nothing.
+    Reads from the source, the lake and the state store. Writes nothing.
     """
     if not part.plans:
         return
     where = f"source {part.spec.name}"
     try:
-        # Reading the state of one table shows whether the store can be read.
+        # Reads the state of one table to check that the store is readable.
         pipeline.open_stores(part.spec).state.latest(part.plans[0].name)
     except Exception as error:
         yield pipeline.redact_error(error, where)
@@ -77,17 +77,17 @@ def _check_ownership(plan: TablePlan, lake: Lake) -> None:
 
 
 def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
-    """Returns a note on the schema changes that the next batch will make in raw.
+    """Returns a note about the schema changes that the next batch will make in raw.
 
     Raises:
-        TableError: if raw cannot follow the source, or the spec forbids it.
+        TableError: if raw cannot represent the source's columns, or the spec forbids the change.
     """
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     return [f"with the next batch: {'; '.join(drift.notes)}"] if drift.notes else []
 
 
 def describe_metadata(plan: TablePlan) -> list[str]:
-    """Returns notes on problems in a table's metadata, the most likely ones first."""
+    """Returns notes about likely problems in a table's metadata."""
     notes = []
     if not plan.key:
         why = f" ({plan.table.no_key_reason})" if plan.table.no_key_reason else ""
@@ -114,7 +114,7 @@ def describe_metadata(plan: TablePlan) -> list[str]:
 
 
 def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
-    """Returns notes on null cursors, future cursors, and many rows at the highest cursor."""
+    """Returns notes about null cursors, future cursors, and many rows at the highest cursor."""
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
     name = plan.cursor.name
@@ -140,7 +140,7 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
 
 
 def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
-    """Returns a note on updates in raw that did not change the cursor."""
+    """Returns a note about updates in raw that did not change the cursor."""
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):
         return []
@@ -202,11 +202,11 @@ def discover_tables(
 
 
 DEADLINE = 60.0
-"""The timeout of a check in seconds: without executors, a Spark job never ends."""
+"""The timeout of a check in seconds. Without executors, a Spark job would never end."""
 
 
 def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
-    """Checks each lake of the spec's sources; yields errors."""
+    """Checks each lake of the spec's sources and yields errors."""
     lakes = {pipeline.spec.schema_of(source): source for source, _ in pipeline.sources}
     for source in lakes.values():
         name = source.destinations[0]
@@ -218,14 +218,14 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
 
 
 def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
-    """Writes a row into a new table, reads it, and drops the table.
+    """Writes a row into a new table, reads the row, and drops the table.
 
     Args:
-        name: the name of the destination, for messages.
+        name: the name of the destination for messages.
         deadline: the timeout in seconds.
 
     Raises:
-        TableError: if the lake cannot be written, or on a timeout.
+        TableError: if the lake is not writable, or on a timeout.
     """
     where = f"destination {name}, schema {lake.schema}"
     problems: list[BaseException] = []

@@ -1,8 +1,8 @@
-"""Turns deletions that a source reports, by column values, into tombstones in raw.
+"""Converts deletions that a source reports to tombstones in raw.
 
-A key that is deleted and delivered again in the same batch gets no tombstone, and if its row has
-not changed, nothing is appended. If the table has a cursor, tombstones and the other rows of their
-keys begin a new generation, because a deletion overrules cursors.
+If a batch deletes a key and also contains a row with the key, no tombstone is appended. If that row
+is unchanged, nothing is appended. If the table has a cursor, tombstones and the other rows of their
+keys begin a new generation, because deletions override cursors.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from loader.sync.table_plan import TablePlan
 
 _NEWEST_HASH = "_cq_held_hash"
 _TOMBSTONE_OFFSET = 1 << 60
-"""Added to the ``_cq_seq`` of tombstones, which come after all other rows of their batch."""
+"""Added to the ``_cq_seq`` of tombstones, so that they sort after the batch's other rows."""
 
 
 def find_deleted(
     plan: TablePlan, raw: DataFrame, deletions: Sequence[DataFrame]
 ) -> DataFrame | None:
-    """Returns the deleted keys, and the hash of each key's newest version in raw.
+    """Returns the deleted keys with the hash of each key's newest version in raw.
 
     Args:
         raw: the source's rows in raw.
@@ -45,10 +45,10 @@ def find_deleted(
 
 
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:
-    """Flags the rows of deleted keys as new versions that overrule raw.
+    """Flags the rows of deleted keys as new versions that override raw.
 
-    Such a row is redelivered only if it is its key's only row in the batch and equal to raw's
-    newest version: then the deletion has no effect.
+    Such a row is flagged as redelivered only if it is its key's only row in the batch and equals
+    raw's newest version. In that case the deletion has no effect.
 
     Args:
         flagged: the batch's rows with their flags
@@ -68,7 +68,7 @@ def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> 
 def build_tombstones(
     flagged: DataFrame, deleted: DataFrame, plan: TablePlan, stamp: Stamp
 ) -> DataFrame:
-    """Returns a tombstone for each deleted key without a row; only its key columns have values."""
+    """Returns a tombstone for each deleted key without a row. Only key columns have values."""
     keys = deleted.join(flagged.select(*_key_columns(plan)), _match_keys(plan), "left_anti")
     key_columns = dict(zip((name.lower() for name in plan.key), _key_aliases(plan), strict=True))
     table = plan.table.schema
@@ -89,7 +89,7 @@ def build_tombstones(
 
 
 def _find_matching_keys(plan: TablePlan, raw: DataFrame, deletion: DataFrame) -> DataFrame:
-    """Returns the keys whose newest version has a deletion's values and is not a tombstone."""
+    """Returns the keys whose newest version matches a deletion and is not a tombstone."""
     deletion_columns = deletion.columns
     values = [f"_cq_value_{i}" for i in range(len(deletion_columns))]
     deleted_values = f.broadcast(deletion.distinct().toDF(*values))

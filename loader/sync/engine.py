@@ -1,11 +1,12 @@
-"""The sync protocol of one table: lock, recover, plan the window, extract, publish, record, unlock.
+"""The sync protocol of one table.
 
-Publishing is one Iceberg commit with the batch's rows, batch number, state and ledger row. The
-state store and the ledger are derived from these commits: if a crash leaves them behind, the next
-sync updates them from the newest commit.
+The steps are: lock, recover, plan the window, extract, publish, record, unlock. Publishing is one
+Iceberg commit with the batch's rows, batch number, state and ledger row. The state store and the
+ledger are derived from these commits. If a crash leaves them outdated, the next sync updates them
+from the newest commit.
 
-:mod:`loader.sync.plan_window` decides which rows a batch reads. Backfills and repairs pass another
-planning function and use the same steps.
+:mod:`loader.sync.plan_window` selects the rows of a batch. Backfills and repairs use the same steps
+with other planning functions.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from loader.sync.recover import PriorState, recover
 from loader.sync.table_sync import TableSync
 
 PlanBatch = Callable[[TableSync, PriorState], PlannedBatch]
-"""Decides what the next batch reads."""
+"""A function that plans the next batch."""
 
 
 def sync_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncRecord:
-    """Appends the rows that changed since the stored cursor, records the new cursor, and unlocks.
+    """Appends the rows that changed since the stored cursor, records the cursor, and unlocks.
 
     Returns:
-        The ledger row; if the sync had several batches, the sum of their rows.
+        The ledger row, or the sum of the ledger rows if the sync had several batches.
 
     Raises:
-        TableError, StateError: the table could not be synced. Nothing was published, unless
-            recording failed after the publish; then the next run recovers the batch.
+        TableError, StateError: if the table could not be synced. Nothing was published, unless
+            recording failed after publishing. In that case the next run recovers the batch.
     """
     with sync.unlock_at_end():
         return sync_locked_table(sync, plan_batch)
 
 
 def sync_locked_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncRecord:
-    """Syncs a table like :func:`sync_table`, but leaves it locked for the caller."""
+    """Syncs a table like :func:`sync_table` but leaves it locked."""
     sync.report_step("locked")
     with sync.lake.unchanging(sync.plan.lake_table):
         prior = recover(sync)
-        while True:  # a single batch, except for some connectors and backfills
+        while True:  # only some connectors and backfills have several batches
             planned = plan_batch(sync, prior)
             sync.report_step("windowed")
             with sync.read_slot, extract(sync, planned) as batch:

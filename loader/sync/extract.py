@@ -1,6 +1,6 @@
-"""Extracts one batch: reads rows, adds the ``_cq_`` columns, compares with raw, and counts.
+"""Reads the rows of a batch, adds the ``_cq_`` columns, and compares the rows with raw.
 
-Writes nothing: :mod:`loader.sync.publish` appends the rows.
+Writes nothing; :mod:`loader.sync.publish` appends the rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
 
 _FEW_ROWS = 5_000
-"""Up to this number of rows, Spark's query optimization takes longer than the query."""
+"""The maximum rows for which Spark's query optimization takes longer than the query."""
 
 _DRIVER_BYTES = 4 << 20
 """Up to this number of bytes, the driver caches the rows. Spark sends them to a task in one message
@@ -46,17 +46,17 @@ of at most 128 MB, and several tables are synced in parallel."""
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows to append, and the content of their commit's properties.
+    """The rows to append and the metadata of their commit.
 
     Attributes:
-        rows: the source's columns and the ``_cq_`` columns; None if there is no row to append.
-        drift: the changes that raw needs to follow the source's columns.
+        rows: the rows with the source's columns and the ``_cq_`` columns; None if there are none.
+        drift: the changes that adapt raw to the source's columns.
         record: the ledger row.
         state: the state to store if the rows are published.
         idle_state: the state to store if no row is appended.
-        expected_rows: how many rows the source counted, if the number of rows read must be equal
-            and is not checked yet.
-        is_followed: returns whether the table has another batch after this one.
+        expected_rows: the number of rows that the source counted, if the number of rows read must
+            be equal and has not been checked; else None.
+        is_followed: a function that returns whether another batch follows.
     """
 
     rows: DataFrame | None
@@ -70,13 +70,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class _Extracted:
-    """The rows of a batch, and how many there are.
+    """The rows of a batch with their counts.
 
     Attributes:
         rows: None if there is no row to append, because all were redelivered.
-        generation: the newest generation of the rows; None if it is the planned one.
-        read, redelivered, nulls: how many rows were read, were dropped, and have no cursor; None if
-            they were not counted.
+        generation: the newest generation of the rows; None means the planned generation.
+        read, redelivered, nulls: the numbers of rows that were read, were dropped, and have no
+            cursor; None if they were not counted.
         expected_rows: see :class:`Batch`.
     """
 
@@ -91,8 +91,8 @@ class _Extracted:
         """Returns a copy whose rows are in a new generation.
 
         Args:
-            condition: selects the rows that overrule raw; by default all. Other rows keep their
-                generation.
+            condition: selects the rows that override raw, by default all rows. Other rows keep
+                their generation.
         """
         assert self.rows is not None
         generation = state.generation + 1
@@ -104,12 +104,12 @@ class _Extracted:
 
 @contextmanager
 def extract(sync: TableSync, planned: PlannedBatch) -> Iterator[Batch]:
-    """Yields a planned batch, without the rows that raw has already.
+    """Yields a planned batch without the rows that already exist in raw.
 
-    The rows may be cached; they are freed on exit.
+    Any cached rows are freed on exit.
 
     Raises:
-        TableError: if the source delivers more or fewer rows than it counted.
+        TableError: if the source returns more or fewer rows than it counted.
     """
     began = now()
     if not _has_rows(sync, planned):
@@ -134,7 +134,7 @@ def _has_rows(sync: TableSync, planned: PlannedBatch) -> bool:
 def _complete_batch(
     sync: TableSync, planned: PlannedBatch, began: dt.datetime, extracted: _Extracted
 ) -> Batch:
-    """Completes a batch with its ledger row and its final state; no later step changes them."""
+    """Adds the ledger row and the final state to a batch. No later step changes them."""
     plan, window, bounds, state = sync.plan, planned.window, planned.bounds, planned.state
     if extracted.generation is not None:
         base = state.base or state.generation
@@ -176,7 +176,7 @@ def _complete_batch(
 
 @contextmanager
 def _read_rows(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Extracted]:
-    """Reads a batch's rows; compares them with raw if raw may contain some of them."""
+    """Reads a batch's rows. Compares them with raw if raw may contain some of them."""
     plan, snapshot, lake, bounds = sync.plan, sync.snapshot, sync.lake, planned.bounds
     if planned.correction is not None:
         yield _Extracted(planned.correction(stamp)).overrule(planned.state)
@@ -213,7 +213,7 @@ def _compare_with_raw(
     expected_rows: int | None,
     has_few_rows: bool,
 ) -> Iterator[_Extracted]:
-    """Compares a batch's rows with raw; yields the new rows, with tombstones."""
+    """Compares a batch's rows with raw and yields the new rows and tombstones."""
     plan, state, keeps_redeliveries = sync.plan, planned.state, sync.plan.keeps_redeliveries
     window, bounds = planned.window, planned.bounds
     raw = select_own_rows(plan, sync.lake.frame(plan.lake_table))
@@ -256,8 +256,8 @@ def _compare_with_raw(
                 is_empty, overrules = False, True
             overrules, condition = overrules and plan.cursor is not None, f.col(OVERRULES)
         elif plan.is_authoritative and not overrules:
-            # An ALTER changes rows but not their cursors. In a new generation, they are no conflict
-            # for the dbt test `cursor_conflict`.
+            # An ALTER changes rows but not their cursors. In a new generation, such rows pass the
+            # dbt test `cursor_conflict`.
             overrules = bool(planned.drift.notes)
             if not overrules and counts["new_nulls"] and plan.cursor:
                 new_versions = flagged.where(~f.col(REDELIVERED))
@@ -279,10 +279,10 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
     """Raises an error if a batch has fewer or more rows than the source counted.
 
     Args:
-        expected_rows: how many rows the source counted; None if the numbers may differ.
+        expected_rows: the number of rows that the source counted; None if the numbers may differ.
 
     Raises:
-        TableError: if they differ, because DDL that is not MVCC-safe changed the table.
+        TableError: if the numbers differ, because DDL that is not MVCC-safe changed the table.
     """
     if expected_rows is None or read == expected_rows:
         return
@@ -296,10 +296,10 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
 
 @contextmanager
 def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
-    """Caches rows, so that they are read and compared once and the counts match the written rows.
+    """Caches rows, so that they are read only once and the counts match the written rows.
 
     Args:
-        fits_driver: caches them in the driver's memory.
+        fits_driver: whether to cache the rows in the driver's memory.
     """
     if fits_driver:
         yield hold_rows(rows)
@@ -312,7 +312,7 @@ def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
 
 
 def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dict[str, int]:
-    """Counts the rows that meet each condition; without a Spark job if the driver has them."""
+    """Counts the rows that meet each condition. Needs no Spark job if the driver has the rows."""
     if fits_driver:
         results = rows.select(
             *(column.alias(name) for name, column in conditions.items())
@@ -324,7 +324,7 @@ def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dic
 
 @contextmanager
 def _number_log_versions(rows: DataFrame, plan: TablePlan, base: int) -> Iterator[_Extracted]:
-    """Yields row versions from the source's log; each version of a key begins a generation."""
+    """Yields row versions from the source's log. Each version of a key begins a generation."""
     rows = number_versions(rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         [counts] = rows.agg(

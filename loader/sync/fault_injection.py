@@ -1,11 +1,11 @@
-"""Injects crashes: kills the loader at a step of the protocol, like a power failure.
+"""Kills the loader at a step of the protocol, to test the recovery from crashes.
 
 ``LOADER_CRASH_AT=published loader run`` kills the loader after the first batch is published, before
-its state is written. ``LOADER_CRASH_AT=published:shop.orders`` does so when this table reaches the
-step, and ``ledger-recorded:shop.orders#5`` when it reaches the step for the fifth time (a
-backfill's fifth chunk). With several crash points, separated by commas, each table waits at its
-step, and the loader is killed when all have arrived. The next run must recover from any such crash;
-the tests try every step.
+its state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for this table's batch, and
+``ledger-recorded:shop.orders#5`` waits until this table reaches the step for the fifth time (a
+backfill's fifth chunk). Several crash points are separated by commas. Each table waits at its step,
+and the loader is killed when all tables have reached their steps. The next run must recover from
+any such crash. The tests try every step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "LOADER_CRASH_AT"
 WAIT_SECONDS = 300
-"""How long a table waits at its crash point for the other tables."""
+"""The maximum wait of a table at its crash point for the other tables."""
 
 STEPS = {
     "locked": "the table is locked, nothing was read yet",
@@ -40,7 +40,7 @@ STEPS = {
     "ledger-recorded": "everything is written, the table is still locked",
     "unlocked": "the sync of the table has ended",
 }
-"""The steps of the sync protocol, in order, each with the situation when it is reached."""
+"""The ordered steps of the sync protocol, with the situation at each step."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class CrashPoint:
     Attributes:
         step: one of :data:`STEPS`.
         table: ``source.table``; None for the first table that reaches the step.
-        times: how many more times the table must reach the step.
+        times: the remaining number of times that the table must reach the step.
     """
 
     step: str
@@ -59,11 +59,11 @@ class CrashPoint:
 
 
 class FaultInjection:
-    """Kills this process and its JVM when tables have reached all crash points.
+    """A crash of this process and its JVM when tables have reached all crash points.
 
     Args:
-        points: the crash points; with several, each table waits at its own.
-        pids: the processes to kill; this process is the last one.
+        points: the crash points. If there are several, each table waits at its crash point.
+        pids: the processes to kill; this process must be the last element.
     """
 
     def __init__(self, points: Sequence[CrashPoint], pids: tuple[int, ...]) -> None:
@@ -73,11 +73,11 @@ class FaultInjection:
 
     @property
     def has_several_points(self) -> bool:
-        """Whether tables must reach their crash points independently of each other."""
+        """Whether tables must be able to reach their crash points concurrently."""
         return len(self.points) > 1
 
     def report_step(self, step: str, table: str) -> None:
-        """Notes that a table has reached a step; kills the loader if it was the last crash point.
+        """Records that a table has reached a step. Kills the loader at the last crash point.
 
         Raises:
             TableError: if the other tables do not reach their crash points in time.
@@ -108,10 +108,10 @@ class FaultInjection:
 def load_fault_injection(
     environment: Mapping[str, str], spark: SparkSession
 ) -> FaultInjection | None:
-    """Returns the fault injection that ``LOADER_CRASH_AT`` configures; None if it is not set.
+    """Returns the fault injection that ``LOADER_CRASH_AT`` configures, or None if it is unset.
 
     Raises:
-        SpecError: if the variable has an unknown step.
+        SpecError: if the variable contains an unknown step.
     """
     setting = environment.get(VARIABLE)
     if not setting:

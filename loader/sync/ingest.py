@@ -1,7 +1,7 @@
-"""Appends batches that another program pushes: the interface for plug-ins that receive data.
+"""Appends batches that another program pushes. Plug-ins that receive data use this interface.
 
-A batch is synced like any source: a connector reads the received rows, and the protocol appends
-them. Such a source is not in the spec, so each raw table records that its rows were pushed
+A batch is synced like any source. A connector reads the received rows, and the sync protocol
+appends them. Such a source is not in the spec, so each raw table records that its rows were pushed
 (:mod:`loader.sync.pushed_tables`). The other program's state is stored after its batch was
 appended; see :meth:`Ingest.store_states`::
 
@@ -48,7 +48,7 @@ PATIENCE = 300.0
 """Seconds to wait for tables that another run has locked, for example `loader compact`."""
 
 PAUSE = (1.0, 30.0)
-"""Seconds between two attempts: the first pause, which doubles each time, and the maximum."""
+"""The first and the maximum seconds between two attempts. The pause doubles each time."""
 
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
@@ -56,7 +56,7 @@ _log = logging.getLogger("loader")
 
 
 class _AttemptWatch(Watch):
-    """The watch of one attempt to append a batch; it suppresses expected warnings."""
+    """The watch of one attempt to append a batch, which suppresses expected warnings."""
 
     def __init__(self, watch: Watch, expected: str) -> None:
         super().__init__(watch.listener, watch.steps)
@@ -69,17 +69,18 @@ class _AttemptWatch(Watch):
 
 
 class Ingest:
-    """Appends the batches of another program to a lake.
+    """An interface that appends the batches of another program to a lake.
 
     Args:
-        spec: the spec that contains the destination.
+        spec: the spec that defines the destination.
         destination: the destination's name.
         watch: reports progress, and stops syncs on request.
         report: called with the outcome of each table.
         tidy: called after each batch that was appended.
 
     Attributes:
-        java_error: the error if the JVM has exited: every further batch would fail.
+        java_error: the error if the JVM has exited, so that every further batch would fail; else
+            None.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Ingest:
         self._lake = Lake(spark, spec.destination(destination).lake.schema_)
 
     def prepare(self) -> None:
-        """Creates the table of states; if it exists, other commands look for pushed tables."""
+        """Creates the table of states. If it exists, other commands search for pushed tables."""
         ensure_table(self._lake, STATES, _SCHEMA)
 
     def append(
@@ -114,16 +115,16 @@ class Ingest:
         is_waiting: Callable[[], bool],
         expected: str = "",
     ) -> str | None:
-        """Appends a batch; returns an error message, or None on success.
+        """Appends a batch. Returns an error message, or None on success.
 
         Args:
-            source: the name of the source that owns the tables and their cursors.
+            source: the source that owns the tables and their cursors.
             path: the connector that reads the received rows.
             options: the connector's options.
             tables: all tables that the batch may contain.
-            is_waiting: returns whether the sender still waits; checked while another run has a
+            is_waiting: returns whether the sender is still waiting; called while another run has a
                 table locked.
-            expected: warnings that contain this text are suppressed.
+            expected: a text; warnings that contain the text are suppressed.
 
         Raises:
             LoaderError: if a source of the spec has the same name.
@@ -165,7 +166,7 @@ class Ingest:
         return redact_foreign(f"{type(error).__name__}: {error}")
 
     def find_owner(self, tables: Iterable[str]) -> str | None:
-        """Returns the source of raw tables; None if none of them has a batch."""
+        """Returns the source of the first of these raw tables with a batch, or None."""
         for table in map(in_the_lake, tables):
             source = newest_commit(self._lake, table).source if self._lake.exists(table) else None
             if source is not None:
@@ -173,7 +174,7 @@ class Ingest:
         return None
 
     def read_states(self) -> dict[str, dict[str, list[Any]]]:
-        """Returns the stored states: for each table and key, the value and its version."""
+        """Returns the value and version of each stored state, by table and key."""
         newest = f.max_by(f.struct("value", "version"), f.struct("version", "updated_at"))
         rows = self._lake.frame(STATES).groupBy("table_name", "key").agg(newest.alias("newest"))
         states: dict[str, dict[str, list[Any]]] = {}
@@ -182,7 +183,7 @@ class Ingest:
         return states
 
     def store_states(self, table: str, rows: Mapping[str, Sequence[Any]]) -> None:
-        """Stores a table's states after its rows were appended: for each key, value and version."""
+        """Stores the value and version of each key of a table. Call it after appending the rows."""
         updated_at = dt.datetime.now(dt.timezone.utc)
         append_rows(
             self._lake,
@@ -202,10 +203,10 @@ class Ingest:
     def _append_tables(
         self, pipeline: Pipeline, is_waiting: Callable[[], bool], expected: str
     ) -> Iterator[Outcome]:
-        """Appends a batch's tables, and waits for tables that another run has locked.
+        """Appends a batch's tables. Waits for tables that another run has locked.
 
-        If one of the tables failed, the sender would send the rows of all tables again, and tables
-        without a key would get them twice.
+        If one table failed, the sender would resend the rows of all tables, and tables without a
+        key would receive duplicates.
         """
         until = time.monotonic() + PATIENCE
         select: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """Reads the headers of CSV files, and detects lines whose quotes Spark may misinterpret.
 
-Spark applies the header of one file to all files, and reads the other files by position.
+Spark takes the column names from the header of one file and reads all other files by position.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _READERS = 16
 _LINES = 1000
-"""The maximum of lines in a header; a longer header has a quote that is not closed."""
+"""The maximum number of lines in a header. A longer header has an unclosed quote."""
 
 _LONGEST = 16 << 20
-"""The maximum of bytes that are read to find a file's header."""
+"""The maximum number of bytes that are read to find a file's header."""
 
 _NO_CHARACTERS = ("MalformedInputException", "UnmappableCharacterException")
 
@@ -39,8 +39,8 @@ class Group:
 
     Attributes:
         columns: the names that Spark reads from this header.
-        paths: the files in order, as in :data:`loader.sources.file.listing.PATH`.
-        literal: whether the header's text contains exactly these names.
+        paths: the ordered paths, in the format of :data:`loader.sources.file.listing.PATH`.
+        literal: whether the header's text contains these exact names.
     """
 
     columns: tuple[str, ...]
@@ -48,7 +48,7 @@ class Group:
     literal: bool = False
 
     def guard_options(self, native: ReaderOptions) -> ReaderOptions:
-        """Returns reader options with which Spark fails on a file with a different header.
+        """Returns reader options that make Spark fail on a file with a different header.
 
         A file may have been rewritten since its header was read. Spark cannot check names that it
         generates for columns with an empty or duplicate name.
@@ -59,9 +59,9 @@ class Group:
 
 
 def is_matched_by_name(native: ReaderOptions) -> bool:
-    """Returns whether the loader matches columns by name: for CSV files with headers.
+    """Returns whether the loader matches columns by name, as for CSV files with headers.
 
-    If the spec sets `enforceSchema`, Spark handles the headers.
+    If the spec sets `enforceSchema`, Spark matches the columns.
     """
     options = {name.lower(): value.lower() for name, value in native.options}
     header = options.get("header") == "true"
@@ -71,10 +71,11 @@ def is_matched_by_name(native: ReaderOptions) -> bool:
 def group_by_header(
     spark: SparkSession, native: ReaderOptions, paths: Iterable[str]
 ) -> list[Group]:
-    """Groups files by their headers; omits files without lines.
+    """Groups files by their headers and omits files without lines.
 
     Raises:
-        TableError: if a file's compression or encoding differs from its name or the spec.
+        TableError: if a file's compression differs from its extension, or its encoding from the
+            spec.
         Py4JJavaError: if a file cannot be read.
     """
     paths = tuple(paths)
@@ -95,7 +96,7 @@ def group_by_header(
 
 
 def merge_columns(groups: Sequence[Group]) -> list[str]:
-    """Returns the distinct columns of all groups, ignoring case, in order of appearance."""
+    """Returns the case-insensitively distinct columns of all groups in order of appearance."""
     names: dict[str, str] = {}
     for group in groups:
         for name in group.columns:
@@ -120,7 +121,7 @@ class _Reader:
         self.native = native
 
     def header(self, path: str) -> str | tuple[str, ...] | None:
-        """Returns a file's header, as one line or as columns; None if the file has no lines."""
+        """Returns a file's header as one line or as columns, or None if the file has no lines."""
         file = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(path))
         if self.whole:
             options = {
@@ -171,7 +172,7 @@ class _Reader:
             line += f"\n{more}"
             if not self._open(line):
                 break
-        return self.columns(line)  # names may be quoted, so the text cannot be compared
+        return self.columns(line)  # names may be quoted, so headers cannot be compared as text
 
     def _open(self, text: str) -> bool:
         return self.opened is not None and bool(self.opened.matcher(text).find())
@@ -195,7 +196,7 @@ class _Reader:
 def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     """Returns whether a line ends within a quoted value.
 
-    None if this must not be checked, because the option `multiLine` is set to any value.
+    Returns None, for no check, if the option `multiLine` is set to any value.
     """
     found = open_quote_pattern(native)
     if native.option("multiline") is not None or found is None:
@@ -203,7 +204,7 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     quote, comment = _quote(native), native.option("comment")
     opened = text.contains(quote) & text.rlike(found)
     if _escape(native) == quote:
-        # A cheap pre-check: in such a line, the number of quotes is odd.
+        # A cheap pre-check: a line with an open quote has an odd number of quotes.
         odd = (f.length(text) - f.length(f.replace(text, f.lit(quote)))) % 2 == 1
         opened = odd & text.rlike(found)
     return opened & ~text.startswith(comment) if comment else opened
@@ -212,23 +213,23 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
     r"""Returns whether a line has `\"` within a quoted value, as Spark and MySQL escape quotes.
 
-    None if this must not be checked, because the option `escape` is set.
+    Returns None, for no check, if the option `escape` is set.
     """
     found, quote, comment = open_quote_pattern(native), _quote(native), native.option("comment")
     if "escape" in native.given or native.multiline or found is None:
         return None
     q, s = re.escape(quote), re.escape(_separator(native))
-    # Matches the values before it, and then a value that would end at the backslash.
+    # Matches the preceding values, and then a value that would end at the backslash.
     begin = found.removesuffix(r"\z").replace(f"{s})*+", f"{s})*?", 1)
     escaped = text.contains(f"\\{quote}") & text.rlike(rf"{begin}(?<=\\){q}(?!{s}|\z)")
     return escaped & ~text.startswith(comment) if comment else escaped
 
 
 def open_quote_pattern(native: ReaderOptions) -> str | None:
-    """Returns a Java pattern for text that ends within a quoted value; None without quotes.
+    """Returns a Java pattern for text that ends within a quoted value, or None without quotes.
 
     A quote inside an unquoted value is literal, as in Spark's parser. All quantifiers are
-    possessive, so long lines need neither much time nor a deep stack.
+    possessive, to limit the time and the stack depth for long lines.
     """
     quote, escape, separator = _quote(native), _escape(native), _separator(native)
     if not quote:

@@ -1,9 +1,9 @@
-"""Refuses files that must not be read, or that Java or Spark would misread.
+"""Rejects files that must not be read, or that Java or Spark would misread.
 
-A user who may write to a folder must not be able to load other files. A link to a file outside the
-folder could load any file that the loader's user can read, and a named pipe would block the run.
-Java silently omits files whose names it cannot decode. Spark reads archives, and compressed files
-without the usual extension, as text.
+A user who may write to a folder must not be able to load files outside the folder. A link could
+load any file that the loader's user can read, and a named pipe would block the run. Java silently
+omits files whose names it cannot decode. Spark reads archives, and compressed files without the
+usual extension, as text.
 
 The checks are not complete: an entry can be replaced between the check and the read, and hard links
 cannot be distinguished from files.
@@ -36,12 +36,12 @@ _HIDE = "or give it a name that begins with _, which hides it"
 def check_entries(
     spark: SparkSession, native: ReaderOptions, follow_links: bool, where: str
 ) -> None:
-    """Refuses links to files outside the folder, special files, and undecodable names.
+    """Rejects links to files outside the folder, special files, and undecodable names.
 
-    Checks local folders only: object stores have no such entries.
+    Checks only local folders, because object stores have no such entries.
 
     Raises:
-        TableError: if there is such an entry; the message contains the first one.
+        TableError: if there is such an entry; contains the first entry's path.
     """
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
@@ -67,12 +67,12 @@ def check_entries(
 
 
 def show_name(path: str) -> str:
-    r"""Returns a path for messages, in which bytes that are not UTF-8 are escaped as `\xe9`."""
+    r"""Formats a path for messages. Escapes bytes that are not UTF-8 as `\xe9`."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _undecodable(path: str, encoding: str) -> TableError | None:
-    """Returns the error for a path that Java cannot decode; None if it can."""
+    """Returns the error for a path that Java cannot decode, or None for other paths."""
     try:
         os.fsencode(path).decode(encoding)
     except UnicodeDecodeError:
@@ -86,7 +86,7 @@ def _undecodable(path: str, encoding: str) -> TableError | None:
 def _refusals(
     root: str, home: str, encoding: str, follow_links: bool
 ) -> Iterator[tuple[str, TableError]]:
-    """Yields the entries of a file or folder that must not be read, each with the error."""
+    """Yields each forbidden entry of a file or folder, with its error."""
     # Any parent folder of the root may be a link.
     found = _check_link(root, home, follow_links) or _check_kind(root)
     if found is not None:
@@ -110,7 +110,7 @@ def _refusals(
 
 
 def _is_hidden(name: str) -> bool:
-    """Returns whether Spark ignores this name: `HadoopFSUtils.shouldFilterOutPathName`."""
+    """Returns whether Spark ignores this name (`HadoopFSUtils.shouldFilterOutPathName`)."""
     if name.startswith(("_metadata", "_common_metadata")):
         return False
     marked = name.startswith("_") and "=" not in name
@@ -165,14 +165,14 @@ def is_archive(text: Column) -> Column:
 
 
 def check_unpacked(path: str, stream: Any) -> None:
-    """Refuses archives, and compressed files without an extension that Spark recognises.
+    """Rejects archives, and compressed files without an extension that Spark recognises.
 
     Args:
         path: the file, for the error message.
-        stream: a buffered stream at the begin of the file; its position does not change.
+        stream: a buffered stream at the beginning of the file; its position does not change.
 
     Raises:
-        TableError: if the file is refused.
+        TableError: if the file is rejected.
     """
     stream.mark(_LOOKED_AT)
     first = bytes(stream.readNBytes(_LOOKED_AT))

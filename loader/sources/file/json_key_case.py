@@ -1,7 +1,7 @@
-"""Finds JSON keys that differ from a column only in case.
+"""Finds JSON keys that differ from a column name only in case.
 
 From `{"id": 1}` and `{"ID": 2}`, Spark may infer one column `id`, with null in the second row.
-Names in the lake ignore case, so `id` and `ID` cannot be two columns.
+Names in the lake are case-insensitive, so `id` and `ID` cannot be two columns.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PLACES = (
     "inner:array<struct<name:string,place:int>>,each:int,listed:boolean>>"
 )
 _FOUND = -1
-"""A special value of `place`: the text is a matching key."""
+"""A value of `place` that indicates that the text is a miscased key."""
 
 
 def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns a key that differs from a name in the schema only in case; null if there is none.
+    """Returns a key that differs only in case from a name in the schema, or null.
 
-    Keys are compared with the names on the same level. A key is ignored if the same object also
-    has the exact name.
+    Keys are compared with the names on the same level. A key is ignored if the same object also has
+    a key with the exact name.
 
     Args:
         text: a line with an object or an array of objects.
@@ -47,7 +47,7 @@ def _allows_bare_keys(options: Mapping[str, str]) -> bool:
 
 
 def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns whether a line needs no further check, by one pattern that most lines match.
+    """Returns whether a line matches a pattern that makes further checks unnecessary.
 
     Such a line is one object without nested objects. It has no empty keys, no keys that may differ
     from a name only in case, and no replacement characters (undecodable bytes).
@@ -59,7 +59,7 @@ def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> 
 
 
 def _suspect(text: Column, schema: t.StructType) -> Column:
-    """Returns whether a line may contain such a key: a cheap check for all lines."""
+    """Returns whether a line may contain a miscased key. This pre-check is cheap."""
     tokens = _tokens(schema, "[^\"'/]++")
     return ~text.rlike(rf"(?s)\A{tokens}\z")
 
@@ -67,12 +67,12 @@ def _suspect(text: Column, schema: t.StructType) -> Column:
 def _tokens(schema: t.StructType, between: str) -> str:
     """Returns a pattern for a sequence of quoted texts and the characters between them.
 
-    It matches texts from the start, so that no match begins at an escaped quote. A line with single
-    quotes or comments, which options may allow, does not match.
+    It matches texts from the start, so that no match begins at an escaped quote. Lines with single
+    quotes or comments, which reader options may allow, do not match.
     """
     names = sorted(set(_names(schema)))
     spelt = Counter(name.lower() for name in names)
-    # Only unambiguous names: a name with another spelling on another level needs the full check.
+    # Only unambiguous names. A name with another spelling on another level needs the full check.
     exact = [name for name in names if name and spelt[name.lower()] == 1]
     value = r'"(?:[^"\\\x00\uFFFD]++|\\.)*+"(?!\s*+:)'
     known = rf'"{_any_of(exact)}(?=\s*+:)'
@@ -81,7 +81,7 @@ def _tokens(schema: t.StructType, between: str) -> str:
 
 
 def _any_of(names: Collection[str]) -> str:
-    """Returns a pattern for names, each with its closing quote, as a prefix tree (fast)."""
+    """Returns a fast pattern, a prefix tree, for names with their closing quotes."""
 
     def branch(tails: list[str]) -> str:
         begin = commonprefix(tails)  # noqa: RUF071 - of characters
@@ -94,10 +94,10 @@ def _any_of(names: Collection[str]) -> str:
 
 
 def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns such a key on any level of a line; null if there is none.
+    """Returns a miscased key on any level of a line, or null.
 
-    The schema is passed as data, and a loop descends its levels, because Spark cannot plan an
-    expression that grows with the depth of the schema.
+    The schema is passed as data and a loop descends through its levels, because Spark cannot plan
+    an expression that grows with the depth of the schema.
     """
     places: list[dict[str, Any]] = []
     whole = t.ArrayType(schema)
@@ -128,7 +128,7 @@ def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]
 
 
 def _next_level(value: Column) -> Column:
-    """Returns the values of the next level, and the matching keys."""
+    """Returns the values of the next level and the miscased keys."""
     place, keys = value["place"], value["keys"]
     here = f.map_keys(keys)
     names, lowered, each = place["names"], place["lowered"], place["each"]
@@ -155,7 +155,7 @@ def _next_level(value: Column) -> Column:
 
 
 def _value(place: Column, text: Column) -> Column:
-    # Never null: Spark derives the types of the loop from its initial value, which has no nulls.
+    # Never null, because Spark derives the nullability from the loop's initial value.
     return f.struct(place.alias("place"), f.coalesce(text, f.lit("")).alias("text"))
 
 
@@ -164,15 +164,15 @@ def _match(key: Column) -> Column:
 
 
 def _last_value(keys: Column, name: Column) -> Column:
-    """Returns the last value of a duplicate key, which is the value that Spark reads."""
+    """Returns the last value of a duplicate key, as Spark's reader does."""
     return f.get(f.reverse(f.map_values(f.map_filter(keys, lambda key, _: key == name))), f.lit(0))
 
 
 def _add(shape: t.DataType, places: list[dict[str, Any]]) -> int | None:
-    """Adds the places of a type and of its nested types, in the format of `_PLACES`.
+    """Appends entries for a type and its nested types in the format of `_PLACES`.
 
     Returns:
-        The index of the type's place; None if the type contains no field names.
+        The index of the type's entry; None if the type contains no field names.
     """
     if not any(_names(shape)):
         return None

@@ -1,4 +1,4 @@
-"""Refuses JSON numbers that Spark would round, because doubles have 15 to 17 digits.
+"""Rejects JSON numbers that Spark would round, because doubles have 15 to 17 digits.
 
 Spark reads numbers with a fraction as doubles even if the column is a string.
 """
@@ -49,7 +49,7 @@ class _Number:
 
     @property
     def rounded(self) -> bool:
-        """Whether a double with the same number of digits has a different value."""
+        """Whether conversion to a double changes the number's digits."""
         double = float(self.text)
         if not math.isfinite(double) or (not double and re.match(r"[-0.]*[1-9]", self.text)):
             return True
@@ -59,7 +59,7 @@ class _Number:
 
 
 def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None) -> None:
-    """Refuses JSON numbers that lose digits in the table's columns.
+    """Rejects JSON numbers that lose digits in the table's columns.
 
     Columns that the spec declares as doubles are not checked.
 
@@ -67,7 +67,7 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
         chosen: a condition on MODIFIED and PATH that selects the files; None means all.
 
     Raises:
-        TableError: if there is such a number; contains the column, the number and the file.
+        TableError: if a number loses digits; contains the column, the number and the file.
     """
     native: ReaderOptions = table.ref.native
     if native.format.lower() != "json":
@@ -105,16 +105,16 @@ def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.Data
 
 
 def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
-    """Returns whether a column needs no check: its type is exact, or the spec declares a double."""
+    """Returns whether a column needs no check."""
     return not isinstance(leaf, (*_WHOLE, t.StringType, t.DoubleType)) or (
         isinstance(leaf, t.DoubleType) and not doubles
     )
 
 
 def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles: bool) -> DataFrame:
-    """Returns the path and text of lines with numbers whose digits change as a Java double.
+    """Returns the path and text of lines with numbers that Java doubles may round.
 
-    Ignores the numbers of columns with exact types, so few lines remain.
+    Ignores numbers in columns with exact types, so few lines remain.
     """
     text = left = f.col("value")
     held = {n for n, leaf in leaves} - {n for n, leaf in leaves if not _holds_any(leaf, doubles)}
@@ -130,7 +130,7 @@ def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles:
             number.rlike(_LONG) & (_digits(number) != _digits(number.cast("double").cast("string")))
         ),
     )
-    # Nested, because Spark evaluates a repeated expression for all lines otherwise.
+    # Nested, because otherwise Spark evaluates a repeated expression for all lines.
     suspect = f.when(text.rlike(_LONG), f.when(left.rlike(_LONG), odd))
     return read.where(suspect).select(PATH, "value")
 
@@ -141,10 +141,10 @@ def _digits(number: Column) -> Column:
 
 
 def _find_rounded(line: str, schema: t.StructType, doubles: bool) -> Iterator[tuple[str, _Number]]:
-    """Yields the rounded numbers of a line, each with its column."""
+    """Yields each rounded number of a line with its column."""
     try:
         value = json.loads(line, parse_float=_Number, parse_int=_Number)
-    except ValueError:  # JSON that only the table's reader options allow
+    except ValueError:  # non-standard JSON that the reader options allow
         bare = re.sub(_TEXTS.replace("*+", "*"), "", line)
         value = [{"?": _Number(text)} for text in re.findall(_NUMBER, bare)]
         schema = t.StructType([t.StructField("?", t.DoubleType())])

@@ -1,7 +1,7 @@
-"""Refuses lines of text that Spark would silently misread.
+"""Rejects lines of text that Spark would silently misread.
 
 Spark replaces undecodable bytes, splits a quoted value at the end of a line, and reads only the
-first JSON value of a line. The job that reads the rows checks the lines. Lines longer than the
+first JSON value of a line. The job that reads the rows also checks the lines. Lines longer than the
 source's `line_limit` are detected before that job, because Spark's reader would omit them.
 """
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 FORMATS = frozenset({"csv", "json", "text"})
 _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
-"""The maximum size of multi-line JSON files that are checked, because a file must fit in memory."""
+"""The maximum size of checked multi-line JSON files. Each must fit in memory."""
 
-# Matches texts from the start, so that no match begins at an escaped quote. The group is a key.
+# Also matches non-empty texts, so that no match begins at an escaped quote. The group is the key.
 _EMPTY_KEY = r"""(?s)"(?:[^"\\]++|\\.)++"|'(?:[^'\\]++|\\.)++'|((?:""|'')\s*+:)"""
 
 _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
@@ -47,7 +47,7 @@ _NOT_OF_LINES = frozenset(
 def add_line_checks(
     rows: DataFrame, spark: SparkSession, native: ReaderOptions, chosen: Column | None
 ) -> DataFrame:
-    """Adds checks to the rows: reading them fails if Spark would misread a line of the files.
+    """Adds checks to the rows, so that reading fails if Spark would misread a line.
 
     Args:
         rows: the rows of the selected files.
@@ -60,13 +60,13 @@ def add_line_checks(
     if found is None:
         return rows
     read = read_lines(spark, native, chosen)
-    # The condition is never true: it fails for refused lines, and is false for all other lines.
+    # The condition is never true. It raises an error for rejected lines and is false otherwise.
     refused = read.where(found.isNotNull())
     return rows.union(refused.select(*_nothing(rows.schema)))
 
 
 def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None) -> DataFrame:
-    """Returns the lines of the selected files: `value`, MODIFIED and PATH.
+    """Returns the lines of the selected files, with the columns `value`, MODIFIED and PATH.
 
     If a JSON value may span several lines, each file is one `value`.
     """
@@ -86,21 +86,21 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
 
 
 def _nothing(schema: StructType) -> list[Column]:
-    # One expression per type and no names, because each expression costs several Py4J calls.
+    # One unnamed expression per type, because each expression costs several Py4J calls.
     types = {field.dataType for field in schema.fields}
     nothing = {data_type: f.lit(None).cast(data_type) for data_type in types}
     return [nothing[field.dataType] for field in schema.fields]
 
 
 def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | None:
-    """Returns an expression that fails for refused lines, else null; None if no check is possible.
+    """Returns an expression that fails for rejected lines; None if no check is possible.
 
-    Expensive expressions are nested in `when`: Spark evaluates repeated expressions for all lines,
-    even to the right of an `&` that is false.
+    For other lines the expression is null. Expensive parts are nested in `when`, because Spark
+    evaluates repeated expressions for all lines, even if the left operand of `&` is false.
     """
     encoding = "UTF-8" if form == "text" else native.encoding
     if _WIDE.match(encoding) and native.option("linesep") is None:
-        return None  # a line end cannot be recognised by single bytes
+        return None  # a line end has several bytes
     utf8 = encoding.upper() in ("UTF-8", "UTF8")
     raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)
     known = text == raw if utf8 else ~text.contains(_NO_CHARACTER)
@@ -119,7 +119,7 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
             reason = f.concat(f.lit("a quote follows a backslash within a quoted value, in "), PATH)
             found = found.when(escaped, _refuse(reason, text))
     if form == "json":
-        if native.multiline:  # Spark's parser refuses undecodable bytes
+        if native.multiline:  # Spark's parser rejects undecodable bytes
             found = archive
         reason = f.concat(f.lit("text follows a JSON value, in "), PATH)
         found = found.when(_goes_on(native, text), _refuse(reason, text))
@@ -136,14 +136,14 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
 
 
 def _has_empty_key(text: Column) -> Column:
-    """Returns whether an object has an empty key, whose value Spark ignores."""
+    """Returns whether an object has an empty key. Spark ignores the value of such a key."""
     keys = f.regexp_extract_all(text, f.lit(_EMPTY_KEY), f.lit(1))
     found = f.exists(keys, lambda key: key != "")
     return f.when(text.rlike("(?:\"\"|'')\\s*+:"), found)
 
 
 def _refuse(reason: Column, text: Column) -> Column:
-    """Returns an expression that fails with a reason and the beginning of the line."""
+    """Returns an expression that raises an error with a reason and the beginning of the line."""
     return f.raise_error(f.concat(reason, f.lit(": "), f.substring(text, 1, _SHOWN)))
 
 
@@ -155,8 +155,8 @@ def _options(native: ReaderOptions) -> dict[str, str]:
 def _goes_on(native: ReaderOptions, text: Column) -> Column:
     """Returns whether a line has a valid JSON value that is followed by more text.
 
-    In brackets, such a line is not an array with one value. A trailing comma is allowed. The fast
-    functions for standard JSON come first; only if they fail, the table's options are applied.
+    Wrapped in brackets, such a line is not an array with one value. A trailing comma is allowed.
+    The fast functions for standard JSON are tried before the parser with the table's options.
     """
     options = {**_options(native), "columnNameOfCorruptRecord": "_cq_bad"}
     ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
@@ -166,7 +166,7 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
     several = (f.coalesce(f.json_array_length(listed), f.lit(0)) != 1) & (
         f.coalesce(f.size(f.from_json(listed, "array<string>", options)), f.lit(0)) != 1
     )
-    # Brackets in the line could close the added brackets, but not also the added braces.
+    # Brackets in the line could close the added bracket, but cannot also close the added brace.
     closed = (
         bare.rlike(r"[\]}]\s*+\]")
         & (f.coalesce(f.size(f.json_object_keys(named)), f.lit(0)) != 1)
@@ -174,7 +174,7 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
     )
     value = f.from_json(text, "_cq_bad string", options).getField("_cq_bad").isNull()
     values = f.from_json(text, "array<string>", options).isNotNull()
-    # Most lines are one object without nested objects, which ends at the first brace.
+    # Most lines are one object without nested objects. Such an object ends at the first brace.
     flat = bare.startswith("{") & (f.instr(bare, "}") == f.length(bare))
     return f.when((bare != "") & ~flat, f.when(several | closed, value | values))
 
@@ -184,9 +184,9 @@ _SLACK = 16
 """Additional bytes that the line reader counts: the line end and a byte order mark."""
 
 _PACKED = 16
-"""Compressed files are assumed to grow by at most 2 to this power when decompressed."""
+"""Decompressed files are assumed to be at most 2 to this power times larger."""
 
-# Each line is one value of one column, because no byte decodes to one of these characters.
+# Each line is read as one value, because no byte decodes to the separator or the quotes.
 _AS_LINES = {
     "multiLine": "true",
     "encoding": "ISO-8859-1",
@@ -212,13 +212,13 @@ def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
 def check_line_lengths(
     spark: SparkSession, native: ReaderOptions, chosen: Column | None, where: str
 ) -> None:
-    """Raises an error if a file has a line that is too long: Spark would omit that line.
+    """Raises an error if a file has a line that is so long that Spark would omit it.
 
     Args:
         chosen: a condition on MODIFIED and PATH that selects the files; None means all.
 
     Raises:
-        TableError: with the path of the file and the number of the line.
+        TableError: if a line is too long; contains the file's path and the line number.
     """
     if native.option(_LINE_READER) is None or native.multiline:
         return
@@ -242,7 +242,7 @@ def check_line_lengths(
 
 
 def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple[int, int] | None:
-    """Returns the limit and the line number of the first line that is too long; None if none is."""
+    """Returns the limit and the number of the first line that exceeds it, or None."""
     if not paths:
         return None
     jvm: Any = spark._jvm
@@ -265,7 +265,7 @@ def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple
 
 
 def _endings(spark: SparkSession) -> str:
-    """Returns a pattern for names of files that Hadoop decompresses."""
+    """Returns a regular expression for the names of files that Hadoop decompresses."""
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
     new = jvm.org.apache.hadoop.util.ReflectionUtils.newInstance

@@ -1,7 +1,7 @@
 """Lists the files of a table and selects the files in a window.
 
-Spark lists files with the table's reader options, so it lists exactly the files that it reads. A
-file is identified by its path and modification time.
+Spark lists the files with the table's reader options, so it lists exactly the files that it reads.
+A file is identified by its path and modification time.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ SIZE = "_file_size"
 RECURSIVE = "recursiveFileLookup"
 
 _LINES = 1 << 33
-"""The range of row numbers per partition in Spark's `monotonically_increasing_id`."""
+"""The number of row ids per partition in Spark's `monotonically_increasing_id`."""
 
 _FIRST = Over.unboundedPreceding
 
 _COARSEST = dt.timedelta(seconds=2)
-"""The coarsest resolution of modification times, which is that of FAT."""
+"""The coarsest resolution of modification times, found in the FAT file system."""
 
 _LONGEST_COLUMNS = 16_000
-"""The maximum of characters of columns in the state, because each commit contains the state."""
+"""The maximum length of columns in the state, because each commit contains the state."""
 
 
 def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
-    """Returns one row per file with the columns of Spark's `binaryFile` format; lazy."""
+    """Lazily returns one row per file with the columns of Spark's `binaryFile` format."""
     return spark.read.format("binaryFile").options(**dict(native.options)).load(native.pattern)
 
 
 def files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
-    """Returns the table's files: PATH, MODIFIED and size."""
+    """Returns the table's files with PATH, MODIFIED and SIZE."""
     return list_files(spark, native).select(
         path().alias(PATH),
         f.col("_metadata.file_modification_time").alias(MODIFIED),
@@ -60,12 +60,12 @@ def files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
 
 
 def path() -> Column:
-    """Returns the path of the file that contains a row, as in PATH."""
+    """Returns the path of the file that contains a row, in the format of PATH."""
     return f.col("_metadata.file_path")
 
 
 def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
-    """Returns whether a file's time is in the window, which ends at `end`.
+    """Returns whether a file's modification time is in the window up to `end`.
 
     Args:
         beyond: whether to exclude the files at the window's lower bound.
@@ -81,7 +81,7 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
 
 @dataclass(frozen=True)
 class Tally:
-    """A digest of a set of files, to detect changes without storing each path.
+    """A digest of a set of files that detects changes without storing each path.
 
     Attributes:
         count: the number of files.
@@ -94,14 +94,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class Seen:
-    """A table's files as of the last sync, listed before it read them.
+    """A summary of a table's files, made before the last sync read them.
 
     Attributes:
         cursor: a modification time.
         below: the files with an earlier time.
-        at: the files with exactly this time, if they can be skipped next time; else None.
+        at: the files with exactly this time if the next sync can skip them; else None.
         begin: a time to which a user set the cursor; files below it are ignored.
-        reader: a fingerprint of the reader's options with which the files were read.
+        reader: a fingerprint of the reader options that were used.
         columns: the columns of the files; None if they are not stored.
         apart: see :attr:`loader.sources.file.options.ReaderOptions.apart`.
     """
@@ -116,7 +116,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Parses the mark of the last sync; None if there is none."""
+        """Parses the mark of the last sync. Returns None if there is no such mark."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (
@@ -138,7 +138,7 @@ class Seen:
         )
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the mark that the state stores."""
+        """Returns the mark to store in the state."""
         mark: dict[str, Any] = {
             "before": self.cursor.text,
             "files": self.below.count,
@@ -171,27 +171,27 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 
 
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
-    """Returns whether a later change of a file at this time must change its modification time.
+    """Returns whether any later change of a file with this time changes its modification time.
 
     Some file systems have times with a resolution of two seconds. A file that was listed within
     two seconds after its time may be replaced by a file with the same time and size.
 
     Args:
-        listed_at: when the files were listed.
+        listed_at: the time at which the files were listed.
     """
     return bool(cursor.order + _COARSEST <= listed_at.order)
 
 
 def fingerprint(native: ReaderOptions) -> str:
-    """Returns a digest of the reader options; if it changes, files at the cursor are read again."""
+    """Returns a digest of the reader options. Its change causes a reread of files at the cursor."""
     text = repr((native.format.lower(), native.options, native.columns, native.types))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -> bool:
-    """Returns whether the last sync read the same files at the window's lower bound.
+    """Returns whether the last sync already read all files at the window's lower bound.
 
-    If so, they contain no new rows and are not opened.
+    If so, these files contain no new rows and are not opened.
     """
     seen = Seen.from_mark(window.mark)
     if seen is None or seen.at is None or window.low is None:
@@ -205,7 +205,7 @@ def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -
 def find_stored_columns(
     files: DataFrame, native: ReaderOptions, mark: Mapping[str, Any] | None
 ) -> tuple[ReaderOptions, StructType] | None:
-    """Returns the columns of the last sync if the files are the same; else None."""
+    """Returns the columns of the last sync if the files are unchanged, else None."""
     seen = Seen.from_mark(mark)
     if seen is None or seen.columns is None or seen.reader != fingerprint(native):
         return None
@@ -216,10 +216,10 @@ def find_stored_columns(
 
 
 def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
-    """Returns the files below the window that raw lacks; None if there are none.
+    """Returns files below the window that are missing from raw, or None.
 
     Such files retained an old modification time when they were moved into the folder (`mv`,
-    `rsync -a`). Reads raw only if the files below the window differ from the last sync's summary.
+    `rsync -a`). Raw is read only if the files below the window differ from the last sync's summary.
     After `loader state set` there is no summary, and reading begins at the cursor.
     """
     seen = Seen.from_mark(window.mark)
@@ -238,10 +238,11 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 
 
 def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
-    """Returns a condition for files of the window whose rows raw has; None if not needed.
+    """Returns a condition for files of the window whose rows are in raw, or None.
 
-    The files at the cursor are read again. Rows without a key are recognised by all of their
-    values, and the values change when a new file widens a column's type.
+    The files at the cursor are reread, and repeated rows without a key are recognised by their
+    values. The condition is necessary only if a new file widens a column's type and so changes
+    these values.
     """
     if not window.is_exhaustive or window.read_raw is None or window.low is None:
         return None
@@ -264,8 +265,8 @@ def build_mark(
     """Returns the mark of a sync that has processed all files up to a time.
 
     Args:
-        cursor: the time; the next sync reads all files above it.
-        listed_at: when the files were listed.
+        cursor: the time; the next sync reads all later files.
+        listed_at: the time at which the files were listed.
     """
     last = Seen.from_mark(window.mark)
     begin = last.begin if last else window.low
@@ -286,15 +287,15 @@ def build_mark(
 
 @dataclass(frozen=True)
 class ReadOrder:
-    """Numbers rows by the time and path of their file, and their position in the file.
+    """The order of rows by modification time and path of their file, and position in the file.
 
     Spark assigns files to partitions by size. Sorting the rows would read them twice and shuffle
     them.
 
     Attributes:
         places: PATH, and the number of the first block of each file.
-        number: a row's number, increasing with gaps; computed from _cq_block, _cq_line and the
-            columns of `places`.
+        number: a row's number; numbers increase, with gaps. It is computed from _cq_block, _cq_line
+            and the columns of `places`.
     """
 
     places: DataFrame

@@ -1,4 +1,4 @@
-"""The options of a source document with `path: file`, and reader options of a table."""
+"""The options of a source with `path: file`, and the reader options of a table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from loader.spec.validation import OptionError
 
 
 class FileTableOptions(TableOptions):
-    """Options of a table, in addition to those that all connectors have.
+    """Options of a table, in addition to the options of all connectors.
 
     Attributes:
-        path: a folder, file or glob, relative to the source's path; by default the table's name.
-        format, options: for Spark's reader; by default the options of the source.
+        path: a folder, file or glob relative to the source's path; by default the table's name.
+        format, options: the format and options of Spark's reader; by default those of the source.
         column_types: types by column name; or all columns as DDL (`id bigint, name string`), so
             that Spark infers no types.
     """
@@ -31,7 +31,7 @@ class FileTableOptions(TableOptions):
 
     @property
     def ddl(self) -> str | None:
-        """All columns as DDL; None if the spec does not list all of them."""
+        """All columns as DDL, or None if the spec does not list all columns."""
         given: dict[str, str] | str = self.column_types
         return given if isinstance(given, str) else None
 
@@ -46,12 +46,12 @@ class FileOptions(BaseModel):
     """The inner `spec` of a source with `path: file`.
 
     Attributes:
-        path: a folder, relative to the spec; each folder and file in it is a table.
+        path: a folder, relative to the spec. Each folder and file in the folder is a table.
         format: csv, json, parquet, orc, text, avro, or another format that Spark can read.
         options: options of Spark's reader, such as `sep`; by default CSV files have a header.
-        line_limit: the maximum of bytes in a line, and of characters in a multi-line value.
-        follow_links: whether to follow links to files outside the folder; by default the table
-            fails.
+        line_limit: the maximum bytes in a line and the maximum characters in a multi-line value.
+        follow_links: whether to follow links to files outside the folder; by default, they are
+            errors.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,14 +82,14 @@ class ReaderOptions:
     Attributes:
         path: the path, for messages.
         pattern: the path for Spark; wildcards are escaped unless the spec contains them.
-        home: the folder in the spec; links to files outside it are refused.
-        line_limit: the maximum of bytes in a line.
+        home: the folder in the spec; links to files outside this folder are rejected.
+        line_limit: the maximum number of bytes in a line.
         given: names of the options that the spec sets, in lower case.
-        columns: all columns as DDL; None if the spec does not list all of them.
+        columns: all columns as DDL; None if the spec does not list all columns.
         types: the types that the spec sets for single columns.
-        as_read: columns that Spark reads with a type different from the table's, and casts.
-        rivals: further files and folders with the same table name.
-        apart: Spark cannot read all files with one schema, as types differ or are unsupported.
+        as_read: columns that Spark reads with one type and casts to the table's type.
+        rivals: other files and folders with the same table name.
+        apart: whether no single schema fits all files, as types differ or are unsupported.
     """
 
     path: str
@@ -106,7 +106,7 @@ class ReaderOptions:
     apart: bool = False
 
     def option(self, *names: str) -> str | None:
-        """Returns the value of the first of these options that is set; names are lower case."""
+        """Returns the value of the first set option. Names must be lower case."""
         given = {name.lower(): value for name, value in self.options}
         return next((given[name] for name in names if name in given), None)
 

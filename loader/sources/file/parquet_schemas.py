@@ -1,7 +1,7 @@
 """Merges the schemas of Parquet files whose columns have different types.
 
-Spark merges columns only if their types are equal, and does not support nanoseconds. This module
-reads the footers of the files only if Spark fails.
+Spark merges only columns with equal types, and does not support nanoseconds. This module reads the
+footers of the files only if Spark fails.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _BROKEN = (t.FloatType, t.DoubleType)
 
 @dataclass(frozen=True)
 class ParquetSchema:
-    """The schema of files with equal columns.
+    """The schema shared by some files.
 
     Attributes:
         schema: the columns as Spark reads them; nanoseconds are read as bigint.
-        nanos: the columns in nanoseconds, each with its timestamp type.
-        paths: the files, as in :data:`loader.sources.file.listing.PATH`.
+        nanos: the timestamp types of columns in nanoseconds, by column name in lower case.
+        paths: the files, in the format of :data:`loader.sources.file.listing.PATH`.
     """
 
     schema: t.StructType
@@ -49,13 +49,13 @@ class ParquetSchema:
 
     @property
     def types(self) -> dict[str, t.DataType]:
-        """The types of the columns' values, by name in lower case."""
+        """The columns' types by name in lower case."""
         return {
             c.name.lower(): self.nanos.get(c.name.lower(), c.dataType) for c in self.schema.fields
         }
 
     def value(self, name: str, wanted: t.DataType, where: str) -> Column:
-        """Returns a column's values in the table's type.
+        """Converts a column's values to the table's type.
 
         Reading fails for values with digits below the microsecond.
         """
@@ -75,7 +75,7 @@ def open_session(spark: SparkSession) -> SparkSession:
 
 
 def read_schemas(spark: SparkSession, paths: Sequence[str]) -> list[ParquetSchema]:
-    """Groups Parquet files by their columns.
+    """Groups Parquet files by schema.
 
     Args:
         spark: a session from :func:`open_session`.
@@ -142,7 +142,8 @@ def merge_schemas(found: Sequence[ParquetSchema]) -> t.StructType:
     """Returns columns whose types can represent the values of all files.
 
     Raises:
-        TableError: if no type fits a column of two files; contains the column and both files.
+        TableError: if a column's types in two files cannot be merged; contains the column and both
+            files.
     """
     columns: dict[str, t.StructField] = {}
     first: dict[str, str] = {}
@@ -174,7 +175,7 @@ def find_odd_columns(found: Iterable[ParquetSchema], schema: t.StructType) -> tu
     for field in schema.fields:
         name = field.name.lower()
         if isinstance(field.dataType, (t.StructType, t.ArrayType, t.MapType)):
-            continue  # Spark can read files without some nested fields
+            continue  # Spark can read files that lack nested fields
         theirs = {form.types.get(name, field.dataType) for form in found} - {field.dataType}
         if any(widen(kind, field.dataType) == field.dataType for kind in theirs):
             odd.add(name)
@@ -182,7 +183,7 @@ def find_odd_columns(found: Iterable[ParquetSchema], schema: t.StructType) -> tu
 
 
 def widen(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataType | None:
-    """Returns the type that can represent the values of both types; None if there is none.
+    """Returns the type that can represent the values of both types, or None.
 
     The rules are the same as for columns of raw tables (docs/drift.md).
 

@@ -1,4 +1,4 @@
-"""Explains why Spark could not read a table's files."""
+"""Converts Spark's read errors to errors with a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PATTERN = re.compile(r"^(?:Input Pattern .* matches 0 files|error parsing regex
 _UNLIKE = re.compile(r'CANNOT_MERGE_SCHEMAS.*?"(STRUCT<[^"\n]*>)".*?"(STRUCT<[^"\n]*>)"', re.DOTALL)
 _TWICE = re.compile(r"COLUMN_ALREADY_EXISTS\W.*?`([^`\n]+)`", re.DOTALL)
 _LOOKED_AT = 100
-"""The maximum of files that are checked when a table cannot be read."""
+"""The maximum number of files to check when a table cannot be read."""
 
 
 def explain_read_error(
     spark: SparkSession, native: ReaderOptions, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
-    """Returns the error for files that Spark could not read, with the file's path if known."""
+    """Returns the error for files that Spark could not read. It contains the path, if known."""
     found = translate_error(error, "")
     colon = _COLON.search(found.what)
     if colon is not None:
@@ -81,7 +81,7 @@ def explain_read_error(
 
 
 def _name_differing_columns(one: str, other: str) -> str:
-    """Returns the columns with different types in two schemas, which are written as DDL."""
+    """Lists the columns with different types in two DDL schemas."""
     first, second = (
         {c.name: c.dataType for c in schema.fields}
         for schema in map(_parse_datatype_string, (one, other))

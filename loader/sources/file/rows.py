@@ -1,7 +1,8 @@
-"""Reads the columns of a table's files, and the rows with their positions in the files.
+"""Reads the columns and rows of a table's files, with each row's position in its file.
 
-Spark's CSV and JSON readers silently round decimals and doubles. Columns for which a spec declares
-such types are read with a type that contains all digits, and cast by :mod:`loader.rows.exact_cast`.
+Spark's CSV and JSON readers silently round decimals and doubles. If a spec declares a column with
+such a type, Spark reads the column with a type that preserves all digits. Then
+:mod:`loader.rows.exact_cast` casts it.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ if TYPE_CHECKING:
     from loader.sources.file.options import ReaderOptions
 
 _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
-"""Formats whose reader accepts the columns to read as its schema."""
+"""Formats whose readers match the columns of the requested schema by name."""
 
 _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
 
 def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
-    """Returns the columns of all of a table's files, unless the spec declares the columns.
+    """Reads the columns of all files of a table, unless the spec declares the columns.
 
     Raises:
-        TableError: if the format of the files differs from the spec.
+        TableError: if a file's format differs from the spec.
         PySparkException, Py4JJavaError: if Spark cannot read them.
     """
     if native.columns is None and native.format.lower() == "parquet":
         return _read_parquet_columns(spark, native)
     if native.columns is not None or not is_matched_by_name(native):
         return native, _reader(spark, native, None).schema
-    # Read the headers first: Spark's errors do not contain the path of a file that is not text.
+    # Read the headers first, because Spark's errors omit the path of a file that is not text.
     found = group_by_header(spark, native, _list_paths(list_of.files(spark, native)))
     if found and native.multiline and not _infers(native):
         # Spark would interpret `{` and `[` in the names of multi-line files as patterns.
@@ -85,7 +86,7 @@ def _read_parquet_columns(
 
 
 def partition_columns(spark: SparkSession, native: ReaderOptions) -> list[StructField]:
-    """Returns the columns that come from folders named `column=value`."""
+    """Returns the partition columns, from folders named `column=value`."""
     fields = list_files(spark, native).schema.fields
     return [field for field in fields if field.name not in _OF_LISTING]
 
@@ -117,7 +118,7 @@ def _infer_schema(spark: SparkSession, native: ReaderOptions, group: Group) -> S
 
 
 def read_rows(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
-    """Reads the rows of the selected files: the table's columns, `_cq_block` and `_cq_line`.
+    """Reads the selected files' rows with the table's columns, `_cq_block` and `_cq_line`.
 
     Args:
         chosen: a condition on MODIFIED and PATH that selects the files; None means all.
@@ -166,9 +167,9 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
 def _read_parquet_rows(
     spark: SparkSession, table: SourceTable, own: StructType, chosen: Column | None
 ) -> DataFrame | None:
-    """Reads each Parquet file with its own types, and casts the columns to the table's types.
+    """Reads each Parquet file with the file's types and casts columns to the table's types.
 
-    None if Spark can read all files with the types of the table.
+    Returns None if Spark can read all files with the table's types.
     """
     native: ReaderOptions = table.ref.native
     session, files = open_session(spark), list_of.files(spark, native)
@@ -189,7 +190,7 @@ def _read_parquet_rows(
         of_form = tuple((types.get(name), form.nanos.get(name)) for name in names)
         alike.setdefault(of_form, []).append(form)
     odd = [c for c in own.fields if c.name.lower() in names]
-    # A union runs in the session of its first frame, so begin with a frame of `spark`.
+    # A union runs in the session of its first DataFrame, so begin with a DataFrame of `spark`.
     rows = _arrange_columns(_reader(spark, native, own), table.schema, f.lit(False))
     for first, *others in alike.values():
         theirs = {c.name.lower(): c.dataType for c in first.schema.fields}
@@ -234,7 +235,7 @@ def _read_group(
 
 
 def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataFrame:
-    """Returns rows with a table's columns, and each row's position in its file."""
+    """Selects a table's columns and each row's position in its file."""
     there = {name.lower(): name for name in (*rows.columns, MODIFIED, PATH)}
     rows = rows.withColumns(
         {
@@ -271,11 +272,11 @@ _PARSED = ("csv", "json")
 def apply_types(
     spark: SparkSession, native: ReaderOptions, schema: t.StructType, where: str
 ) -> tuple[ReaderOptions, t.StructType]:
-    """Applies the types in the spec to the columns; returns reader options and columns.
+    """Applies the spec's types to the columns. Returns the new reader options and columns.
 
     Args:
         schema: the columns of the files, or all columns that the spec declares.
-        where: the table, for errors.
+        where: the table name for errors.
 
     Raises:
         TableError: if the spec declares a type for an unknown column.

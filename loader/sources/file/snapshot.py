@@ -1,4 +1,4 @@
-"""Reads the rows of a table's files in a window, in the order of the files' times."""
+"""Reads a window of a table's files in the order of their modification times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class FileSnapshot(Snapshot):
-    """The current files. A file that is rewritten during the read is read again next time."""
+    """The current files. The next sync rereads a file that is rewritten during the read."""
 
     missing_means_deleted = False
 
@@ -61,7 +61,7 @@ class FileSnapshot(Snapshot):
         )
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
-        """Returns bounds by file times only; the rows of new files are counted by reading them."""
+        """Returns bounds based on file times. Does not count the rows of new files."""
         clock = read_clock(CursorType.TIMESTAMPTZ)  # before the files are listed
         assert clock is not None
         native: ReaderOptions = table.ref.native

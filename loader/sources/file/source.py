@@ -1,7 +1,7 @@
-"""The `file` connector, which reads folders of files in any format that Spark supports.
+"""The `file` connector. It reads folders of files in any format that Spark supports.
 
 By default, the cursor is the modification time of files, so a sync reads new and rewritten files. A
-column of the files can be the cursor instead.
+column in the files can be used instead.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spec.options import options_for
 
 _DEFAULTS = {
-    # Fail on lines that do not have the table's columns, such as in a half-written file. Quotes in
-    # quoted values are doubled (RFC 4180).
+    # Fail on lines with missing or extra columns, as in a half-written file. Quotes in quoted
+    # values are doubled (RFC 4180).
     "csv": {"header": "true", "mode": "FAILFAST", "escape": '"'},
     # Fail on incomplete lines, and on values that do not fit the type in the spec.
     "json": {"mode": "FAILFAST"},
-    # Also read columns that are missing in some files.
+    # Also read columns that are missing from some files.
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
 }
@@ -72,7 +72,7 @@ class FileSource(Source):
         return str((self.folder / self.options.path).resolve())
 
     def tables(self) -> list[TableRef]:
-        # Names of tables ignore case, as in the lake.
+        # Table names are case-insensitive, as in the lake.
         named: dict[str, tuple[str, list[str]]] = {}
         for entry in sorted(self._list_paths()):
             name = show_name(_table_name(entry))
@@ -116,7 +116,7 @@ class FileSource(Source):
             settings["escape"] = ("escape", settings["quote"][1] or '"')
         wide = _WIDE.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
-            # Unless multiLine is set, Spark searches for line ends of one byte.
+            # Without multiLine, Spark expects single-byte line ends.
             settings["multiline"] = ("multiLine", "true")
         limit, multiline = self.options.line_limit, settings.get("multiline", ("", ""))[1]
         lengths = limiting_options(form.lower(), multiline.lower() == "true", limit)
@@ -133,7 +133,7 @@ class FileSource(Source):
         )
 
     def _home(self, path: str) -> str:
-        """Returns the folder in the spec; links to files outside it are refused."""
+        """Returns the folder in the spec. Links to files outside this folder are rejected."""
         if Path(os.path.normpath(path)).is_relative_to(self.base):
             return self.base
         return re.split(r"/[^/]*[*?\[{]", path, maxsplit=1)[0] or "/"
@@ -175,7 +175,7 @@ class FileSource(Source):
     def _remembered_columns(
         self, ref: TableRef, native: ReaderOptions
     ) -> tuple[ReaderOptions, StructType] | None:
-        """Returns the columns that the last sync stored, if the files are the same; else None."""
+        """Returns the columns that the last sync stored if the files are unchanged, else None."""
         if self._marks is None or native.columns is not None or native.types:
             return None
         try:
@@ -216,7 +216,7 @@ class FileSource(Source):
 
 
 def _check_name_is_unique(ref: TableRef, where: str) -> None:
-    """Refuses a table if several files or folders have its name: only one would be read."""
+    """Rejects a table if several files or folders have its name, as only one would be read."""
     native: ReaderOptions = ref.native
     if not native.rivals:
         return

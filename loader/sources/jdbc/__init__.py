@@ -1,4 +1,4 @@
-"""The connector `jdbc`, which reads tables of any database with a JDBC driver."""
+"""The `jdbc` connector. It reads tables of any database with a JDBC driver."""
 
 from loader.sources.jdbc.source import JdbcSource
 

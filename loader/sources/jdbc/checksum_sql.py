@@ -1,8 +1,8 @@
-"""Checksums and digests that the database computes, in SQL for PostgreSQL, MariaDB and MySQL.
+"""SQL for checksums and digests that PostgreSQL, MariaDB and MySQL compute.
 
-`loader reconcile` compares checksums: the texts, hashes and sums here equal those that
-:mod:`loader.sources.checksum` computes in Spark (`tests/reconcile/test_checksum.py` compares them
-value by value). A sync uses a digest to detect whether the rows of a window have changed.
+`loader reconcile` compares these checksums with the checksums that :mod:`loader.sources.checksum`
+computes in Spark. `tests/reconcile/test_checksum.py` compares the two implementations value by
+value. A sync uses a digest to detect whether the rows of a window have changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ARGUMENTS = 50  # PostgreSQL's functions take 100 arguments at most
 
 
 class Checksum(ABC):
-    """Builds SQL for checksums; one subclass for each kind of database that has md5.
+    """A builder of SQL for checksums, with a subclass for each kind of database that has md5.
 
     Args:
         dialect: quotes names and texts.
@@ -45,20 +45,20 @@ class Checksum(ABC):
 
     @abstractmethod
     def types(self, space: str, table: str) -> str:
-        """Returns a query for the columns of a table: name, type name, and kind of type."""
+        """Returns a query for the name, type name and type kind of each column of a table."""
 
     @abstractmethod
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
-        """Returns the text form for a column of a type; None if checksums cannot include it.
+        """Returns the text format of a column, or None if checksums must exclude the column.
 
         Args:
             type_, kind: the type name and kind of type, from the query of :meth:`types`.
-            data_type: the type that Spark reads the column as.
+            data_type: the column's type in Spark.
         """
 
     @abstractmethod
     def text(self, part: HashedColumn, column: str) -> str:
-        """Returns SQL for the text of a value; null if the value is null.
+        """Returns SQL for the text of a value. The SQL yields null for a null value.
 
         Args:
             column: SQL for the value.
@@ -74,11 +74,11 @@ class Checksum(ABC):
 
     @abstractmethod
     def total(self, number: str) -> str:
-        """Returns SQL for the sum of numbers, as a text."""
+        """Returns SQL for the sum of numbers, cast to text."""
 
 
 class PostgreSQLChecksum(Checksum):
-    """PostgreSQL 10 and later."""
+    """SQL for PostgreSQL 10 and later."""
 
     _FORMS: ClassVar[dict[str, TextFormat]] = {
         **dict.fromkeys(("int2", "int4", "int8", "oid"), TextFormat.INTEGER),
@@ -127,7 +127,8 @@ class PostgreSQLChecksum(Checksum):
             days = f"({column} - date '1970-01-01')::text"
             return f"case when isfinite({column}) then {days} else ({column})::text end"
         if part.form is TextFormat.TIMESTAMP:
-            # Casts only whole seconds: before version 14, extract returns a floating point number.
+            # Casts only whole seconds, because before version 14, extract returns a floating point
+            # number.
             seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
             micros = f"{seconds} * 1000000 + extract(microseconds from {column})::bigint % 1000000"
             return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
@@ -154,7 +155,7 @@ class PostgreSQLChecksum(Checksum):
 
 
 class MySQLChecksum(Checksum):
-    """MariaDB and MySQL."""
+    """SQL for MariaDB and MySQL."""
 
     _FORMS: ClassVar[dict[str, TextFormat]] = {
         **dict.fromkeys(
@@ -223,14 +224,14 @@ class MySQLChecksum(Checksum):
 
 
 def choose_checksum(dialect: Dialect) -> Checksum | None:
-    """Returns the SQL of checksums for a kind of database; None if it has no md5."""
+    """Returns the checksum SQL for a kind of database, or None if it has no md5."""
     if isinstance(dialect, PostgreSQL):
         return PostgreSQLChecksum(dialect)
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 
 def _match_form(form: TextFormat | None, data_type: t.DataType) -> TextFormat | None:
-    """Returns the form if it is also the form of the type in Spark, otherwise None."""
+    """Returns the format if Spark uses the same format for the type, otherwise None."""
     return form if form is text_format(data_type) else None
 
 
@@ -242,7 +243,7 @@ Judge = Callable[[str], object]
 class JdbcContents(Contents):
     """The contents of a table with unique keys in PostgreSQL, MariaDB or MySQL.
 
-    The database computes the sums and hashes, so it sends rows only where they differ.
+    The database computes the sums and hashes, and sends rows only from buckets that differ.
 
     Args:
         checksum: the SQL of checksums.
@@ -250,10 +251,10 @@ class JdbcContents(Contents):
         wanted: an SQL condition for the rows that the spec loads; empty if it loads all rows.
         columns: SQL for each column, by its name in Spark.
         key: the columns of the key.
-        parts: the columns that a row's checksum covers.
-        left_out: the columns that it does not cover, as ``name (type)``.
+        parts: the columns that a row's checksum includes.
+        left_out: the columns that the checksum excludes, as ``name (type)``.
         query: runs a query in Spark.
-        read: reads the rows that match a WHERE clause, with an SQL expression as KEY.
+        read: reads the rows that match a WHERE clause, and an SQL expression as KEY.
         judge: raises a TableError if rows that match a WHERE clause have values that the lake
             cannot store exactly.
     """
@@ -333,10 +334,10 @@ class JdbcContents(Contents):
 def list_comparable(
     checksum: Checksum, connection: Connection, table: SourceTable
 ) -> tuple[list[HashedColumn], list[str]]:
-    """Returns the columns that checksums cover, and the other columns as ``name (type)``.
+    """Returns the columns that checksums include, and the excluded columns as ``name (type)``.
 
     Args:
-        connection: the connection that reads the types of the columns.
+        connection: the connection for reading the types of the columns.
     """
     native: NativeColumns = table.ref.native
     space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""
@@ -347,7 +348,7 @@ def list_comparable(
     parts, left_out = [], []
     for index, (name, column) in enumerate(zip(native.columns, table.schema.fields, strict=True)):
         if native.has_xmin and name == XMIN:
-            continue  # the transaction that wrote a row is not part of its contents
+            continue  # a row's transaction id is not part of its contents
         type_, kind = types.get(name, ("", ""))
         form = checksum.form(type_, kind, column.dataType)
         if index in native.as_texts and isinstance(column.dataType, StringType):
@@ -365,10 +366,10 @@ def _join_conditions(*conditions: str) -> str:
 
 
 MAX_DIGEST_ROWS = 1_000_000
-"""The maximum number of rows in a digest: their hashes take 32 MB of memory in the database."""
+"""The maximum number of rows in a digest. Their hashes need 32 MB of the database's memory."""
 
 _MAX_SCAN_BYTES = 64 * 1024 * 1024
-"""The maximum bytes of a table that is scanned for a digest; larger tables need an index."""
+"""The maximum size of a table that is scanned for a digest. Larger tables need an index."""
 
 
 def read_digest(
@@ -380,23 +381,23 @@ def read_digest(
     rows: int | None,
     indexed: bool,
 ) -> Digest | None:
-    """Returns a digest of rows; None if there are too many, or finding them needs a large scan.
+    """Returns a digest of rows, or None if there are too many rows or it needs a large scan.
 
-    Also None if a partition is a foreign table, which is not part of the snapshot.
+    Also returns None if a partition is a foreign table, because snapshots exclude such tables.
 
     Args:
         relation: the qualified and quoted name of the table.
         columns: SQL for the stored value of each column.
-        where: a WHERE clause; empty for all rows.
+        where: a WHERE clause; empty selects all rows.
         rows: the number of rows; None if unknown.
-        indexed: whether an index finds the rows.
+        indexed: whether the rows can be read by an index.
     """
     allowed = "" if indexed else f" and size <= {_MAX_SCAN_BYTES}"
     counted = f"(select count(*) from {relation}{where})" if rows is None else str(rows)
-    # The text of a row distinguishes null from an empty text, and shows where each column ends.
+    # The text of a row distinguishes null from empty text and delimits the columns.
     hashed = f"select md5(row({', '.join(columns)})::text) as hash from {relation}{where}"
-    # `offset 0` keeps the planner from merging the subqueries, so that each runs only if the inner
-    # one allows it. A `limit` is not used: with it, the planner may prefer a scan to the index.
+    # `offset 0` keeps the planner from merging the subqueries, so that each subquery runs only if
+    # the inner subquery permits it. With a `limit`, the planner might prefer a scan to the index.
     [(count, text)] = connection.text_rows(
         f"""
         select
@@ -422,7 +423,7 @@ def read_digest(
 
 
 def _select_parts(relation: str) -> str:
-    """Returns SQL for the number of foreign tables among partitions, and for the table's bytes."""
+    """Returns SQL for the number of a table's foreign partitions and for its size in bytes."""
     return f"""
         with recursive parts (oid) as (
             select {relation}::regclass::oid

@@ -18,11 +18,12 @@ from loader.sources.jdbc.postgresql.continuity import TransactionMark
 
 
 class ColumnSql:
-    """Builds SQL for the columns of a database's tables; the base class of a snapshot.
+    """A builder of SQL for the columns of tables. It is the base class of a snapshot.
 
     Args:
         source: the database.
-        transactions: the transactions of the PostgreSQL snapshot; None for other databases.
+        transactions: the state of transactions in the PostgreSQL snapshot; None for other
+            databases.
     """
 
     def __init__(self, source: Database, transactions: TransactionMark | None) -> None:
@@ -42,10 +43,11 @@ class ColumnSql:
         return f"strandline_{index}" if self.dialect.quote_character in name else name
 
     def _instants(self, table: SourceTable) -> list[str]:
-        """Returns the names of the instants among the columns of the subquery.
+        """Returns the names of the subquery's columns that contain instants.
 
-        Otherwise Spark would read them as times without a zone, and convert each value twice. Empty
-        if names differ only in case, because Spark cannot address such columns by name.
+        Without this list, Spark would read instants as times without a zone and convert each value
+        twice. The list is empty if names differ only in case, because Spark cannot address such
+        columns by name.
         """
         native = table.ref.native
         names = [self._alias_name(native, i) for i in range(len(native.columns))]
@@ -61,7 +63,8 @@ class ColumnSql:
         """Returns SQL for the loaded value of each column.
 
         Args:
-            cursor: the cursor of the window; lossy values that it may contain are not converted.
+            cursor: the cursor of the window. Lossy values that a cursor may contain are not
+                converted.
         """
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
@@ -76,10 +79,10 @@ class ColumnSql:
         return columns
 
     def _list_sums(self, table: SourceTable) -> list[str]:
-        """Returns SQL for the value of each column of which the database computes a checksum.
+        """Returns SQL for the value of each column in a checksum.
 
-        This is the loaded value, except for columns that the database sends as texts and Spark
-        casts: for these it is the stored value.
+        This is the stored value for columns that the database sends as texts and Spark casts. For
+        all other columns it is the loaded value.
         """
         columns, native = self._list_expressions(table), table.ref.native
         for index in native.as_texts:
@@ -88,14 +91,14 @@ class ColumnSql:
         return columns
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor, with all digits."""
+        """Returns SQL for the lowest and the highest cursor in full precision."""
         column = self.column(table, cursor.name)
         ends = [f"min({column})", f"max({column})"]
         if cursor.type is CursorType.DOUBLE:
             return [self.dialect.double(end) for end in ends]
         if cursor.type.is_time:
             return [self.dialect.time(end) for end in ends]
-        if cursor.type is CursorType.STRING:  # removes the padding of a char(n)
+        if cursor.type is CursorType.STRING:  # removes char(n) padding
             index = table.schema.names.index(cursor.name)
             shown = dict(table.ref.native.shown).get(index, "{}")
             return [shown.replace("{}", end) for end in ends]
@@ -106,7 +109,7 @@ class ColumnSql:
         return self._expression(table.ref.native, table.schema.names.index(name))
 
     def _list_sizes(self, table: SourceTable) -> list[str]:
-        """Returns SQL for PostgreSQL that computes the bytes of each column with long values."""
+        """Returns PostgreSQL expressions for the byte length of each column with long values."""
         return [
             f"coalesce(octet_length(cast({column} as text)), 0)"
             for column, field in zip(
@@ -123,7 +126,7 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the checks for values that the lake cannot store exactly."""
+        """Returns the checks for lossy values that apply with this cursor."""
         names = table.schema.names
         cursor_index = names.index(cursor.name) if cursor else None
         return [
@@ -135,7 +138,7 @@ class ColumnSql:
     def _list_lossy_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns SQL that counts the values of each check."""
+        """Returns SQL that counts the values that match each check."""
         return [
             _count(check.condition(self._expression(table.ref.native, check.index)))
             for check in self._list_lossy_values(table, cursor)
@@ -144,10 +147,10 @@ class ColumnSql:
     def _list_unusual_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns fewer counts in SQL; if all are zero, no value matches a check.
+        """Returns SQL for a few counts. If all counts are zero, no value matches a check.
 
-        Each count costs as much as reading the row. A time has four checks, and its values rarely
-        match one.
+        Each count costs as much as reading the row. A time column has four checks, and its values
+        rarely match.
         """
         counts = []
         for check in self._list_lossy_values(table, cursor):
@@ -168,7 +171,7 @@ class ColumnSql:
             counts: the number of values that match each check.
 
         Raises:
-            TableError: if some of the values are refused; lists all of them.
+            TableError: if some of the values are errors; lists all such values.
         """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"
@@ -203,9 +206,9 @@ def build_where(
 
     Args:
         column: SQL for the cursor.
-        bounds: the bounds of the window, once they have been read.
-        late: a condition for further rows, below the window.
-        only: a condition to use instead of the limits of the window.
+        bounds: the bounds of the window; None before they have been read.
+        late: a condition for additional rows below the window.
+        only: a condition that replaces the limits of the window.
     """
     assert window.cursor is not None
     limits = []

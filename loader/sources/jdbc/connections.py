@@ -1,8 +1,8 @@
 """JDBC connections from the Spark driver's JVM, and a pool of idle connections.
 
-The JDBC reader of Spark opens connections on the executors. The connections here run the queries
-before a read: keys, bounds, clocks, and the snapshot that the readers share. They are pooled
-because opening a connection costs a database more than most of these queries.
+Spark's JDBC reader opens its own connections on the executors. The connections of this module run
+the queries before a read, for keys, bounds and clocks, and export the shared snapshot. They are
+pooled because opening a connection costs more than most of these queries.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from loader.spark.interruption import check_interruption, interruptible
 from loader.spark.spark_version import jdbc_schema
 
 _TIMES = (93, 2014)
-"""`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
+"""The constants `TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
 
 _CSV_READABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
 """Databases whose drivers return only texts and numbers in metadata."""
 csv.field_size_limit(2**31 - 1)  # a comment on a table may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
-"""Represents null in CSV; random for each process, so that no value of a database equals it."""
+"""The text for null in CSV. It is random per process, so that no database value equals it."""
 _CANCEL = ("cancelQuery", "cancelCurrentQuery")
 """Methods of the PostgreSQL and MariaDB drivers that also cancel metadata queries."""
 Answer = TypeVar("Answer")
 
 
 def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str = "unused") -> Any:
-    """Returns JDBC options as Spark's Java class ``JDBCOptions``.
+    """Converts JDBC options to Spark's Java class ``JDBCOptions``.
 
     Args:
         relation: the table or subquery to read.
@@ -57,23 +57,23 @@ def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str
 
 
 class Connection:
-    """A JDBC connection for queries with small results, which are read as text."""
+    """A JDBC connection for queries with small results. All values are read as text."""
 
     def __init__(self, spark: SparkSession, java: Any, where: str, url: str = "") -> None:
         self.java = java
         self.where = where
         self.lost = False
-        """Whether the state of the session is unknown, so that it must not be reused."""
+        """Whether the session must not be reused, because its state is unknown."""
         self.is_overdue = False
-        """Whether a time limit ended the connection."""
+        """Whether the connection was aborted by a time limit."""
         self.reopen: Callable[[], Connection] | None = None
-        """Opens a replacement if the next query finds that the connection was closed while idle."""
+        """A function that replaces the connection if it was closed while idle."""
         self._in_transaction = False
         self._is_running = False
         self._jvm: Any = spark._jvm
         self._can_read_as_csv = url.startswith(_CSV_READABLE)
         self._label_positions: dict[str, dict[str, int]] = {}
-        """The positions of the columns of metadata, by the method of the driver."""
+        """The column positions in each driver method's metadata result."""
 
     @classmethod
     @contextmanager
@@ -104,14 +104,15 @@ class Connection:
 
     @property
     def major_version(self) -> int:
-        """The major version of the database, without a query."""
+        """The major version of the database, from the driver's metadata."""
         return int(self.java.getMetaData().getDatabaseMajorVersion())
 
     @contextmanager
     def limit_time(self, seconds: int) -> Iterator[None]:
-        """Aborts the connection if the block takes longer.
+        """Aborts the connection if the block exceeds the time limit.
 
-        A timeout of the driver is not enough: it restarts with each byte that the server sends.
+        The driver's timeout is insufficient, because it restarts with each byte that the server
+            sends.
         """
         timer = threading.Timer(seconds, self._abort)
         timer.daemon = True
@@ -131,13 +132,13 @@ class Connection:
         self._run_query(lambda: self._statement.execute(sql))
 
     def prepare(self, statements: Sequence[str]) -> None:
-        """Runs the statements that a session begins with, in one round trip."""
+        """Runs the initial statements of a session in one round trip."""
         if statements:
             self.execute("; ".join(statements))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Runs the block in a transaction and rolls it back, `set local` settings included."""
+        """Runs the block in a transaction and rolls the transaction back."""
         self.begin()
         try:
             yield
@@ -165,17 +166,17 @@ class Connection:
         return self._run_query(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
     def text_rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Returns the same as :meth:`rows`, for a query that returns only texts and integers.
+        """Runs a query for texts and integers and returns the same result as :meth:`rows`.
 
-        Faster for supported drivers: one call to the JVM for all rows instead of one for each
-        value.
+        For supported drivers this is faster, as it needs one JVM call for all rows instead of one
+        per value.
         """
         if not self._can_read_as_csv:
             return self.rows(sql)
         return self._run_query(lambda: self._read_as_csv(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
-        """Returns the type name of each column of a query; for a domain, its base type."""
+        """Returns the type name of each column of a query. Resolves domains to base types."""
         return self._run_query(lambda: self._types(sql))
 
     def _types(self, sql: str) -> dict[str, str]:
@@ -205,7 +206,8 @@ class Connection:
 
         Args:
             call: the name of the method.
-            labels: the columns to return, in upper case. Columns that the driver lacks are null.
+            labels: the columns to return, in upper case. Columns that the driver does not return
+                are null.
         """
         return self._run_query(lambda: self._metadata(call, arguments, labels))
 
@@ -228,7 +230,7 @@ class Connection:
             self._label_positions[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
         positions = self._label_positions[call]
         records = []
-        while result.next():  # each value is a call to the JVM, so only the requested ones are read
+        while result.next():  # reading each value costs a JVM call, so read only requested columns
             records.append(
                 {
                     label: result.getString(positions[label]) if label in positions else None
@@ -239,10 +241,10 @@ class Connection:
         return records
 
     def _read_as_csv(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
-        """Reads a small result in one call to the JVM, with the CSV writer that Spark includes.
+        """Reads a small result in one JVM call, using the CSV writer in Spark's distribution.
 
         Args:
-            names: whether to return the names of the columns as the first row.
+            names: whether to return the column names as the first row.
         """
         written = self._jvm.java.io.StringWriter()
         (self._csv(names=True) if names else self._csv_without_names).write(result, written)
@@ -254,7 +256,7 @@ class Connection:
         return self._csv(names=False)
 
     def _csv(self, names: bool) -> Any:
-        """Returns a CSV writer for one result, as it repeats the names of its first result."""
+        """Returns a new CSV writer. A reused writer would repeat the first result's names."""
         settings = self._csv_settings.clone()
         settings.setHeaderWritingEnabled(names)
         return self._jvm.com.univocity.parsers.csv.CsvRoutines(settings)
@@ -295,11 +297,11 @@ class Connection:
 
     @cached_property
     def _statement(self) -> Any:
-        """The statement for all queries; each query closes the result of the query before it."""
+        """The statement for all queries. Each query closes the previous result."""
         return self.java.createStatement()
 
     def _run_query(self, query: Callable[[], Answer]) -> Answer:
-        """Runs a query, over a new connection if this one was closed while it was idle.
+        """Runs a query. Uses a new connection if this connection was closed while idle.
 
         Raises:
             ConnectionRefusedByServer: if the database rejects the query.
@@ -322,7 +324,7 @@ class Connection:
         except Py4JJavaError as error:
             closed = True
             with suppress(Py4JJavaError):
-                closed = self.java.isClosed()  # drivers close it if the server has closed it
+                closed = self.java.isClosed()  # drivers also detect a server's close
             explained = translate_jdbc_error(error, self.where, answered=not closed)
             if self.is_overdue:
                 what, remedy = "the database has not answered in time", OVERDUE
@@ -336,8 +338,8 @@ class Connection:
     def _cancel(self) -> None:
         """Cancels the running query, which may be waiting for a lock.
 
-        Uses another thread because cancelling opens a connection. Later queries still run, because
-        some of them clean up.
+        Runs in another thread, because cancelling opens a connection. Later queries are not
+        cancelled, because some of them clean up.
         """
         if self._is_running:
             threading.Thread(target=self._cancel_query, name="cancel", daemon=True).start()
@@ -357,18 +359,20 @@ class Connection:
 
     @staticmethod
     def _ignore_errors(call: Any) -> None:
-        # Fails, harmlessly, if the database has closed the connection or the JVM has exited.
+        # The call fails if the database has closed the connection or the JVM has exited.
         with suppress(Py4JError, OSError):
             call()
 
 
 _MAX_IDLE_SECONDS = 30
-"""How long a connection may be idle before it is closed, because firewalls silently drop idle
-connections. If a server or pooler closes one sooner, it is replaced (``Connection.reopen``)."""
+"""The maximum idle time of a connection, because firewalls silently drop idle connections.
+
+A connection that a server or pooler closes earlier is replaced (``Connection.reopen``).
+"""
 
 
 class ConnectionPool:
-    """A pool of idle connections whose sessions are all in the same state.
+    """A pool of idle connections. All sessions in the pool have the same settings.
 
     Args:
         opened: opens a connection; its argument is the source or table for error messages.
@@ -382,7 +386,7 @@ class ConnectionPool:
 
     @contextmanager
     def lend(self, where: str) -> Iterator[Connection]:
-        """Yields a connection, and closes it if the block raises an error.
+        """Yields a connection. Closes the connection if the block raises an error.
 
         Args:
             where: the source or table, for error messages.
@@ -398,7 +402,7 @@ class ConnectionPool:
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
-        """Adds a connection to the pool; closes it if the pool is closed or its state is unknown.
+        """Adds a connection to the pool, or closes it if it cannot be reused.
 
         Args:
             opened: closes the connection.
@@ -435,12 +439,12 @@ class ConnectionPool:
         return opened.enter_context(self._opened(where)), opened
 
     def _reopen(self, opened: ExitStack, where: str) -> Connection:
-        """Closes a connection and opens a new one, which `opened` then closes."""
+        """Closes a connection and opens another connection, which `opened` then closes."""
         opened.close()
         return opened.enter_context(self._opened(where))
 
     def close(self) -> None:
-        """Closes the idle connections; from now on, connections are closed after use."""
+        """Closes the pool and its idle connections. Later connections are closed after use."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

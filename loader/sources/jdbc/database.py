@@ -1,4 +1,4 @@
-"""One database of a source: its connections, Spark's JDBC reader, and quoted names."""
+"""Connections to a source's database, Spark's JDBC reader, and quoted names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from loader.spark.error_translation import DatabaseError
 from loader.spec.options import options_for
 
 _CATALOG_TIMEOUT = 600
-"""The time limit in seconds for listing or describing tables, without the wait for locks."""
+"""The time limit in seconds for listing or describing tables, excluding waits for locks."""
 
 
 _DIALECTS: tuple[type[Dialect], ...] = (PostgreSQL, MySQL, Derby, Oracle)
@@ -47,9 +47,9 @@ class _ServerFacts(NamedTuple):
         startup: the connection properties that the server accepts.
         dialect: the SQL of the database.
         session: statements that every connection runs first.
-        resting: statements that keep the server from closing an idle session.
+        resting: statements that disable the server's timeout for idle sessions.
         reading: driver properties for reads.
-        streamed: the fetch size that makes the driver stream rows; None if every fetch size does.
+        streamed: the fetch size required for streaming; None if the driver always streams.
     """
 
     startup: Mapping[str, str]
@@ -61,7 +61,7 @@ class _ServerFacts(NamedTuple):
 
 
 class Database(Source):
-    """Connects to one database; the base class of the connector."""
+    """A source that is one database. It is the base class of the connector."""
 
     options_model = JdbcOptions
     options: JdbcOptions
@@ -76,7 +76,7 @@ class Database(Source):
 
     @property
     def reader_options(self) -> dict[str, str]:
-        """Spark's JDBC options, the same for every connection."""
+        """Spark's JDBC options, which are identical for all connections."""
         return self._options(self._server_facts.startup)
 
     def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
@@ -98,7 +98,7 @@ class Database(Source):
 
     @cached_property
     def _server_facts(self) -> _ServerFacts:
-        """Facts about the server; connects without startup properties if a pooler rejects them."""
+        """Facts about the server. A pooler may reject startup properties; then they are not set."""
         properties = self.kind.choose_startup_properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):
@@ -111,7 +111,7 @@ class Database(Source):
 
     def _connect_first(self, startup: Mapping[str, str]) -> _ServerFacts:
         jvm: Any = self.spark._jvm
-        # A timeout among the driver properties overrides this one.
+        # A timeout among the driver properties overrides this timeout.
         jvm.java.sql.DriverManager.setLoginTimeout(LOGIN_SECONDS)
         with ExitStack() as opened:
             connection = opened.enter_context(
@@ -136,7 +136,7 @@ class Database(Source):
 
     @property
     def _readers(self) -> int:
-        """The number of tasks that run in one JVM at the same time."""
+        """The number of tasks that run concurrently in one JVM."""
         context = self.spark.sparkContext
         if str(context.master).startswith("local"):
             return int(context.defaultParallelism)
@@ -144,10 +144,10 @@ class Database(Source):
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:
-        """Opens a connection whose session is in UTC.
+        """Opens a connection and sets its session's time zone to UTC.
 
         Args:
-            where: the table, for error messages; the source by default.
+            where: the table for error messages; by default the source.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
             connection.prepare((*self.session, *self._server_facts.resting))
@@ -155,7 +155,7 @@ class Database(Source):
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        if not self._idle.closes_each:  # a nested block: the outer one still needs a connection
+        if not self._idle.closes_each:  # a nested block: the outer block needs a connection
             yield
             self._idle.close_surplus(keep)
             return
@@ -167,7 +167,7 @@ class Database(Source):
             self._idle.close()
 
     def lend_connection(self, where: str = "") -> AbstractContextManager[Connection]:
-        """Lends a connection from the pool; the caller must not change the state of the session.
+        """Lends a connection from the pool. The caller must not change session settings.
 
         The pool retains connections only within :meth:`reuse_connections`.
         """
@@ -176,10 +176,10 @@ class Database(Source):
 
     @contextmanager
     def lend_catalog_connection(self, where: str = "") -> Iterator[Connection]:
-        """Lends a connection for a query about metadata, with a time limit.
+        """Lends a connection with a time limit for a metadata query.
 
-        All tables of the run wait for the result. So after a timeout, every later call within
-        :meth:`reuse_connections` raises the same error at once.
+        All tables of the run wait for the result. After a timeout, every later call within
+        :meth:`reuse_connections` therefore immediately raises the same error.
         """
         if self._overdue is not None:
             raise self._overdue
@@ -199,7 +199,7 @@ class Database(Source):
 
     @property
     def lock_timeout(self) -> int:
-        """The seconds to wait for a table that another session has locked."""
+        """The maximum seconds to wait for a table that another session has locked."""
         return Lookback.parse(self.options.lock_timeout).seconds or 0
 
     @property
@@ -209,7 +209,7 @@ class Database(Source):
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect, with the quote character and the case of names that the database reports."""
+        """The database's dialect, with the reported quote character and case of names."""
         return self._server_facts.dialect
 
     def relation(self, native: NativeColumns) -> str:
@@ -220,7 +220,7 @@ class Database(Source):
 
     @property
     def stream_fetch_size(self) -> int | None:
-        """The fetch size that makes the driver stream rows; None if every fetch size does."""
+        """The fetch size required for streaming; None if the driver always streams."""
         required, configured = self._server_facts.streamed, self.options.fetch_size
         return required if required is None or required < 0 else configured or required
 
@@ -238,13 +238,13 @@ class Database(Source):
         """Reads a relation lazily with Spark's JDBC reader.
 
         Args:
-            connection: the connection that reads the schema.
+            connection: the connection for reading the schema.
             relation: the table or subquery to read.
-            predicates: a condition for each partition; one partition reads all rows by default.
-            session: further statements that every reader runs first.
-            types: the Spark types of columns where the loader overrides Spark's choice.
-            fetch_size: the number of rows to fetch at once, unless the spec or the driver sets it.
-            instants: columns to read as instants, whatever type Spark would choose.
+            predicates: a condition for each partition; by default one partition reads all rows.
+            session: additional statements that every reader runs first.
+            types: the types of columns for which the loader overrides Spark's choice.
+            fetch_size: the number of rows per round trip, unless the spec or the driver sets it.
+            instants: columns to read as instants, regardless of Spark's choice.
         """
         options = {
             **self._choose_reading_properties(types),
@@ -262,11 +262,12 @@ class Database(Source):
     def _choose_reading_properties(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
         """Returns driver properties for reads, such as the binary format for values.
 
-        There are none behind a pooler, which may share sessions in which the driver has prepared
-        statements, and none if the spec sets related properties.
+        Empty behind a pooler, which may share sessions that contain a driver's prepared statements.
+        Also empty if the spec sets related properties.
 
         Args:
-            types: the columns whose type the loader overrides; they are not read in binary.
+            types: the columns whose type the loader overrides; they are not read in the binary
+                format.
         """
         reading = self._server_facts.reading
         related = {*reading, "binaryTransfer", "preferQueryMode"}
@@ -304,10 +305,10 @@ class Database(Source):
         return {n for n in names if options_for(by_name, n, default).sync_mode == "cdc"}
 
     def partition_column(self, table: SourceTable) -> str | None:
-        """Returns the column of the option `partition_column`; None if it is not set.
+        """Returns the column that the option `partition_column` selects, or None if it is not set.
 
         Raises:
-            TableError: if there is no such column, or its type cannot be split into ranges.
+            TableError: if the column does not exist, or its type cannot be split into ranges.
         """
         configured = self.read_options(table.ref).partition_column
         if configured is None:
@@ -339,7 +340,7 @@ class Database(Source):
         )
 
     def wall_offset(self) -> int:
-        """Returns how many seconds the wall clock of times without a zone is ahead of UTC."""
+        """Returns the UTC offset in seconds of times without a zone."""
         zone = self.options.time_zone
         if zone is not None:
             offset = dt.datetime.now(ZoneInfo(zone)).utcoffset()
@@ -349,7 +350,7 @@ class Database(Source):
 
 
 def dialect_class(url: str) -> type[Dialect]:
-    """Returns the dialect for a JDBC URL; the standard dialect if there is no special one."""
+    """Returns the dialect for a JDBC URL, by default the standard dialect."""
     lowered = url.lower()
     for dialect in _DIALECTS:
         if lowered.startswith(dialect.prefixes):
@@ -358,10 +359,10 @@ def dialect_class(url: str) -> type[Dialect]:
 
 
 def strip_url(url: str) -> str:
-    """Returns a URL without parameters and credentials, for messages.
+    """Removes parameters and credentials from a URL for messages.
 
-    A password may contain the characters that end it in other URLs: `/`, `?`, `;`. If the URL has
-    an `@` and cannot be parsed, only its scheme is returned.
+    A password may contain the characters `/`, `?` and `;`, which usually end the host. If a URL
+    with an `@` cannot be parsed, only its scheme is returned.
     """
     if "@" not in url:
         return re.sub(r"[?;].*$", "", url, flags=re.DOTALL)

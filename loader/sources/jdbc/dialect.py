@@ -1,7 +1,7 @@
-"""The SQL of each kind of database: quotes, literals, clocks, keys, system tables.
+"""SQL dialects for quotes, literals, clocks, keys and system tables.
 
-The JDBC dialects of Spark map the column types. Everything that becomes part of a query is escaped
-here: identifiers by :meth:`Dialect.quote`, values by :meth:`Dialect.literal`.
+Spark's JDBC dialects map the column types. This module escapes all parts of a query:
+:meth:`Dialect.quote` escapes identifiers and :meth:`Dialect.literal` escapes values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, jdbc_type
 
 LOGIN_SECONDS = 120
-"""The time limit for opening a connection; the drivers of PostgreSQL and MySQL have none."""
+"""The time limit for opening a connection. PostgreSQL's and MySQL's drivers have no such limit."""
 
 TablePath = tuple["str | None", "str | None", str]
 """The catalog, schema and name of a table."""
@@ -29,7 +29,7 @@ class Key:
 
     Attributes:
         columns: the columns in the order of the key; empty if there is no usable key.
-        lacking: why the declared key is unusable; empty if it is usable, or none is declared.
+        lacking: why the declared key is unusable; empty if it is usable, or if none is declared.
     """
 
     columns: tuple[str, ...]
@@ -40,7 +40,7 @@ class TableSize(NamedTuple):
     """The size of a table according to the statistics of the database.
 
     Attributes:
-        size: the number of bytes, long values included.
+        size: the number of bytes, including long values.
         rows: the number of rows; 0 if there are no statistics yet.
     """
 
@@ -49,16 +49,16 @@ class TableSize(NamedTuple):
 
 
 class Dialect:
-    """A database that follows the JDBC standard; subclasses are for databases that differ.
+    """A database that follows the JDBC standard. Subclasses describe databases that differ.
 
     Attributes:
         prefixes: the prefixes of the JDBC URLs of this kind of database.
         driver: the class of the default driver; None if the URL determines it.
         session: statements that every connection runs first, so that all sessions are in UTC.
         shares_snapshots: whether several connections can read the same snapshot.
-        rounds_floats: whether the text of a `float` has fewer digits than the value.
+        rounds_floats: whether converting a `float` to text loses digits.
         system_schemas: the schemas that contain only system tables.
-        uses_catalogs: whether a table name is qualified by its catalog instead of its schema.
+        uses_catalogs: whether table names are qualified by catalog instead of schema.
         hides_columns: whether `select *` may omit columns.
         network: default driver properties; the user's properties override them.
         instant_types: the names of the types that store an instant instead of a wall clock time.
@@ -85,7 +85,7 @@ class Dialect:
         """Returns a URL that both the driver and the dialect of Spark support.
 
         Args:
-            properties: the names of driver properties that are set outside of the URL.
+            properties: the driver properties that are set outside of the URL.
         """
         return url
 
@@ -93,13 +93,13 @@ class Dialect:
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
         """Returns statements that limit how long a session waits for a locked table.
 
-        If the database runs only one statement at a time, it also contains the other settings.
+        A database that runs only one statement at a time returns one statement with all settings.
         """
         return ()
 
     @classmethod
     def disable_idle_timeout(cls, version: int) -> tuple[str, ...]:
-        """Returns statements that keep the server from closing an idle session.
+        """Returns statements that disable the server's timeout for idle sessions.
 
         Args:
             version: the major version of the database.
@@ -109,18 +109,18 @@ class Dialect:
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
         """Returns statements that make the server send keepalive packets about once a minute.
 
-        Firewalls silently drop connections without traffic, for instance while the server sorts or
-        during a long load, when the connection that exported the snapshot is idle.
+        Firewalls silently drop connections without traffic. A connection has no traffic while the
+        server sorts, or while it holds the exported snapshot during a long load.
         """
         return ()
 
     def has_properties(self, connection: Connection) -> bool:
-        """Returns whether the startup properties reached the server; a pooler may drop them."""
+        """Returns whether the server received the startup properties. A pooler may drop them."""
         return True
 
     @classmethod
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
-        """Returns driver properties for reads over a direct connection, without a pooler.
+        """Returns driver properties for reads over a direct connection, which bypasses any pooler.
 
         Args:
             version: the major version of the database.
@@ -130,7 +130,7 @@ class Dialect:
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        """Returns the fetch size that makes a driver stream rows; None if every fetch size does.
+        """Returns the fetch size required for streaming, or None if the driver always streams.
 
         Args:
             driver: the name that the driver reports.
@@ -141,7 +141,7 @@ class Dialect:
     def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
         """Returns driver properties that limit the wait for a locked table.
 
-        They are for connections on which no statement of :meth:`limit_lock_wait` runs.
+        They apply to connections that do not run the statements of :meth:`limit_lock_wait`.
         """
         return {}
 
@@ -151,25 +151,25 @@ class Dialect:
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
     def lake_name(self, name: str) -> str:
-        """Returns the name for the lake: in lower case if the database folds names to upper case.
+        """Returns the name for the lake. Converts names that the database folded to upper case.
 
-        A name with lower-case letters was quoted when it was created, and is not changed.
+        A name with lower-case letters was created in quotes and is not changed.
         """
         return name.lower() if self.folds_to_upper and name == name.upper() else name
 
     def double(self, expression: str) -> str:
-        """Returns SQL that converts a number to a double, whose text has all digits."""
+        """Returns SQL that converts a number to a double without losing digits in its text."""
         return f"cast({expression} as double precision)"
 
     def select_expression(self, row: Column) -> str:
-        """Returns SQL that converts a column, with ``{}`` for the column; empty if not needed.
+        """Returns SQL that converts a column, or "". ``{}`` stands for the column.
 
-        A time of day becomes a text, because the lake has no such type and Spark's versions differ
-        in the type that they read. The blanks that pad a `char(n)` are removed, because databases
-        ignore them in comparisons and Spark does not.
+        A time of day becomes a text, because the lake has no such type and Spark's versions read it
+        as different types. The padding of a `char(n)` is removed, because databases ignore it in
+        comparisons and Spark does not.
 
         Args:
-            row: the description of the column by the database.
+            row: the database's description of the column.
         """
         if jdbc_type(row) in CHARS:
             return "rtrim({})"
@@ -181,24 +181,24 @@ class Dialect:
         Empty if the driver should convert the values to texts.
 
         Args:
-            row: the description of the column by the database.
+            row: the database's description of the column.
         """
         return self.select_expression(row)
 
     def choose_read_type(self, row: Column) -> str:
-        """Returns the Spark type to read a column as, where Spark's versions differ; else empty.
+        """Returns the Spark type of a column if Spark's versions differ, else "".
 
         Args:
-            row: the description of the column by the database.
+            row: the database's description of the column.
         """
         return ""
 
     def find_lossy_texts(self, index: int, row: Column) -> list[LossyValue]:
-        """Returns the checks for values whose text, by :meth:`as_text`, the lake cannot store.
+        """Returns the checks for values whose text from :meth:`as_text` the lake cannot store.
 
         Args:
             index: the position of the column.
-            row: the description of the column by the database.
+            row: the database's description of the column.
         """
         return []
 
@@ -209,14 +209,14 @@ class Dialect:
 
         Args:
             index: the position of the column.
-            kind: the type that Spark reads it as.
-            row: the description of the column by the database.
+            kind: the column's type in Spark.
+            row: the database's description of the column.
             binary: whether the driver receives values in the binary format.
         """
         return []
 
     def literal(self, cursor: Cursor) -> str:
-        """Returns a cursor as a typed, escaped SQL literal."""
+        """Formats a cursor as a typed, escaped SQL literal."""
         if cursor.type in (CursorType.INTEGER, CursorType.DECIMAL):
             return cursor.text
         if cursor.type is CursorType.DOUBLE:
@@ -230,7 +230,7 @@ class Dialect:
         return self.text(cursor.text)
 
     def text(self, value: str) -> str:
-        """Returns a string literal.
+        """Formats a string literal.
 
         Raises:
             ValueError: if the text contains a NUL character, which SQL does not allow.
@@ -240,7 +240,7 @@ class Dialect:
         return "'" + value.replace("'", "''") + "'"
 
     def time(self, expression: str) -> str:
-        """Returns SQL for a time; its value is null if the lake cannot store the time."""
+        """Returns SQL for a time. The SQL yields null if the lake cannot store the time."""
         return expression
 
     def match_null(self, column: str, type_: CursorType) -> str:
@@ -248,31 +248,31 @@ class Dialect:
         return f"{column} is null"
 
     def date(self, text: str) -> str:
-        """Returns a date literal, in the escape syntax that every JDBC driver translates."""
+        """Formats a date literal in the escape syntax of JDBC."""
         return f"{{d '{text}'}}"
 
     def timestamp(self, text: str) -> str:
-        """Returns a literal for a wall clock time."""
+        """Formats a literal for a wall clock time."""
         return f"{{ts '{text}'}}"
 
     def instant(self, text: str) -> str:
-        """Returns a literal for an instant whose text is in UTC, as all sessions are."""
+        """Formats a literal for an instant, given in UTC, the time zone of all sessions."""
         return self.timestamp(text)
 
     def wall_offset(self, connection: Connection) -> int:
-        """Returns how many seconds the database's wall clock is ahead of UTC.
+        """Returns the UTC offset in seconds of the database's wall clock.
 
-        Needs a new connection, on which :attr:`session` has not run. Times without a zone are
-        assumed to be in this wall clock unless the source has the option `time_zone`.
+        Requires a new connection on which :attr:`session` has not run. Times without a zone are
+        assumed to have this offset unless the source has the option `time_zone`.
         """
         return 0
 
     def list_hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
-        """Returns the tables that wildcards skip, as (schema, table)."""
+        """Returns the (schema, table) pairs that wildcards skip."""
         return set()
 
     def list_remote_tables(self, connection: Connection) -> set[tuple[str, str]]:
-        """Returns the tables whose rows are stored on another server, as (schema, table)."""
+        """Returns the (schema, table) pairs whose rows are stored on another server."""
         return set()
 
     def list_unmet_requirements(self, connection: Connection, relation: str) -> list[str]:
@@ -284,7 +284,7 @@ class Dialect:
         return []
 
     def read_size(self, connection: Connection, place: TablePath) -> TableSize | None:
-        """Returns the size of a table by the statistics of the database; None if unavailable."""
+        """Returns a table's size according to the database's statistics, or None if unavailable."""
         return None
 
     def read_key(self, connection: Connection, place: TablePath) -> Key:
@@ -294,9 +294,10 @@ class Dialect:
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
 
     def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
-        """Returns whether the database orders a text column by the bytes in UTF-8, as Spark does.
+        """Returns whether the database orders a text column by UTF-8 bytes, as Spark does.
 
-        False if that is unknown. Then only the database can compare two values of the column.
+        Returns false if the order is unknown. If false, only the database can compare two values of
+        the column.
         """
         return False
 
@@ -324,7 +325,7 @@ class Derby(Dialect):
 
 
 class Oracle(Dialect):
-    """Oracle, which needs `from dual` to select without a table."""
+    """Oracle, which requires `from dual` to select without a table."""
 
     prefixes = ("jdbc:oracle:",)
     utc_clock = "select current_timestamp from dual"

@@ -1,12 +1,12 @@
-"""The public interface of `jdbc` for plug-ins that read the log of a database (`sync_mode: cdc`).
+"""The interface of `jdbc` for plug-ins that read a database's log (`sync_mode: cdc`).
 
-A plug-in is one class that extends :class:`LogCapture`, registered in the entry-point group
-``strandline.capture``. The name of its entry point is the word after `jdbc:` in the URL::
+A plug-in is one class that extends :class:`LogCapture`. It is registered in the entry-point group
+``strandline.capture``. The entry point has the name that follows `jdbc:` in the URL::
 
     [project.entry-points."strandline.capture"]
     postgresql = "loader.cdc.capture:PostgresCapture"
 
-A plug-in imports from `jdbc` only the names that this module exports.
+A plug-in may import from `jdbc` only what this module exports.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from loader.spec.entry_points import list_plugins, load_plugin
 GROUP = "strandline.capture"
 
 OpenQueries = Callable[[Sequence[SourceTable]], AbstractContextManager[JdbcSnapshot]]
-"""Opens the snapshot in which tables are read by queries."""
+"""A function that opens the snapshot for reading tables by queries."""
 
 
 class LogCapture(ABC):
-    """Reads the changes of a database's tables from its log."""
+    """A reader of a database's log."""
 
     @abstractmethod
     def check_installed(self, where: str) -> None:
-        """Checks that the libraries that the plug-in needs are installed.
+        """Checks that the plug-in's libraries are installed.
 
         Args:
             where: the source or table, for error messages.
 
         Raises:
-            TableError: if a library is missing; the remedy is how to install it.
+            TableError: if a library is missing; the remedy explains how to install it.
         """
 
     @abstractmethod
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
-        """Returns the SQL with which an administrator prepares a database.
+        """Returns the SQL that an administrator runs to prepare a database.
 
         Args:
             source: the name of the source.
@@ -82,10 +82,10 @@ class LogCapture(ABC):
         """Opens the source for the tables of one run.
 
         Args:
-            database: the connections to the database.
+            database: the database to read.
             followed: the tables to read from the log.
             queried: the tables to read by queries.
-            open_queries: opens a snapshot for queries; called only if a table needs it.
+            open_queries: opens a snapshot for queries; called only if necessary.
         """
 
 
@@ -97,7 +97,7 @@ def load_capture(url: str, where: str) -> LogCapture:
         where: the source or table, for error messages.
 
     Raises:
-        SpecError: if no installed package provides a plug-in, or it cannot be loaded.
+        SpecError: if no installed package provides a plug-in, or if it cannot be loaded.
     """
     match = re.match(r"(?i)jdbc:(\w+)", url)
     kind = match[1].lower() if match else ""

@@ -1,7 +1,8 @@
-"""The interface for late rows: rows below the window that were committed after the last sync.
+"""The interface for finding late rows.
 
-PostgreSQL stores in each row which transaction wrote it (`postgresql/late_commits_by_xmin.py`).
-MariaDB and MySQL list the transactions that are open (`mysql/late_commits_by_time.py`).
+Late rows have a cursor below the window and were committed after the last sync. PostgreSQL stores
+each row's transaction id (`postgresql/late_commits_by_xmin.py`). MariaDB and MySQL list the open
+transactions (`mysql/late_commits_by_time.py`).
 """
 
 from __future__ import annotations
@@ -19,59 +20,59 @@ ONLY_WITHIN_LOOKBACK = "rows that commit late are found within the lookback only
 
 
 class SnapshotQueries(Protocol):
-    """The methods of a snapshot that the search for late rows needs."""
+    """The snapshot methods that are used to find late rows."""
 
     source: Database
     dialect: Dialect
 
     @property
     def wall_offset(self) -> int:
-        """How many seconds the database's wall clock is ahead of UTC."""
+        """The UTC offset in seconds of the database's wall clock."""
 
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for the stored value of a column."""
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor, with all digits."""
+        """Returns SQL for the lowest and the highest cursor in full precision."""
 
     def read_clock(self, connection: Connection) -> dt.datetime:
-        """Reads the database's clock, in UTC."""
+        """Reads the database's clock in UTC."""
 
 
 class LateCommits(Protocol):
-    """Finds the late rows in one snapshot of a database; call the methods in this order."""
+    """A finder of late rows in one snapshot. Its methods must be called in the listed order."""
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Reads facts about a table for the other methods; call it first.
+        """Prepares the search in a table.
 
         Raises:
-            DatabaseError: if the stored cursor does not match the database any more.
+            DatabaseError: if the stored cursor no longer matches the database.
         """
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows; None if there is none."""
+        """Returns a lower bound for the cursors of late rows, or None."""
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns SQL that is true for late rows; None if there can be none.
+        """Returns SQL that is true for late rows, or None if there cannot be late rows.
 
         Args:
-            lowest: the lowest cursor of a late row, if it has been read.
+            lowest: the lowest cursor of a late row; None if it has not been read.
         """
 
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the mark to store for the next sync; call it after the bounds are read."""
+        """Returns the mark to store for the next sync. Must be called after reading the bounds."""
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether to store the mark even if there are no new rows."""
+        """Returns whether the mark must be stored even without new rows."""
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the database may reuse numbers.
+        """Returns whether the database may reuse numeric cursors.
 
-        If so, the state stores the highest number in the table, even if it is lower than before.
+        If so, the state stores the table's highest cursor, even if it is lower than before.
         """
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""Detects values that the lake cannot store exactly, so that none is changed silently.
+"""Detects values that the lake cannot store exactly.
 
-A decimal in Spark has at most 38 digits. If the source declares no scale, 18 of the digits are
-after the point, and the JDBC reader rounds to them. A time in PostgreSQL may be infinite, before
-year 1, too late for a 64-bit number of microseconds, or in the ten days of 1582 that the Java
-calendar skips. A date in MySQL may have a month or a day of zero, and Java converts old times by a
-different calendar. Each read of a column that may contain such values counts them in the database.
+A decimal in Spark has at most 38 digits. If the source declares no scale, the JDBC reader rounds to
+18 digits after the decimal point. A time in PostgreSQL may be infinite, before year 1, too late for
+a 64-bit number of microseconds, or in the ten days of 1582 that the Java calendar skips. A date in
+MySQL may have a month or a day of zero, and Java converts old times by a different calendar. Before
+reading a column that may contain such values, the loader counts them in the database.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 
 LATEST_TIME = "9999-12-31 23:59:59.999999"
-"""`infinity` is loaded as this time; in a date column, as its day."""
+"""The replacement for `infinity`. Date columns use its day."""
 EARLIEST_TIME = "0001-01-01 00:00:00"
-"""`-infinity` is loaded as this time; in a date column, as its day."""
+"""The replacement for `-infinity`. Date columns use its day."""
 TIMESTAMP_OVERFLOW = "294247-01-01 00:00:00"
-"""The start of the first year that does not fit a 64-bit timestamp in every time zone."""
+"""The start of the first year in which 64-bit timestamps overflow in some time zone."""
 
 LOAD_AS_TEXT = (
     "Load the column as text, column_types: {{name}: string}, or read the table through a view "
@@ -38,7 +38,7 @@ BYTES = ("-2", "-3", "-4", "2004")
 DISTINCT, ARRAY, BIT = "2001", "2003", "-7"
 _DECIMALS = ("2", "3")
 _FLOATS = ("6", "7", "8")
-_MOST_DIGITS = 1000  # the largest precision in PostgreSQL; a larger one means an undeclared one
+_MOST_DIGITS = 1000  # PostgreSQL's maximum; larger values mean that no precision is declared
 JAVA_TYPES = {
     "date": DATE,
     "time": TIME,
@@ -47,8 +47,8 @@ JAVA_TYPES = {
     "timestamptz": TIMESTAMP,
 }
 """The date and time types of PostgreSQL, by name."""
-TIMES = (TIME, "2013")  # without and with a time zone
-_UNDECLARED = (38, 18)  # what Spark assumes if precision and scale are not declared
+TIMES = (TIME, "2013")  # without and with time zone
+_UNDECLARED = (38, 18)  # Spark's default precision and scale
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,15 @@ class LossyValue:
 
     Attributes:
         index: the position of the column.
-        wrong: SQL that is true for these values, with ``{}`` for the column.
-        message: describes these values, after "3 values of c".
-        remedy: how to fix the error that these values cause; empty if they cause only a warning.
-        loaded: SQL that converts the column, with ``{}`` for the column; empty if it is loaded
-            unchanged.
-        cursors: whether to look for these values in a cursor column, too.
-        replacements: pairs of a value and the value that is loaded instead.
-        ordinary: SQL that is true for most values, but for no lossy value of this column, so that
-            one count can exclude all kinds; empty if there is no such SQL.
+        wrong: SQL that is true for these values; ``{}`` stands for the column.
+        message: the description that follows "3 values of c" in warnings and errors.
+        remedy: the remedy for the error; empty if the values cause only a warning.
+        loaded: SQL that converts the column; ``{}`` stands for the column; empty without
+            conversion.
+        cursors: whether cursor columns are also checked.
+        replacements: pairs of an original value and the loaded value.
+        ordinary: SQL that is true for most values and false for every lossy value of the column, so
+            that one count can replace all checks; empty if there is no such SQL.
     """
 
     index: int
@@ -85,7 +85,7 @@ class LossyValue:
         """Returns a warning about `count` values.
 
         Raises:
-            TableError: if these values have a remedy, and therefore cause an error.
+            TableError: if these values have a remedy, because then they are errors.
         """
         what = f"{count} values of {column} {self.message}"
         if self.remedy:
@@ -100,8 +100,8 @@ def find_rounded_decimals(
     """Returns checks for numbers that Spark would round.
 
     Args:
-        schema: the columns, with the types that Spark reads them as.
-        described: the description of each column by the database.
+        schema: the columns and their types in Spark.
+        described: the database's description of each column.
         table: the name of the table in the spec.
     """
     checks = []
@@ -128,24 +128,24 @@ def find_rounded_decimals(
 def _find_rounded_values(index: int, target: t.DecimalType, value: str, remedy: str) -> LossyValue:
     integer_digits = target.precision - target.scale
     limit = f"1{'0' * integer_digits}"
-    # NaN equals its rounded value, but is greater than every number: `abs` finds it.
+    # NaN equals its rounded value but is greater than every number, so `abs` detects it.
     wrong = f"({value} <> round({value}, {target.scale}) or abs({value}) >= {limit})"
     message = f"do not fit {target.simpleString()}: they would be rounded"
     return LossyValue(index, wrong, message, f"{remedy} precision and scale in the source")
 
 
 def move_into_array(check: LossyValue) -> LossyValue:
-    """Applies a check to the elements of an array; the SQL of the check calls them `value`."""
+    """Applies a check to the elements of an array. In the check's SQL, `value` is the element."""
     wrong = f"exists (select from unnest({{}}) as value where {check.wrong})"
     return LossyValue(check.index, wrong, check.message, check.remedy)
 
 
 def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
-    """Returns checks for a key column, because different keys must not become equal in the lake.
+    """Returns checks for a key column that keep different keys from becoming equal in the lake.
 
     Args:
-        relation: the table in SQL, in which the database searches for a key that would become equal
-            to a value that is not loaded exactly.
+        relation: the qualified and quoted name of the table, which is searched for keys that equal
+            the replacement of another key.
     """
     message = check.message.partition(":")[0]
     remedy = check.remedy or "Give the table another key, or exclude these rows with a view"
@@ -168,7 +168,7 @@ def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
 
 
 def replace_infinity(column: str) -> str:
-    """Returns SQL that replaces infinite times by finite ones."""
+    """Returns SQL that replaces infinite times by finite times."""
     return (
         f"(case when {column} = 'infinity' then '{LATEST_TIME}' "
         f"when {column} = '-infinity' then '{EARLIEST_TIME}' else {column} end)"
@@ -178,7 +178,7 @@ def replace_infinity(column: str) -> str:
 def find_postgresql_losses(
     index: int, kind: t.DataType, row: Column, binary: bool
 ) -> list[LossyValue]:
-    """Returns the checks for a time or an array in PostgreSQL.
+    """Returns the checks for a time or array column in PostgreSQL.
 
     Args:
         index: the position of the column.
@@ -205,7 +205,7 @@ def find_postgresql_losses(
         "{} in ('infinity', '-infinity')",
         f"are infinite: infinity is loaded as {LATEST_TIME}, -infinity as {EARLIEST_TIME}",
         loaded=replace_infinity("{}"),
-        cursors=False,  # the cursor's parser refuses infinity
+        cursors=False,  # the cursor's parser rejects infinity
         replacements=(("infinity", LATEST_TIME), ("-infinity", EARLIEST_TIME)),
     )
     skipped = LossyValue(
@@ -230,8 +230,8 @@ def find_postgresql_losses(
 def _find_misread_times(index: int) -> LossyValue:
     """Returns the check for times that the PostgreSQL driver misreads in the binary format.
 
-    In years like 1300 and 101 BC the driver inserts the leap day of the Julian calendar too early:
-    by up to eleven days, or by 46 days in the oldest year.
+    In years like 1300 and 101 BC the driver inserts the leap day of the Julian calendar up to
+    eleven days too early. In the oldest year it is 46 days too early.
     """
     return LossyValue(
         index,
@@ -251,7 +251,7 @@ def _find_late_times(index: int, value: str) -> LossyValue:
 
 
 def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
-    """Returns the checks for a date or time in MariaDB or MySQL."""
+    """Returns the checks for a date or time column in MariaDB or MySQL."""
     kind = jdbc_type(row)
     if kind not in (DATE, TIMESTAMP) or (row.get("TYPE_NAME") or "").upper().startswith("YEAR"):
         return []
@@ -272,18 +272,18 @@ def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
 
 
 def jdbc_type(row: Column) -> str | None:
-    """Returns the number of a column's type in ``java.sql.Types``; for a domain, its base type."""
+    """Returns the type number in ``java.sql.Types`` of a column, or of its domain's base type."""
     distinct = row.get("DATA_TYPE") == DISTINCT
     return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
 
 
 def is_bits(row: Column) -> bool:
-    """Returns whether a column is a string of several bits; a single bit is a boolean."""
+    """Returns whether a column is a string of several bits. A single bit is a boolean."""
     return jdbc_type(row) == BIT and int(row.get("COLUMN_SIZE") or 1) > 1
 
 
 def has_odd_scale(row: Column) -> bool:
-    """Returns whether a decimal has a negative scale, or a scale above its precision."""
+    """Returns whether a decimal has a negative scale or a scale above its precision."""
     try:
         size, scale = int(row.get("COLUMN_SIZE") or ""), int(row.get("DECIMAL_DIGITS") or 0)
     except ValueError:
@@ -292,7 +292,7 @@ def has_odd_scale(row: Column) -> bool:
 
 
 def has_many_texts(row: Column) -> bool:
-    """Returns whether equal values may have different texts, such as 1.0 and 1.00, or 0 and -0."""
+    """Returns whether equal values may have different texts, such as 1.0 and 1.00."""
     kind = jdbc_type(row)
     if kind in _DECIMALS:
         try:
@@ -306,7 +306,7 @@ def _fits_decimal(target: t.DecimalType, row: Column) -> bool:
     try:
         size, scale = int(row.get("COLUMN_SIZE") or ""), int(row.get("DECIMAL_DIGITS") or 0)
     except ValueError:
-        return not row  # a column of a domain type may lack a description
+        return not row  # domain columns may lack a description
     integer_digits = target.precision - target.scale
     is_declared = size > 0 and scale >= 0
     return is_declared and scale <= target.scale and size - scale <= integer_digits

@@ -1,4 +1,4 @@
-"""The metadata of a table: its name in the database, and its columns."""
+"""The metadata of a table in its database."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _OF_COLUMNS = (
 )
 _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
 ColumnDescriptions = Mapping[str, Mapping[str, "str | None"]]
-"""The description of each column by the database (``DatabaseMetaData.getColumns``)."""
+"""The database's description of each column (``DatabaseMetaData.getColumns``)."""
 ColumnLayout = tuple[tuple["str | None", ...], ...]
-"""The names and types of a table's columns; see :func:`build_layout`."""
+"""The names and types of a table's columns. See :func:`build_layout`."""
 
 
 @dataclass(frozen=True)
 class NativeColumns:
-    """A table in its database, and how to read its columns.
+    """A table in its database, with instructions for reading its columns.
 
     Attributes:
         catalog, schema, table: the exact names in the database.
-        stored: whether the database itself stores the rows; false for views and foreign tables.
+        stored: whether the database stores the rows; false for views and foreign tables.
         columns: the names of the columns.
         has_xmin: whether the last column is the system column `xmin` of PostgreSQL.
         comment: the comment on the table in the database.
         lossy_values: the checks for values that the lake cannot store exactly.
-        shown: SQL for the columns that are converted: the position of the column, and an
-            expression with ``{}`` for the column.
-        layout: the names and types of the columns as described (:func:`build_layout`).
-        types: Spark types by column, where the loader overrides Spark's choice.
-        as_texts: the positions of columns whose type the spec sets; the database sends them as
-            texts.
+        shown: the positions of converted columns and the SQL that converts them; ``{}`` stands for
+            the column.
+        layout: the described names and types of the columns (:func:`build_layout`).
+        types: the types of columns for which the loader overrides Spark's choice.
+        as_texts: the positions of columns that the database sends as texts, because the spec sets
+            their type.
     """
 
     catalog: str | None
@@ -60,11 +60,11 @@ def read_native_columns(
     """Reads the description of each column.
 
     Args:
-        labels: the properties to read; must include the names of table and schema.
+        labels: the properties to read, including the names of table and schema.
     """
     place = (native.catalog, native.schema, native.table)
     rows = connection.metadata("getColumns", *place, "%", labels=labels)
-    # JDBC treats names as patterns: `a_b` also matches `axb`.
+    # JDBC treats names as patterns, so `a_b` also matches `axb`.
     return {
         row["COLUMN_NAME"] or "": row
         for row in rows
@@ -73,15 +73,15 @@ def read_native_columns(
 
 
 def build_layout(described: ColumnDescriptions) -> ColumnLayout:
-    """Returns the names and types of the columns, which change only if the table is altered."""
+    """Extracts the names and types of the columns, which change only if the table is altered."""
     return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in described.items())
 
 
 def read_layout(connection: Connection, native: NativeColumns) -> ColumnLayout:
     """Reads the current names and types of a table's columns.
 
-    If a column has a default, PostgreSQL takes a read lock on the table. So this may wait for a
-    session that alters the table or waits to alter it.
+    If a column has a default, PostgreSQL requests a read lock on the table. The call may therefore
+    wait for a session that alters the table or waits to alter it.
 
     Raises:
         DatabaseError: if another session locks the table for longer than `lock_timeout`.

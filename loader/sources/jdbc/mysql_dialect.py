@@ -28,13 +28,13 @@ _GEOMETRIES = (
 )
 _READ_AS = {"SMALLINT": "int", "MEDIUMINT UNSIGNED": "bigint"}
 _FEW = 10
-"""The fetch size with MariaDB's driver; small, because a single row may be very wide."""
+"""The fetch size with MariaDB's driver. It is small, because single rows may be very wide."""
 _RESTING = "wait_timeout = cast(greatest(@@wait_timeout, 28800) as unsigned)"
-"""Keeps the server from closing a session that is idle for up to eight hours, the default."""
+"""Ensures an idle timeout of at least eight hours, the default."""
 
 
 class MySQL(Dialect):
-    """MariaDB and MySQL, through the driver of either."""
+    """MariaDB and MySQL, with either driver."""
 
     prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
     system_schemas = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
@@ -43,7 +43,7 @@ class MySQL(Dialect):
     rounds_floats = True
     instant_types = frozenset({"timestamp"})
     utc_clock = "select utc_timestamp(6)"
-    network = (  # otherwise a malicious server could read any file of this machine
+    network = (  # otherwise a malicious server could read local files
         ("allowLocalInfile", "false"),
         ("allowLoadLocalInfile", "false"),
         ("allowUrlInLocalInfile", "false"),
@@ -51,8 +51,8 @@ class MySQL(Dialect):
     )
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        # Spark quotes columns with backticks only for "jdbc:mysql". For other URLs it uses ", which
-        # MariaDB reads as string constants.
+        # Spark quotes columns with backticks only for "jdbc:mysql". For other URLs it uses double
+        # quotes, which delimit strings in MariaDB.
         if url.startswith("jdbc:mariadb:"):
             url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
             if "permitMysqlScheme" not in url:
@@ -68,7 +68,8 @@ class MySQL(Dialect):
         return f"nullif({expression}, '0000-00-00')"
 
     def match_null(self, column: str, type_: CursorType) -> str:
-        # A zero date is loaded as null. In a NOT NULL column, `is null` is true for it in MariaDB.
+        # A zero date is loaded as null. In a NOT NULL column of MariaDB, `is null` matches zero
+        # dates.
         null = super().match_null(column, type_)
         return f"({null} or {column} <= '0000-00-00')" if type_.is_time else null
 
@@ -90,9 +91,9 @@ class MySQL(Dialect):
 
     @classmethod
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
-        # Overrides defaults of the server that would show uncommitted rows, limit the number of
-        # rows or change how strings are parsed. In one statement, because the drivers run only one
-        # at a time.
+        # Overrides server defaults that would show uncommitted rows, limit the number of rows or
+        # change how strings are parsed. Uses one statement, because the drivers run only one at a
+        # time.
         limit = f", lock_wait_timeout = {seconds}" if seconds else ""
         return (
             "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = ''"
@@ -103,7 +104,7 @@ class MySQL(Dialect):
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
         # With any other fetch size, MySQL's driver reads all rows into memory first. MariaDB's
-        # driver needs no round trip for the next rows, so a larger fetch size saves no time.
+        # driver needs no additional round trips, so a larger fetch size saves no time.
         return -(2**31) if driver.startswith("MySQL") else _FEW
 
     @classmethod
@@ -112,14 +113,14 @@ class MySQL(Dialect):
 
     def select_expression(self, row: Column) -> str:
         kind = jdbc_type(row)
-        if kind == TIME:  # from -838 to 838 hours
+        if kind == TIME:  # between -838 and 838 hours
             return "cast(cast({} as time(6)) as char)"
-        if is_bits(row):  # Spark 3 reads them as a number, Spark 4 as bytes
+        if is_bits(row):  # Spark 3 reads a number, Spark 4 reads bytes
             return f"lpad(bin({{}}), {row['COLUMN_SIZE']}, '0')"
         name = (row.get("TYPE_NAME") or "").upper()
-        if name.startswith("FLOAT"):  # its text has six digits; MySQL before 8.0.17 has no cast
+        if name.startswith("FLOAT"):  # its text has six digits; MySQL before 8.0.17 cannot cast
             return "({} + 0e0)"
-        # Spark pads columns that the driver reports as char(n): enums, sets and addresses, too.
+        # Spark pads columns that the driver reports as char(n), such as enums, sets and addresses.
         return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""
 
     def as_text(self, row: Column) -> str:
@@ -153,7 +154,7 @@ class MySQL(Dialect):
         return find_mysql_losses(index, row)
 
     def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
-        # Other binary collations pad texts with blanks, so that 'a' sorts after 'a<tab>'.
+        # Other binary collations pad texts with spaces, so that 'a' sorts after 'a<tab>'.
         catalog, _, table = place
         answer = connection.rows(
             f"""

@@ -14,15 +14,15 @@ from loader.spec.validation import OptionError
 
 
 class JdbcTableOptions(TableOptions):
-    """The options of one table, in addition to those of all connectors.
+    """The options of one table, in addition to the options of all connectors.
 
     Attributes:
-        cursor_field: also `xmin` (PostgreSQL): the transaction that wrote the row.
-        sync_mode: also `cdc`: reads the changes from the log of the database.
-        num_partitions: the number of parallel connections; depends on the number of rows by
-            default.
-        partition_column: the column that splits the table into ranges for parallel connections; by
-            default the cursor.
+        cursor_field: can also be `xmin` (PostgreSQL), the id of the transaction that wrote the row.
+        sync_mode: can also be `cdc`, which reads the changes from the log of the database.
+        num_partitions: the number of parallel connections; by default it depends on the number of
+            rows.
+        partition_column: the column by which the table is split into ranges for parallel
+            connections; by default the cursor.
     """
 
     sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
@@ -37,18 +37,18 @@ class JdbcOptions(BaseModel):
     Attributes:
         url: the JDBC URL.
         user, password: the account.
-        driver: the class of the driver, if the URL does not determine it.
+        driver: the class of the driver; required only if the URL does not determine it.
         properties: the driver properties.
-        time_zone: the time zone of times without a zone; by default the zone of the database. It
-            decides whether a row is dated in the future. In MariaDB and MySQL it also limits how
-            far back late rows are searched.
-        fetch_size: the number of rows in a round trip; by default a few megabytes of rows.
-        lock_timeout: how long to wait for a table that another session has locked (PostgreSQL,
+        time_zone: the time zone of times without a zone; by default the zone of the database. It is
+            used to detect rows dated in the future. In MariaDB and MySQL it is also used to limit
+            the search for late rows.
+        fetch_size: the number of rows per round trip; by default a few megabytes of rows.
+        lock_timeout: the maximum wait for a table that another session has locked (PostgreSQL,
             MariaDB, MySQL).
-        slot: the name of the replication slot and of the publication, for tables with
-            `sync_mode: cdc` (PostgreSQL).
-        batch_rows: the number of rows after which a first load with `sync_mode: cdc` is committed,
-            so that it can be resumed there.
+        slot: the name of the replication slot and publication for tables with `sync_mode: cdc`
+            (PostgreSQL).
+        batch_rows: the number of rows per commit in a first load with `sync_mode: cdc`. An
+            interrupted load resumes after the last commit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

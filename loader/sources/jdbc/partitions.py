@@ -1,13 +1,13 @@
-"""Splits a window into ranges for parallel readers, as conditions in SQL.
+"""Builds SQL conditions that split a window into ranges for parallel readers.
 
-A window is split into ranges of the cursor. Then each Spark task writes a file with a narrow range
+A window is split into ranges of the cursor. Each Spark task then writes a file with a narrow range
 of cursors, and later syncs can prune files by statistics. The range between the lowest and highest
-cursor is first cut into slices of equal width. One scan counts the rows of each slice, because bulk
-loads put most rows into few slices.
+cursor is first cut into slices of equal width. One scan counts the rows of each slice, because
+after bulk loads, a few slices contain most rows.
 
-A complete read of a PostgreSQL table is split into ranges of pages instead, without a count. A
-snapshot sees one version of each row, which is stored on one page, so the ranges deliver each row
-once. Each reader scans only the pages of its range.
+A complete read of a PostgreSQL table is instead split into ranges of pages, without a count. A
+snapshot sees one version of each row, and each version is stored on one page, so each row is read
+exactly once. Each reader scans only the pages of its range.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.metadata import NativeColumns
 from loader.spark.error_translation import DatabaseError
 
-# If one slice has a larger fraction of the rows, one reader would read nearly all rows.
+# If one slice had a larger fraction of the rows, one reader would read nearly all rows.
 _SKEWED = 0.8
 
 
 class DividedSnapshot(Protocol):
-    """The methods of a snapshot that the ranges need."""
+    """The snapshot methods that are used to compute ranges."""
 
     source: Database
     dialect: Dialect
 
     def connect(self, table: SourceTable) -> AbstractContextManager[Connection]:
-        """Opens a connection that sees the snapshot."""
+        """Opens a connection that reads the snapshot."""
 
     def is_steady(self, table: SourceTable) -> bool:
-        """Returns whether all calls for a table see the same version of its rows."""
+        """Returns whether all calls for a table read the same version of its rows."""
 
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for the stored value of a column."""
@@ -62,7 +62,7 @@ class RangeSplit:
 
     Attributes:
         conditions: a condition for each reader; None if one reader reads all rows.
-        column: SQL for an additional column that the conditions refer to; empty if there is none.
+        column: SQL for an additional column that the conditions use; empty if there is none.
     """
 
     conditions: list[str] | None = None
@@ -71,7 +71,7 @@ class RangeSplit:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Splits the rows of a window into ranges for parallel readers.
+    """A splitter of a window's rows into ranges for parallel readers.
 
     Attributes:
         snapshot: the snapshot to read.
@@ -85,7 +85,7 @@ class Ranges:
     bounds: Bounds
 
     def divide(self, spark: SparkSession) -> RangeSplit:
-        """Returns the ranges: one for each core, or fewer if there are few rows."""
+        """Returns one range per core, or fewer ranges for few rows."""
         source, literal = self.snapshot.source, self.snapshot.dialect.literal
         options = source.read_options(self.table.ref)
         cores = spark.sparkContext.defaultParallelism
@@ -110,7 +110,7 @@ class Ranges:
         return RangeSplit()
 
     def _cut_pages(self, count: int) -> list[str]:
-        """Returns conditions on pages; empty if the window is better split by a column."""
+        """Returns conditions on pages, or an empty list if a column is more suitable."""
         snapshot, table = self.snapshot, self.table
         if self.window.low is not None or not snapshot.is_steady(table):
             return []
@@ -127,10 +127,10 @@ class Ranges:
         except DatabaseError as error:
             if error.is_locked_out:
                 raise
-            return []  # uses PostgreSQL's protocol, but has no pages
+            return []  # another product with PostgreSQL's protocol
 
     def _list_columns(self) -> list[str]:
-        """Returns the columns that may be split into ranges, the best one first."""
+        """Returns the suitable columns for ranges, best first."""
         table, cursor = self.table, self.window.cursor
         configured = self.snapshot.source.partition_column(table)
         if configured is not None:
@@ -139,15 +139,15 @@ class Ranges:
             return list(table.primary_key)
         if self.window.end(self.bounds) is None and not self.snapshot.is_steady(table):
             # The readers do not share a snapshot. A row whose cursor changes during the read could
-            # move to another range and be missed. Keys do not change.
+            # move to another range and be missed. Keys are assumed not to change.
             return list(table.primary_key)
         return [cursor.name, *table.primary_key]
 
     def _find_cuts(self, name: str, count: int) -> list[Cursor]:
-        """Returns the boundaries of ranges of a column; empty if the ranges would be uneven."""
+        """Returns boundaries of a column's ranges, or an empty list for uneven ranges."""
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
-        # If the spec sets the type of a column, the database compares its values differently.
+        # If the spec sets a column's type, the database and the lake order its values differently.
         is_converted = table.schema.names.index(name) in table.ref.native.as_texts
         if type_ is None or type_ is CursorType.STRING or is_converted:
             return []
@@ -177,16 +177,16 @@ SLICES = 32
 
 
 def choose_partition_count(rows: int, parallelism: int, configured: int | None) -> int:
-    """Returns the number of ranges: as configured, or one for 50,000 rows, up to one for a core."""
+    """Returns the number of ranges, by default one per 50,000 rows and at most one per core."""
     if configured is not None:
         return configured
     return max(1, min(parallelism, rows // ROWS_PER_PARTITION))
 
 
 def cut_slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
-    """Returns the boundaries of `count` slices of equal width between the bounds.
+    """Returns the boundaries that divide the bounds into `count` slices of equal width.
 
-    Empty if the bounds are equal, or texts.
+    Returns an empty list if the bounds are equal or texts.
     """
     low, high = bounds.low, bounds.high
     if low is None or high is None or low.type is CursorType.STRING or not low.order < high.order:
@@ -203,7 +203,7 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
     """Chooses the boundaries that split the rows most evenly.
 
     Args:
-        cuts: the possible boundaries, ascending.
+        cuts: the possible boundaries in ascending order.
         counts: the number of rows below each boundary, then the number of all rows.
         partitions: the number of ranges.
     """
@@ -243,29 +243,29 @@ def _interpolate(low: Cursor, high: Cursor, index: int, count: int) -> Cursor:
 
 
 ROW_POSITION = "strandline_ctid"
-"""The name of the row's physical position (page and index) in a subquery."""
+"""The subquery column with the row's physical position (page and index)."""
 
 ROW_POSITION_COLUMN = f"ctid as {ROW_POSITION}"
 
 _ORDERED = 0.95
-"""The correlation from which rows are considered to be stored in the order of the cursor."""
+"""The minimum correlation at which rows are treated as stored in cursor order."""
 
 
 def cut_pages(
     connection: Connection, dialect: Dialect, relation: str, cursor: str | None, count: int
 ) -> list[str]:
-    """Returns conditions on :data:`ROW_POSITION` for `count` ranges of pages; empty if unsuitable.
+    """Returns conditions on :data:`ROW_POSITION` for `count` page ranges, or an empty list.
 
-    Unsuitable are partitioned tables, storage without pages, and versions before 14, which scan the
-    whole table for each range. So are tables that are not stored in the order of the cursor: each
-    file would contain all cursors, and no later sync could prune files.
+    The list is empty for partitioned tables, for storage without pages, and for versions before 14,
+    which scan the whole table for each range. It is also empty for tables that are not stored in
+    cursor order, because later syncs could not prune the written files by cursor.
 
     Args:
         relation: the qualified and quoted name of the table.
         cursor: the name of the cursor column; None if there is none.
 
     Raises:
-        DatabaseError: if the server uses PostgreSQL's protocol, but has no pages.
+        DatabaseError: if the server uses PostgreSQL's protocol but has no pages.
     """
     name = dialect.text(relation)
     statistics = connection.rows(

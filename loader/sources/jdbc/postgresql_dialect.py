@@ -1,4 +1,4 @@
-"""The SQL of PostgreSQL: literals, keys, system tables."""
+"""PostgreSQL's SQL for literals, keys and system tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loader.spark.error_translation import ConnectionRefusedByServer
 _TIME_OF_DAY = (
     "(to_char({}::time, 'HH24:MI:SS.US') || coalesce(substring({}::text from '[-+].*'), ''))"
 )
-"""A time of day as text with its zone; preserves 24:00 and 10:00+01."""
+"""SQL that formats a time of day with its zone. It preserves 24:00 and 10:00+01."""
 _TIMES_OF_DAY = (
     f"coalesce((select array_agg({_TIME_OF_DAY.replace('{}', 'value')} order by place) "
     "from unnest({}) with ordinality as times (value, place)), {}::text[])"
@@ -31,11 +31,11 @@ _TIMES_OF_DAY = (
 _AS_TEXTS = ("_bpchar", "_bit", "_varbit")
 """Array types whose elements Spark reads as texts."""
 _SILENT = 60
-"""Seconds without traffic after which the server sends a keepalive packet."""
+"""The idle seconds after which the server sends a keepalive packet."""
 
 
 class PostgreSQL(Dialect):
-    """PostgreSQL, where all connections can read the same exported snapshot."""
+    """PostgreSQL. All its connections can read the same exported snapshot."""
 
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
@@ -43,7 +43,7 @@ class PostgreSQL(Dialect):
     shares_snapshots = True
     network = (
         ("tcpKeepAlive", "true"),  # detects a broken network during a read
-        ("loginTimeout", str(LOGIN_SECONDS)),  # this driver ignores the timeout of DriverManager
+        ("loginTimeout", str(LOGIN_SECONDS)),  # this driver ignores DriverManager's timeout
     )
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
@@ -51,14 +51,14 @@ class PostgreSQL(Dialect):
     def select_expression(self, row: Column) -> str:
         kind = jdbc_type(row)
         if kind in CHARS or is_bits(row):
-            return "{}::text"  # the cast removes the blanks that pad a char(n)
-        if has_odd_scale(row):  # Spark has no such decimals
+            return "{}::text"  # the cast removes the padding of a char(n)
+        if has_odd_scale(row):  # Spark does not support such scales
             size, scale = int(row["COLUMN_SIZE"] or 0), int(row["DECIMAL_DIGITS"] or 0)
             scale -= 2048 if scale > 1000 else 0  # the driver adds 2048 to a negative scale
             return f"{{}}::numeric({max(size - min(scale, 0), scale)}, {max(scale, 0)})"
         if kind == ARRAY:
-            # Spark 4 assumes that arrays have as many dimensions as the column declares. For an
-            # expression it does not know the declaration.
+            # Spark 4 assumes that arrays have the declared number of dimensions. An expression has
+            # no declaration and avoids this assumption.
             type_name = row.get("TYPE_NAME")
             if type_name in _AS_TEXTS:
                 return "{}::text[]"
@@ -66,7 +66,7 @@ class PostgreSQL(Dialect):
         return _TIME_OF_DAY if kind == TIME else ""
 
     def as_text(self, row: Column) -> str:
-        if jdbc_type(row) in BYTES:  # does not depend on the setting bytea_output
+        if jdbc_type(row) in BYTES:  # independent of the setting bytea_output
             return r"('\x' || encode({}, 'hex'))"
         return _TIME_OF_DAY if jdbc_type(row) == TIME else "{}::text"
 
@@ -84,7 +84,7 @@ class PostgreSQL(Dialect):
         return ("set idle_session_timeout = 0",) if version >= 14 else ()
 
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
-        # The default of operating systems is two hours.
+        # The default of most operating systems is two hours.
         try:
             [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
         except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
@@ -93,26 +93,26 @@ class PostgreSQL(Dialect):
         return () if is_short else (f"set tcp_keepalives_idle = {_SILENT}",)
 
     def has_properties(self, connection: Connection) -> bool:
-        # A custom setting: a standard setting may be set in a shared session of a pooler, although
-        # the pooler dropped the loader's properties.
+        # Checks a custom setting. A standard setting could be set in a pooler's shared session,
+        # even if the pooler dropped the loader's properties.
         [(setting,)] = connection.rows("select current_setting('strandline.direct', true)")
         return setting == "on"
 
     @classmethod
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
-        # The binary format halves the CPU time of a read; -1 uses it from the first query on. The
-        # driver formats the coordinates of points and boxes differently from PostgreSQL, so these
-        # are read as texts. Versions before 10 are other products that use the same protocol.
+        # The binary format halves the CPU time of a read; -1 enables it for the first query. The
+        # driver formats points and boxes differently from PostgreSQL, so they are read as texts. A
+        # version below 10 indicates another product that uses the same protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
-        # Limits the memory for fetched rows, so that rows wider than the statistics fail one read
-        # instead of the JVM. Spark needs as much memory again while it copies the rows.
+        # Limits the memory for fetched rows, so that unexpectedly wide rows fail one read instead
+        # of the JVM. Spark needs the same amount of memory to copy the rows.
         percent = max(2, 40 // readers)
         return {**binary, "maxResultBuffer": f"{percent}percent"} if version >= 10 else {}
 
     @classmethod
     def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
-        # The timeout must be off before the first statement of a transaction: the driver queries
-        # its types first, and is then idle in the transaction.
+        # The timeout must be off before a transaction's first statement, because the driver first
+        # queries its types and is then idle in the transaction.
         no_timeout = "-c idle_in_transaction_session_timeout=0"
         return {"options": f"-c lock_timeout={seconds}s {no_timeout} -c strandline.direct=on"}
 
@@ -128,7 +128,7 @@ class PostgreSQL(Dialect):
     def wall_offset(self, connection: Connection) -> int:
         # The driver sets the zone of the session to the zone of the JVM, so `show timezone` returns
         # UTC. Other clients get the zone of the role or database, else the zone of the server.
-        # The latter is only visible in log_timezone, which initdb sets to the same zone.
+        # The server's zone is visible only in log_timezone, which initdb sets to the same zone.
         [(seconds,)] = connection.rows(
             """
             with zone as (
@@ -235,8 +235,8 @@ class PostgreSQL(Dialect):
         return TableSize(int(size), int(rows or 0)) if size is not None else None
 
     def read_key(self, connection: Connection, place: TablePath) -> Key:
-        # The driver would also list INCLUDE columns of the index. The key of a table is not unique
-        # across its child tables (INHERITS), except for the chunks of TimescaleDB.
+        # The driver would also list the index's INCLUDE columns. Except for the chunks of
+        # TimescaleDB, a table's key is not unique across its child tables (INHERITS).
         _, schema, table = place
         try:
             rows = connection.text_rows(

@@ -1,12 +1,12 @@
-"""Reads a relation with Spark's JDBC reader; chooses fetch sizes and builds conditions on keys.
+"""Reads a relation with Spark's JDBC reader, with suitable fetch sizes and key conditions.
 
 ``spark.read.jdbc`` opens a connection only to read the schema. For a small table this takes longer
-than the read, because PostgreSQL makes the driver hash the password thousands of times. So the
-schema is read over a connection that is already open.
+than the read, because PostgreSQL makes the driver hash the password thousands of times. Therefore
+the schema is read over an open connection.
 
-A driver stores all fetched rows in memory, whether a row has a hundred bytes or a hundred
-megabytes. A driver that adapts its fetch size to earlier rows fails if a wide row follows narrow
-ones. So the fetch size is chosen by the statistics of the database.
+A driver stores all fetched rows in memory, regardless of their width. A driver that adapts its
+fetch size to earlier rows fails if wide rows follow narrow rows. Therefore the fetch size is
+derived from the database's statistics.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from loader.spark.spark_version import jdbc_relation
 def read_schema(
     spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
 ) -> StructType:
-    """Returns the schema with which :func:`read_relation` would read a relation.
+    """Returns the schema that :func:`read_relation` would use.
 
     Raises:
-        DatabaseError: if the database has no such relation.
-        PySparkException: if Spark has no type for a column, or two columns have the same name.
+        DatabaseError: if the relation does not exist.
+        PySparkException: if a column's type is unsupported or two columns have the same name.
     """
     jvm: Any = spark._jvm
     columns = _read_columns(spark, connection, options, relation)
@@ -56,14 +56,14 @@ def read_relation(
     """Reads a relation lazily, as ``spark.read.jdbc`` does.
 
     Args:
-        connection: the connection that reads the schema; the readers open other connections.
+        connection: the connection for reading the schema; the readers open other connections.
         options: Spark's JDBC options, without the relation.
         relation: the table or subquery to read.
-        conditions: a condition for each partition; one partition reads all rows by default.
+        conditions: a condition for each partition; by default one partition reads all rows.
 
     Raises:
-        DatabaseError: if the database has no such relation.
-        PySparkException: if Spark has no type for a column, or two columns have the same name.
+        DatabaseError: if the relation does not exist.
+        PySparkException: if a column's type is unsupported or two columns have the same name.
     """
     session: Any = spark
     java, jvm = session._jsparkSession, session._jvm
@@ -83,7 +83,7 @@ def build_custom_schema(types: Mapping[str, str]) -> dict[str, str]:
     """Returns the Spark option that sets the types of columns.
 
     Args:
-        types: the Spark type of each column, by its name.
+        types: the Spark types by column name.
     """
     if not types:
         return {}
@@ -115,16 +115,16 @@ def _check_names(spark: SparkSession, columns: Any) -> None:
 
 
 MOST_ROWS = 10_000
-"""The largest fetch size; a larger one saves no time."""
+"""The maximum fetch size. A larger fetch size saves no time."""
 
 UNKNOWN = 1_000
-"""The fetch size if values may be long and the database has no statistics of their length."""
+"""The fetch size for possibly long values without statistics."""
 
 SAMPLE = 100
-"""The number of rows to measure; statistics count the compressed bytes of long values."""
+"""The number of rows to measure, because statistics use the compressed size of long values."""
 
-_BYTES = 8 << 20  # memory for the fetched rows of each reader
-_COLUMN = 16  # bytes in memory for a value of fixed size
+_BYTES = 8 << 20  # memory for each reader's fetched rows
+_COLUMN = 16  # bytes in memory per fixed-size value
 _FEW = 20
 
 
@@ -147,12 +147,12 @@ def choose_fetch_size(
     *,
     whole: bool = False,
 ) -> int:
-    """Returns the number of rows to fetch at once.
+    """Returns the number of rows to fetch per round trip.
 
     Args:
         rows: the number of rows to read; None if unknown.
         extent: the statistics of the table; None if there are none.
-        sampled: the average bytes of the rows in a sample; 0 if there is no sample.
+        sampled: the average bytes per row in a sample; 0 without a sample.
         whole: whether all rows of the table are read.
     """
     width = max(_COLUMN * len(schema.fields), sampled)
@@ -166,20 +166,20 @@ def choose_fetch_size(
     return max(1, min(most, _BYTES // width))
 
 
-_MAX_KEYS = 2_000  # keys in an SQL list; for more keys, all rows are read
+_MAX_KEYS = 2_000  # keys in an SQL list; with more keys, all rows are read
 _PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: DataFrame) -> str:
-    """Returns a WHERE clause that selects at least the rows with these keys; empty selects all.
+    """Returns a WHERE clause for at least the rows with these keys, or "" for all rows.
 
-    Only integers and printable ASCII texts without outer blanks are compared. Other values may
-    differ between the database and Spark: dates in October 1582, truncated fractions, bytes in an
-    unknown encoding.
+    Only integers and printable ASCII texts without outer spaces are compared. Other values may
+    differ between the database and Spark, such as dates in October 1582, truncated fractions, and
+    bytes in an unknown encoding.
 
     Args:
-        columns: SQL for the columns of the key, by name.
-        keys: the keys, in columns of the same names.
+        columns: SQL for each key column by name.
+        keys: the keys, in columns with the same names.
     """
     types = {name: keys.schema[name].dataType for name in columns}
     if not all(map(_is_comparable, types.values())):
@@ -209,7 +209,7 @@ def _is_comparable(data_type: t.DataType) -> bool:
 
 
 def _build_literal(dialect: Dialect, value: object) -> str | None:
-    """Returns a value as an SQL literal; None if the value may differ in the database."""
+    """Formats a value as an SQL literal. Returns None if the value may differ in the database."""
     if isinstance(value, str):
         return dialect.text(value) if _PLAIN.fullmatch(value) else None
     if value is None:

@@ -1,4 +1,4 @@
-"""Reads the tables of a database: the bounds of a window, then its rows in parallel ranges."""
+"""Reads the bounds and rows of tables in a database snapshot."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ _RECAST = (
     (TimestampNTZType(), TimestampType()),
     (ArrayType(TimestampType()), ArrayType(TimestampNTZType())),
 )
-"""Types that Spark reads times as, and the types that they have in the database."""
+"""Pairs of a time type that Spark's reader chooses and the correct type."""
 
 
 class JdbcSnapshot(ColumnSql, Snapshot):
-    """Reads tables of a database; in PostgreSQL, all connections read the same snapshot.
+    """A reader of a database's tables. In PostgreSQL, all connections read the same snapshot.
 
     Args:
         source: the database.
-        exported: the snapshot of PostgreSQL; None for other databases.
+        exported: the exported snapshot of PostgreSQL; None for other databases.
     """
 
     def __init__(self, source: Database, exported: ExportedSnapshot | None = None) -> None:
@@ -86,13 +86,13 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
         self._digests = True
-        # The columns of locked tables, which cannot be altered.
+        # The columns of locked tables. They cannot change while the tables are locked.
         self._layouts: dict[str, ColumnLayout] = {}
         self._idle = ConnectionPool(self._connect)
 
     @cached_property
     def wall_offset(self) -> int:
-        """How many seconds the wall clock of times without a zone is ahead of UTC."""
+        """The UTC offset in seconds of times without a zone."""
         return self.source.wall_offset()
 
     @contextmanager
@@ -130,8 +130,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             column = self.column(table, cursor.name)
             self.late.find_late(connection, table, window)
             reach = self.late.reach(table, window)
-            # Without a snapshot, the clock is read before the rows, so that rows committed in
-            # between have a later cursor.
+            # Without a snapshot, the clock is read before the rows. Rows that are committed between
+            # the two reads then have a later cursor.
             with_clock = type_.is_time and self.is_steady(table)
             now = self.read_clock(connection) if type_.is_time and not with_clock else None
             ends = self.ends(table, cursor)
@@ -190,10 +190,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where: str,
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns warnings about values that the lake cannot store exactly.
+        """Returns warnings about lossy values.
 
         Args:
-            counts: the counts of :meth:`_list_unusual_counts`; if all are zero, nothing is read.
+            counts: the values of :meth:`_list_unusual_counts`. If all are zero, nothing is read.
             where: a WHERE clause; empty for all rows.
 
         Raises:
@@ -207,7 +207,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return self._list_warnings(table, exact, cursor)
 
     def refuse_lossy_values(self, table: SourceTable, where: str = "") -> None:
-        """Checks that the lake can store the values of rows.
+        """Checks that the lake can store the selected rows.
 
         Args:
             where: a WHERE clause; empty for all rows.
@@ -235,7 +235,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return self._select_rows(spark, table, where, size, division, window.cursor)
 
     def read_part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
-        """Reads the rows that match an SQL condition, lazily."""
+        """Lazily reads the rows that match an SQL condition."""
         return self._select_rows(spark, table, f" where {condition}", self._fetch_size(table))
 
     def count_values(
@@ -270,7 +270,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 return read_digest(
                     connection, self.dialect, relation, columns, where, rows, indexed
                 )
-        except DatabaseError as error:  # for instance, md5 is disabled: all rows are read instead
+        except DatabaseError as error:  # such as a disabled md5; all rows are read instead
             if error.is_locked_out:
                 raise
             self._digests = False
@@ -310,18 +310,18 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             )
 
     def is_steady(self, table: SourceTable) -> bool:
-        # A foreign table is read without the snapshot, which covers only one database. After a
-        # refresh of a materialized view, older snapshots see the new rows, too.
+        # Foreign tables are read outside the snapshot, which covers only one database. After a
+        # refresh of a materialized view, even older snapshots see the new rows.
         return bool(self.session) and bool(table.ref.native.stored)
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
         current = copy(self)
-        current.session = ()  # no snapshot: reads the rows that are committed now
+        current.session = ()  # no snapshot: reads the latest committed rows
         names, native = table.schema.names, table.ref.native
         columns = {name: self.column(table, name) for name in keys.columns}
-        # The database cannot compare keys whose type the spec sets.
+        # The database cannot compare keys whose types the spec overrides.
         is_converted = {names[i] for i in native.as_texts} & set(columns)
         where = "" if is_converted else build_key_predicate(self.dialect, columns, keys)
         return current._select_rows(spark, table, where, current._fetch_size(table))
@@ -340,7 +340,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 parts, left_out = list_comparable(checksum, connection, table)
             by_name = {part.name: part for part in parts}
             converted = {table.schema.names[i] for i in table.ref.native.as_texts}
-            # Checksums may omit columns, but not the key or columns whose type the spec sets.
+            # Checksums must include the key and the columns whose types the spec overrides.
             if set(key) | converted <= set(by_name):
                 return JdbcContents(
                     checksum,
@@ -361,7 +361,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def _find_contents_bounds(self, table: SourceTable, part: Window, window: Window) -> Bounds:
         if part.cursor is not None:
             return self.bounds(table, part)
-        # Reads all rows, but checks only the values of rows that the spec loads.
+        # All rows are read, but values are checked only in rows that the spec selects.
         self.refuse_lossy_values(table, self.where(table, window))
         with self.connect(table) as connection:
             relation = self.source.relation(table.ref.native)
@@ -371,7 +371,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def _fetch_size(
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False
     ) -> int:
-        """Returns the fetch size for a table, by the width of its rows."""
+        """Returns the fetch size that suits a table's row width."""
         configured = self.source.stream_fetch_size or self.source.options.fetch_size
         if configured is not None or not needs_row_width(table.schema, rows):
             return choose_fetch_size(table.schema, rows)
@@ -449,8 +449,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 spark, connection, relation, conditions, self.session, types, fetch_size, instants
             )
             if table.ref.name in self.held and table.ref.name not in self._layouts and self.session:
-                # Uses this connection, which has locked the table. A later one could wait for an
-                # ALTER that waits for the lock of the run.
+                # Uses this connection, because its session has locked the table. Another session
+                # could wait for an ALTER that itself waits for the run's lock.
                 self._layouts[table.ref.name] = read_layout(connection, table.ref.native)
         return frame
 
@@ -458,18 +458,18 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """Returns a WHERE clause for the rows of a window.
 
         Args:
-            bounds: the bounds of the window, once they have been read.
+            bounds: the bounds of the window; None before they have been read.
         """
         if window.cursor is None:
             return ""
         column = self.column(table, window.cursor.name)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
-        if late is not None and table.ref.native.has_xmin:  # earlier transactions are in raw
+        if late is not None and table.ref.native.has_xmin:  # raw contains earlier transactions
             return build_where(self.dialect, column, window, bounds, only=late)
         return build_where(self.dialect, column, window, bounds, late=late)
 
     def _convert_clock(self, now: dt.datetime | None, type_: CursorType) -> Cursor | None:
-        """Returns a time of the database's clock as a cursor."""
+        """Converts a time of the database's clock to a cursor."""
         if now is None:
             return None
         if type_ is not CursorType.TIMESTAMPTZ:
@@ -477,7 +477,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
 
     def read_clock(self, connection: Connection) -> dt.datetime:
-        """Reads the database's clock, in UTC."""
+        """Reads the database's clock in UTC."""
         [(text,)] = connection.rows(self.dialect.utc_clock)
         return _parse_utc(text)
 

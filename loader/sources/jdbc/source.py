@@ -1,4 +1,4 @@
-"""The `jdbc` connector: lists and describes the tables of any database with a JDBC driver."""
+"""The `jdbc` connector. It lists and describes the tables of databases with a JDBC driver."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ from loader.spark.error_translation import translate_jdbc_error
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
-"""Numbers, booleans and times in ``java.sql.Types``, whose values do not become equal in a cast."""
+"""Numeric, boolean and time types. A cast never makes two of their values equal."""
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 
 class JdbcSource(Database):
-    """Reads the tables of one database."""
+    """A connector for the tables of one database."""
 
     @classmethod
     def find_exclusive_resource(cls, name: str, options: JdbcOptions) -> ExclusiveResource | None:
@@ -209,14 +209,14 @@ class JdbcSource(Database):
     def _choose_types(
         self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
-        """Returns the types that the option `column_types` sets, by column name in the database.
+        """Returns the types that the option `column_types` sets, by the database's column name.
 
         Args:
-            cursor: the name of the cursor, in lower case.
-            key: the names of the key columns, in lower case.
+            cursor: the name of the cursor in lower case.
+            key: the names of the key columns in lower case.
 
         Raises:
-            TableError: if there is no such column, or its type cannot be changed.
+            TableError: if a column does not exist, or its type cannot be changed.
         """
         configured = self.read_options(ref).column_types
         if not configured:
@@ -248,7 +248,7 @@ class JdbcSource(Database):
             description = described.get(column, {})
             kind = jdbc_type(description)
             if text == "binary" and kind in BYTES:
-                continue  # is loaded unchanged: the bytes of its text would differ
+                continue  # loaded unchanged, because converting via text would change the bytes
             if column.lower() in key and text == "string" and has_many_texts(description):
                 raise TableError(
                     f"{name!r} is a column of the key, and equal values may have different texts, "
@@ -268,7 +268,7 @@ class JdbcSource(Database):
         return chosen
 
     def _choose_expression(self, name: str, row: Column, chosen: Collection[str]) -> str:
-        """Returns SQL that converts a column, with ``{}`` for the column; empty if not needed."""
+        """Returns SQL that converts a column, or "". ``{}`` stands for the column."""
         return self.dialect.as_text(row) if name in chosen else self.dialect.select_expression(row)
 
     def _refuse_unordered_cursor(
@@ -277,7 +277,7 @@ class JdbcSource(Database):
         """Checks that the values of the cursor have a usable order.
 
         Raises:
-            TableError: if they have not.
+            TableError: if the order is unusable.
         """
         for name, row in described.items():
             reason = self._explain_disorder(row)
@@ -290,10 +290,10 @@ class JdbcSource(Database):
                 )
 
     def _explain_disorder(self, row: Mapping[str, str | None]) -> str:
-        """Returns why a column cannot be the cursor because of its type; empty if it can."""
+        """Returns why a column's type makes it unusable as cursor, or ""."""
         type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
         if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
-            return f"{type_name}({size}), which has no order"  # compares as a number, sorts as text
+            return f"{type_name}({size}), which has no order"  # compares as number, sorts as text
         if isinstance(self.dialect, MySQL) and type_name.upper() in ("ENUM", "SET"):
             return f"{type_name}, which compares by text but sorts by position"
         if row["DATA_TYPE"] in TIMES:
@@ -303,7 +303,7 @@ class JdbcSource(Database):
     def _find_collated_cursor(
         self, ref: TableRef, schema: StructType, cursor: str
     ) -> frozenset[str]:
-        """Returns the name of the cursor if it is a text column that is not ordered by bytes."""
+        """Returns the cursor if it is a text column that is not ordered by bytes."""
         native: NativeColumns = ref.native
         place = (native.catalog, native.schema, native.table)
         collated = set()
@@ -316,7 +316,7 @@ class JdbcSource(Database):
         return frozenset(collated)
 
     def _has_writer_cursor(self, ref: TableRef, described: ColumnDescriptions) -> bool:
-        """Returns whether the cursor is the system column xmin: the transaction that wrote a row.
+        """Returns whether the cursor is the system column xmin, the id of the writing transaction.
 
         Raises:
             TableError: if the spec sets this cursor, but the table does not support it.
@@ -327,7 +327,7 @@ class JdbcSource(Database):
         if first != XMIN or XMIN in described or not self.dialect.shares_snapshots:
             return False
         if len(candidates) > 1 and not ref.native.stored:
-            return False  # a list of several cursors may apply to other tables
+            return False  # a list of cursors may be intended for other tables
         where = f"table {self.name}.{ref.name}, cursor_field"
         if not ref.native.stored:
             raise TableError(
@@ -346,13 +346,13 @@ class JdbcSource(Database):
     def _find_schema(
         self, ref: TableRef, described: ColumnDescriptions, chosen: Collection[str]
     ) -> StructType:
-        """Returns the columns and their types, from a cache while the description is the same.
+        """Returns the columns and their types, from the cache if the description is unchanged.
 
         Args:
             chosen: the columns that are read as texts.
         """
         cached = self._schemas.get(ref.name)
-        # The description of a domain is only its name; its base type may have changed.
+        # A domain is described only by its name, and its base type may have changed.
         is_vague = not described or any(row["DATA_TYPE"] == DISTINCT for row in described.values())
         if cached is None or cached[0] != described or is_vague:
             cached = self._schemas[ref.name] = described, self._read_schema(ref, described, chosen)
@@ -400,8 +400,8 @@ class JdbcSource(Database):
             raise TableError(
                 f"Spark cannot read its columns: {sentence(error)}", where=where, remedy=remedy
             ) from error
-        # Drivers report both instants and wall clock times as TIMESTAMP. Only the name of the type
-        # in the database distinguishes them.
+        # Drivers report both instants and wall clock times as TIMESTAMP. Only the database's type
+        # name distinguishes them.
         names = {name: row["TYPE_NAME"] or "" for name, row in described.items()}
         if any(row["DATA_TYPE"] == DISTINCT for row in described.values()):
             with self.lend_catalog_connection(where) as connection:
@@ -424,7 +424,7 @@ class JdbcSource(Database):
     def _choose_read_types(
         self, described: ColumnDescriptions, chosen: Collection[str]
     ) -> dict[str, str]:
-        """Returns the Spark types of columns where the loader overrides Spark's choice."""
+        """Returns the types of columns for which the loader overrides Spark's choice."""
         types = {
             n: self.dialect.choose_read_type(row) for n, row in described.items() if n not in chosen
         }
@@ -434,7 +434,7 @@ class JdbcSource(Database):
     def _list_expressions(
         self, described: ColumnDescriptions, chosen: Collection[str]
     ) -> Iterator[str]:
-        """Yields SQL for each column; nothing if `select *` reads the same values."""
+        """Yields SQL for each column, or nothing if `select *` reads the same values."""
         shown = {
             name: self._choose_expression(name, row, chosen) for name, row in described.items()
         }

@@ -1,1 +1,1 @@
-"""Specific to MariaDB and MySQL: open transactions, replaced tables and late rows."""
+"""Detection of open transactions, replaced tables and late rows in MariaDB and MySQL."""

@@ -1,10 +1,10 @@
-"""Finds late rows in MariaDB and MySQL: rows of open transactions and of replaced tables.
+"""Finds rows of open transactions and of replaced tables in MariaDB and MySQL.
 
-Rows of transactions that were open at the last sync may have times below the stored cursor: see
-:mod:`loader.sources.jdbc.mysql.open_transactions`. So may rows of a replaced table: TRUNCATE
-restarts auto-increment numbers, RENAME may bring a table with older rows, and a server that was
-restored or failed over may reuse numbers. So each sync stores the identity of the table and its
-server. If it has changed, all rows of the table are read once.
+Rows of transactions that were open at the last sync may have times below the stored cursor. See
+:mod:`loader.sources.jdbc.mysql.open_transactions`. Rows of a replaced table may also be below the
+cursor: TRUNCATE restarts auto-increment numbers, RENAME may install a table with older rows, and a
+server that was restored or failed over may reuse numbers. Therefore each sync stores the identity
+of the table and its server. If the identity has changed, all rows of the table are reread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from loader.sources.jdbc.mysql.open_transactions import (
 from loader.spark.error_translation import ConnectionRefusedByServer
 
 _IDENTITY = "stands_for"
-"""The name in the mark for the identity of the table."""
+"""The mark's entry for the identity of the table."""
 
 
 class MysqlLateCommits:
@@ -34,7 +34,7 @@ class MysqlLateCommits:
 
     Args:
         snapshot: the snapshot to search for late rows.
-        watcher: reads the open transactions of the server.
+        watcher: a reader of the server's open transactions.
     """
 
     def __init__(self, snapshot: SnapshotQueries, watcher: TransactionWatcher) -> None:
@@ -45,7 +45,7 @@ class MysqlLateCommits:
         self.identities: dict[str, str] = {}
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Reads the open transactions; call it before the clock and the rows are read."""
+        """Reads the open transactions. Must be called before the clock and the rows are read."""
         native = table.ref.native
         text, schema = self.snapshot.dialect.text, native.catalog or ""
         self.identities[table.ref.name] = read_identity(connection, text, schema, native.table)
@@ -54,7 +54,7 @@ class MysqlLateCommits:
             self.activities[table.ref.name] = activity
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows; None if there is none."""
+        """Returns a lower bound for the cursors of late rows, or None."""
         before = self._read_last_mark(table, window)
         if before is None or window.low is None:
             return None
@@ -63,7 +63,7 @@ class MysqlLateCommits:
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns SQL that is true for late rows; None if there can be none."""
+        """Returns SQL that is true for late rows, or None if there cannot be late rows."""
         reach = lowest or self.reach(table, window)
         if window.cursor is None or window.low is None:
             return None
@@ -78,7 +78,7 @@ class MysqlLateCommits:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the mark for the next sync; None if there is nothing to store."""
+        """Returns the mark for the next sync, or None if there is nothing to store."""
         activity = self.activities.get(table.ref.name)
         identity = self.identities.get(table.ref.name)
         mark = {_IDENTITY: identity} if identity else None
@@ -90,7 +90,7 @@ class MysqlLateCommits:
         return {**open_work.to_mark(), **(mark or {})}
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether to store the mark even if there are no new rows."""
+        """Returns whether the mark must be stored even without new rows."""
         identity = self.identities.get(table.ref.name)
         if identity and window.low is not None and (window.mark or {}).get(_IDENTITY) != identity:
             return True
@@ -100,7 +100,7 @@ class MysqlLateCommits:
         return before is not None and after is not None and before.is_settled(after)
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the database may reuse numbers."""
+        """Returns whether the database may reuse numeric cursors."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         return not is_time and self._is_replaced(table, window)
 
@@ -143,21 +143,21 @@ class MysqlLateCommits:
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
-"""Names that InnoDB lists without encoding."""
+"""A pattern for names that InnoDB stores unencoded."""
 
 
 def read_identity(
     connection: Connection, text: Callable[[str], str], schema: str, table: str
 ) -> str:
-    """Returns the identity of a table: the identity of its server, and the table id of InnoDB.
+    """Returns the identity of a table, from its server's identity and InnoDB's table id.
 
     The table id changes if the table is recreated or rewritten by an ALTER. Without the privilege
-    PROCESS, and for other engines, the creation time is used instead. A partitioned table is
-    identified only by its server, because its partitions change. A view is identified by its name
-    and its SQL.
+    PROCESS, and for other engines, the creation time replaces the table id. A partitioned table is
+    identified only by its server, because partitions change. A view is identified by its name and
+    SQL.
 
     Args:
-        text: returns a string literal.
+        text: a function that formats a string literal.
     """
     servers = connection.rows(
         "show global variables where variable_name in ('server_uid', 'server_uuid')"
@@ -181,12 +181,12 @@ def read_identity(
 
 
 def _hash_view(connection: Connection, where: str) -> str:
-    """Returns a hash of the name and SQL of a view; empty if the table is not a view."""
+    """Returns a hash of a view's name and SQL, or "" if the table is not a view."""
     rows = connection.rows(
         "select concat(table_schema, '.', table_name, view_definition) "
         f"from information_schema.views where {where}"
     )
-    # Not computed by the database, because some do not allow md5 (FIPS mode).
+    # Not computed by the database, because databases in FIPS mode forbid md5.
     hashes = [
         hashlib.md5(sql.encode(), usedforsecurity=False) for (sql,) in rows if sql is not None
     ]

@@ -1,27 +1,27 @@
-"""The open transactions of MariaDB and MySQL, and their running statements.
+"""Reads the open transactions and running statements of MariaDB and MySQL.
 
-`now()` is the start of the statement; in a trigger or stored function, of the calling statement. If
-a transaction is open during a sync and commits later, its rows have cursors below the stored
-cursor, so `cursor >= stored` misses them. Each sync therefore stores a lower bound for the times of
-such rows (`since`), and the next window begins there. Rows that were loaded before are read again
-and dropped. (PostgreSQL stores in each row which transaction wrote it, so only late rows are read
-there: :mod:`loader.sources.jdbc.postgresql.continuity`.)
+`now()` returns the start of the statement. In a trigger or stored function, it returns the start of
+the calling statement. If a transaction is open during a sync and commits later, its rows may have
+cursors below the stored cursor. The condition `cursor >= stored` would miss these rows. Each sync
+therefore stores a lower bound for their times (`since`), and the next window begins at this bound.
+Rows that are read repeatedly are dropped. (In PostgreSQL, rows contain the id of the writing
+transaction, so only late rows are read. See :mod:`loader.sources.jdbc.postgresql.continuity`.)
 
-A database shows the start of a transaction, but its first statement may have started earlier and
-waited for a lock. Two facts limit how much earlier: a statement that was running at the last sync
-was in the process list, and a statement that was not running started after the last sync.
+The database reports the start of a transaction, but the first statement may have started earlier
+and waited for a lock. Two facts limit the difference. A statement that was running at the last sync
+was in the process list then. All other statements started after the last sync.
 
-The order of reads matters: the clock, the process list, InnoDB's transactions several times, and
-then the rows.
+The order of reads is essential: first the clock, then the process list, then InnoDB's transactions
+several times, and finally the rows.
 
-- A statement that runs while the process list is read is in the list, with its start.
-- A statement that starts later has a `now()` after the clock.
-- A statement that has ended without a commit belongs to a transaction that InnoDB lists each time.
-  Transactions that are not in every list are committed before the rows are read.
+- A statement that is running while the process list is read is in the list with its start.
+- A statement that starts later has a `now()` above the clock.
+- A statement that has ended without a commit belongs to a transaction that is in each of InnoDB's
+  lists. Any other transaction has ended before the rows are read.
 
 `information_schema.innodb_trx` is a copy that InnoDB refreshes only if it was not read for a tenth
-of a second. To detect a new copy, the loader starts a transaction on its connection, which only a
-new copy contains, or ends it, after which only an old copy contains it.
+of a second. To detect a new copy, the loader alternately starts and ends a transaction on its
+connection. A copy is new if it shows the current state of this transaction.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Writer:
     """An open transaction that has changed rows.
 
     Attributes:
-        started: the start of the transaction, in UTC, in whole seconds.
-        is_prepared: whether the transaction is prepared, and without a session. Then `started`
-            may be the start of the server.
+        started: the start of the transaction in UTC, in whole seconds.
+        is_prepared: whether the transaction is prepared and has no session. If so, `started` may be
+            the start of the server.
     """
 
     started: dt.datetime
@@ -66,13 +66,13 @@ class Writer:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """The open transactions of a database, read before the rows of a table; times in UTC.
+    """The open transactions of a database, read before a table's rows. Times are in UTC.
 
     Attributes:
-        clock: the clock of the database before the other facts were read.
-        base: the start of the oldest running statement; the clock if no statement is running.
+        clock: the database's clock before the other attributes were read.
+        base: the start of the oldest running statement, or the clock without such a statement.
         writers: the transactions that changed rows before `clock` and may commit later.
-        blind: why the database does not show open transactions, for messages; empty if it does.
+        blind: why open transactions are hidden, for messages; empty if they are visible.
     """
 
     clock: dt.datetime
@@ -85,7 +85,7 @@ class OpenTransactions:
 
         Args:
             before: the mark of the last sync; None if there is none.
-            until: the clock of the database after the bounds of the table were read.
+            until: the database's clock after the bounds of the table were read.
         """
         opened: dict[str, dt.datetime] = {}
         for writer in self.writers:
@@ -101,21 +101,21 @@ def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> 
         return before.since if before else _EVER
     earliest = before.open.get(key) if before else None
     if before and earliest:
-        return min(earliest, before.base)  # several transactions may start in the same second
+        return min(earliest, before.base)  # transactions may start in the same second
     if before and writer.started >= before.clock.replace(microsecond=0):
-        return before.base  # the statement ran at the last sync, or started later
+        return before.base  # the statement was running at the last sync or is newer
     return writer.started - _LONGEST_WAIT
 
 
 @dataclass(frozen=True)
 class OpenWork:
-    """The open transactions at a sync, stored in the mark for the next sync; times in UTC.
+    """The open transactions at a sync, stored in the mark. Times are in UTC.
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.
-        until: the clock after the bounds were read; all rows in the bounds are older.
-        open: the earliest possible start of the first statement of each open transaction, by the
-            start of the transaction.
+        until: the clock after the bounds were read. All rows in the bounds are older.
+        open: maps the start of each open transaction to the earliest possible start of its first
+            statement.
     """
 
     clock: dt.datetime
@@ -125,12 +125,12 @@ class OpenWork:
 
     @property
     def since(self) -> dt.datetime:
-        """A lower bound for the times that later commits set by `now()`."""
+        """A lower bound for the values of `now()` in rows that are committed later."""
         return min([self.base, *self.open.values()])
 
     @property
     def expects_late_rows(self) -> bool:
-        """Whether the next sync must search for late rows older than a second."""
+        """Whether the next sync must search for late rows that are older than a second."""
         return self.since < self.clock - _ROUNDING
 
     def is_settled(self, now: OpenWork) -> bool:
@@ -138,16 +138,17 @@ class OpenWork:
         return self.expects_late_rows and now.since > self.clock
 
     def reach(self, low: Cursor, wall_offset: int) -> Cursor:
-        """Returns a lower bound for the cursors of late rows, in the type of the cursor.
+        """Returns a lower bound for the cursors of late rows in the cursor's type.
 
-        An application may write times without a zone in another zone than the database's. For such
-        times the bound is the lower one of two: the newest time of the last sync minus the largest
-        delay of a late row, and :attr:`since` on the current wall clock of the database, which is
-        lower if daylight saving time has ended.
+        An application may write times without a zone in a zone that differs from the database's.
+        For such times the method returns the lower of two bounds. The first bound is the newest
+        time of the last sync minus the maximum delay of a late row. The second bound is
+        :attr:`since` in the database's current time zone, which is lower after daylight saving time
+        has ended.
 
         Args:
             low: the lower bound of the window.
-            wall_offset: how many seconds the database's wall clock is ahead of UTC now.
+            wall_offset: the current UTC offset in seconds of the database's wall clock.
         """
         late = self.since - _ROUNDING
         if low.type is not CursorType.TIMESTAMPTZ:
@@ -157,7 +158,7 @@ class OpenWork:
         return Cursor.parse(late.isoformat(sep=" ", timespec="microseconds"), low.type)
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the mark as the state stores it."""
+        """Returns the mark to store in the state."""
         return {
             "base": str(self.base),
             "clock": str(self.clock),
@@ -167,7 +168,7 @@ class OpenWork:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> OpenWork | None:
-        """Parses a stored mark; None if it has no open transactions."""
+        """Parses a stored mark. Returns None if it does not contain open transactions."""
         if mark is None or not {"base", "clock", "open", "until"} <= set(mark):
             return None
         clock, base, until = (
@@ -178,9 +179,9 @@ class OpenWork:
 
 
 class TransactionWatcher:
-    """Reads the open transactions of a server, at most once in a few seconds.
+    """A reader of a server's open transactions, with a cache for a few seconds.
 
-    All tables of a run share one object, in several threads.
+    All tables of a run share one object, which is thread-safe.
 
     Args:
         text: returns a string literal.
@@ -194,7 +195,7 @@ class TransactionWatcher:
         self._blind: str | None = None
 
     def read_activity(self, connection: Connection, catalog: str, table: str) -> OpenTransactions:
-        """Reads the transactions that may write to a table; call it before the rows are read.
+        """Reads the transactions that may write to a table. Must be called before reading the rows.
 
         Args:
             connection: a connection that has not started a transaction.
@@ -237,14 +238,14 @@ class TransactionWatcher:
 
 @dataclass(frozen=True)
 class _OpenTransactions:
-    """The open transactions of a server; times in UTC.
+    """The open transactions of a server. Times are in UTC.
 
     Attributes:
-        clock: the clock of the server before the other facts were read.
-        running: the start of the oldest running statement; the clock if no statement is running.
-        writing: the start of the oldest statement that may write to InnoDB; else the clock.
+        clock: the server's clock before the other attributes were read.
+        running: the start of the oldest running statement, or the clock without such a statement.
+        writing: the start of the oldest statement that may write to InnoDB, or the clock.
         writers: the transactions that have changed rows.
-        blind: why the server does not show open transactions; empty if it does.
+        blind: why open transactions are hidden; empty if they are visible.
     """
 
     clock: dt.datetime = _PAST
@@ -255,7 +256,7 @@ class _OpenTransactions:
 
 
 def _explain_blindness(connection: Connection) -> str:
-    """Returns why this server cannot show all open transactions; empty if it can."""
+    """Returns why this server hides some open transactions, or ""."""
     settings = {
         (name or "").lower(): (value or "").upper()
         for name, value in connection.rows(
@@ -270,11 +271,11 @@ def _explain_blindness(connection: Connection) -> str:
 
 
 def _is_replica(connection: Connection) -> bool:
-    """Returns whether the server is a replica; False if the account may not read that."""
+    """Returns whether the server is a replica. False if the account lacks the privilege."""
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))
-        except ConnectionRefusedByServer:  # the server has another syntax, or no privilege
+        except ConnectionRefusedByServer:  # another syntax, or a missing privilege
             continue
     return False
 
@@ -282,7 +283,7 @@ def _is_replica(connection: Connection) -> bool:
 def _read_open_transactions(connection: Connection) -> _OpenTransactions:
     [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
     clock = _parse_moment(clock_text)
-    # MySQL reports the age of a statement in whole seconds, so two seconds are added.
+    # MySQL reports a statement's age in whole seconds, so two seconds are added as margin.
     age = "time_ms * 1000" if "mariadb" in (version or "").lower() else "(time + 2) * 1000000"
     statements = connection.rows(
         f"""
@@ -320,11 +321,11 @@ def _read_open_transactions(connection: Connection) -> _OpenTransactions:
 
 
 class _Copies:
-    """Reads new copies of InnoDB's list of transactions.
+    """A reader of new copies of InnoDB's list of transactions.
 
     Attributes:
-        stale: whether no attempt returned a new copy, because other sessions read the list too
-            often for InnoDB to refresh it.
+        stale: whether all attempts returned an old copy, because other sessions read the list too
+            frequently for InnoDB to refresh it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -333,7 +334,7 @@ class _Copies:
         self._open = False
 
     def read_next(self) -> tuple[set[str], dict[str, Writer]]:
-        """Returns the read-only sessions, and the transactions that have changed rows, by id."""
+        """Returns the ids of read-only sessions, and the writing transactions by id."""
         if self.stale:
             return set(), {}
         self._connection.execute(
@@ -365,13 +366,13 @@ class _Copies:
                         if wrote == "1"
                     },
                 )
-            # A random pause: two readers with the same rhythm would prevent each other's refresh.
+            # The pause is random, because two readers in step would prevent each other's refresh.
             time.sleep(_RENEWED_SECONDS * random.uniform(1, 2))
         self.stale = True
         return set(), {}
 
     def close(self) -> None:
-        """Ends the loader's transaction; later reads on the connection need a newer snapshot."""
+        """Ends the loader's transaction, so that later reads see a newer snapshot."""
         if self._open:
             self._connection.execute("rollback")
 

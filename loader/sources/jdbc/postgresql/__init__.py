@@ -1,1 +1,1 @@
-"""Specific to PostgreSQL: exported snapshots, open transactions, failovers and late rows."""
+"""Exported snapshots, open transactions, failovers and late rows in PostgreSQL."""

@@ -1,22 +1,23 @@
-"""The open transactions of PostgreSQL at a sync, and whether the database is still the same.
+"""Reads PostgreSQL's open transactions and detects restores and failovers.
 
-In PostgreSQL, `now()` is the start of the transaction. If a transaction is open during a sync and
-commits later, its rows have cursors below the stored cursor, so `cursor >= stored` misses them.
-Each sync therefore stores the start of the oldest open transaction (`since`), read just before the
-snapshot, and the xmin of the snapshot: the oldest transaction that had not ended. The next window
-also reads rows with `cursor >= since` that were written by a transaction at or after this xmin.
+In PostgreSQL, `now()` returns the start of the transaction. If a transaction is open during a sync
+and commits later, its rows may have cursors below the stored cursor. The condition `cursor >=
+stored` would miss these rows. Each sync therefore stores two values: the start of the oldest open
+transaction (`since`), read just before the snapshot, and the snapshot's xmin, the id of the oldest
+unfinished transaction. The next window also includes rows with `cursor >= since` whose transaction
+id is this xmin or later.
 
-The condition `not pg_visible_in_snapshot(xmin, ...)` is not used, because it misses rows written in
-a SAVEPOINT: a snapshot does not list all ids of subtransactions.
+The condition `not pg_visible_in_snapshot(xmin, ...)` is not used, because snapshots omit some ids
+of subtransactions. It would miss rows written after a SAVEPOINT.
 
-If the cursor is a number or a text, late rows may have any cursor. Cached sequences and
-applications that reserve blocks of numbers insert low numbers late, even if no transaction was open
-at the sync. So the whole table is scanned for rows by the transaction that wrote them. The same
-applies to times if open transactions are hidden, and to tables that logical replication writes,
-because their times are from another server.
+If the cursor is a number or a text, late rows may have any cursor value. Cached sequences and
+applications that reserve blocks of numbers insert low numbers late, even without open transactions
+at the sync. Therefore the whole table is scanned for rows with later transaction ids. The scan is
+also necessary for times if open transactions are hidden. It is also necessary for tables that
+logical replication writes, because the times originate on another server.
 
-A table without a cursor column can use the transaction that wrote each row (`cursor_field: xmin`).
-The next window then contains exactly the rows written by transactions at or after the stored xmin.
+A table without a cursor column can use the id of the writing transaction (`cursor_field: xmin`).
+The next window then contains exactly the rows whose transaction id is the stored xmin or later.
 """
 
 from __future__ import annotations
@@ -37,23 +38,22 @@ _OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
 
 XMIN = "xmin"
-"""The system column with the transaction that wrote a row; no user column can have this name."""
+"""The system column with a row's transaction id. User columns cannot have this name."""
 
 
 @dataclass(frozen=True)
 class TransactionMark:
-    """The transactions of a snapshot, stored in the mark for the next sync.
+    """The state of transactions in a snapshot, stored in the mark for the next sync.
 
     Attributes:
-        since: a UTC time below which no later commit has a `now()`, unless the clock is set back;
-            None if the role or server does not show it.
-        xmin: the oldest transaction that had not ended in the snapshot (64 bits).
+        since: a lower bound in UTC for `now()` in later commits, unless the clock is set back; None
+            if it is hidden from the role.
+        xmin: the 64-bit id of the oldest unfinished transaction in the snapshot.
         open: whether any transaction was open, so that late rows are possible.
-        system: the identity and timeline of the cluster, ``7312…/1``. A restored database has
-            another identity or an older xmin; after a failover, the timeline differs. Empty if
-            hidden.
-        xmax: the first transaction that the snapshot does not see at all; not stored.
-        clock: the clock of the database before the snapshot, in UTC; not stored. Empty if unknown.
+        system: the identity and timeline of the cluster, ``7312…/1``; empty if hidden. A restored
+            database has another identity or an older xmin. After a failover, the timeline differs.
+        xmax: the first transaction id that the snapshot does not see; not stored.
+        clock: the database's clock before the snapshot in UTC; empty if unknown; not stored.
         replica: whether the server is a read replica, which may lag; not stored.
     """
 
@@ -66,7 +66,7 @@ class TransactionMark:
     replica: bool = False
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the mark as the state stores it."""
+        """Returns the mark to store in the state."""
         return {
             "open": self.open,
             "since": self.since,
@@ -76,7 +76,7 @@ class TransactionMark:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> TransactionMark | None:
-        """Parses a stored mark; None if it has no transactions."""
+        """Parses a stored mark. Returns None if it does not contain transactions."""
         if mark is None or not {"open", "since", "system", "xmin"} <= set(mark):
             return None
         since = mark["since"]
@@ -88,13 +88,13 @@ class TransactionMark:
         )
 
     def reach(self, type_: CursorType, now: TransactionMark) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows; None if it is unknown.
+        """Returns a lower bound for the cursors of late rows, or None.
 
-        It is unknown for cursors that are not times, and if the clock was set back.
+        There is no bound for cursors that are not times, or if the clock was set back.
 
-        The bound has a margin of a minute, because times may be rounded and clocks corrected; of an
-        hour after a failover to a server with another clock; and for wall clock times, additionally
-        of the largest offset of a time zone. The margin costs little, because only recently written
+        The bound has a margin of a minute, because times may be rounded and clocks corrected. After
+        a failover to a server with another clock, the margin is an hour. For wall clock times, the
+        maximum offset of a time zone is added. The margin is cheap, because only recently written
         rows below the window are read.
         """
         if not type_.is_time or self.since is None or self.is_clock_behind(now):
@@ -106,13 +106,13 @@ class TransactionMark:
         return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
 
     def select_written_since(self, now: TransactionMark, *, scan: bool = False) -> str:
-        """Returns SQL that is true for rows written by a transaction at or after :attr:`xmin`.
+        """Returns SQL that is true for rows whose transaction id is :attr:`xmin` or later.
 
-        The xmin of a row has 32 bits and wraps around, so it is compared by distance. If the
+        The xmin of a row has 32 bits and wraps around, so ids are compared by distance. If the
         distance may have wrapped, or the database is not the same, all rows match. The function
         `age` needs half the CPU time, but parallel workers cannot run it. It is used if no scan is
-        expected and the distance is far from wrapping. Ids below 3 are not transactions: they mark
-        rows that were frozen when they were loaded.
+        expected and the distance is far from wrapping. Ids below 3 are not transactions; they
+        indicate rows that were frozen when they were loaded.
 
         Args:
             scan: whether the query scans the table.
@@ -129,23 +129,23 @@ class TransactionMark:
         return f"({distance} < {_HALF} or xmin::text::bigint < 3)"
 
     def is_outlived(self, now: TransactionMark) -> bool:
-        """Returns whether the ids since the mark are so many that they will soon wrap around."""
+        """Returns whether the mark is so old that transaction ids will soon wrap around."""
         return now.xmin > self.xmin + _HALF // 2
 
     def is_clock_behind(self, now: TransactionMark) -> bool:
-        """Returns whether the clock is behind :attr:`since`, so that it was set back."""
+        """Returns whether the clock was set back, because it is behind :attr:`since`."""
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def compare_database(self, now: TransactionMark) -> DatabaseContinuity:
         """Detects a restore or failover since the mark was stored.
 
         Args:
-            now: the current transactions.
+            now: the current state of transactions.
         """
         before, after = self.system.partition("/")[0], now.system.partition("/")[0]
         is_hidden = not before or not after
         if before == after and not is_hidden and self.system != now.system:
-            return DatabaseContinuity.FAILED_OVER  # the transaction counter may be lower, too
+            return DatabaseContinuity.FAILED_OVER  # the transaction counter may also be lower
         if before == after and now.replica and now.xmin < self.xmin:
             return DatabaseContinuity.BEHIND
         if (before != after and not is_hidden) or now.xmin < self.xmin:
@@ -153,10 +153,10 @@ class TransactionMark:
         return DatabaseContinuity.SAME
 
     def select_writer(self) -> str:
-        """Returns SQL for the 64-bit id of the transaction that wrote a row.
+        """Returns SQL for a row's 64-bit transaction id.
 
-        This is the newest id with the 32 bits of the row's xmin. If more than 2^32 transactions
-        followed, the id is too high, and the row may be read again.
+        It is the newest id whose lower 32 bits equal the row's xmin. If more than 2^32 transactions
+        followed, this id is too high, and the row may be reread.
         """
         text = "xmin::text::bigint"
         age = f"(({self.xmax} - {text}) & {2**32 - 1})"
@@ -177,11 +177,11 @@ class ServerActivity:
     """The open transactions of a database, read before a snapshot.
 
     Attributes:
-        since: see :class:`TransactionMark`; None if the role or server does not show it.
+        since: see :class:`TransactionMark`; None if it is hidden from the role.
         open: whether any transaction is open.
         system: the identity and timeline of the cluster; empty if hidden.
         blind: why `since` is unknown, for messages; empty if it is known.
-        clock: the clock of the database, in UTC; empty if unknown.
+        clock: the database's clock in UTC; empty if unknown.
         replica: whether the server is a read replica.
     """
 
@@ -196,11 +196,11 @@ class ServerActivity:
 def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
     """Reads the start of the oldest open transaction.
 
-    Call it before the snapshot is taken. Otherwise a transaction that commits in between would be
-    missed.
+    Must be called before the snapshot is created. Otherwise, a transaction that commits between the
+    two steps would be missed.
 
     Args:
-        holder: the process id of the loader's session that exports the snapshot.
+        holder: the process id of the session that exports the snapshot; this session is ignored.
     """
     try:
         [(replica, visible)] = connection.rows(
@@ -217,8 +217,8 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return ServerActivity(None, True, _read_system(connection), why)
         # The query includes background workers, because subscriptions and extensions also write. A
-        # procedure may commit and then still write the time of its statement, so the start of the
-        # statement counts if it is earlier. The start of a prepared transaction is unknown.
+        # procedure may commit and afterwards write the start time of its statement, so an earlier
+        # statement start is used. The start of a prepared transaction is unknown.
         [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
@@ -256,16 +256,16 @@ _TRUE = ("t", "true")
 
 
 def read_transaction_mark(connection: Connection, seen: ServerActivity) -> TransactionMark:
-    """Reads the transactions of the snapshot that a connection uses.
+    """Reads the state of transactions in a connection's snapshot.
 
     Args:
         seen: the activity before the snapshot.
 
     Raises:
-        ConnectionRefusedByServer: if the server refuses the query, which also ends the transaction
+        ConnectionRefusedByServer: if the server rejects the query. This also ends the transaction
             and its snapshot.
     """
-    # Before version 13, the same functions had other names.
+    # The functions had other names before version 13.
     kind = "pg" if connection.major_version >= 13 else "txid"
     [(xmin, xmax)] = connection.rows(
         f"""
@@ -287,10 +287,10 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
 
 
 def _read_system(connection: Connection) -> str:
-    """Reads the identity and timeline of the cluster; empty if a managed service hides them.
+    """Reads the identity and timeline of the cluster. Returns "" if they are hidden.
 
-    On a primary, the timeline is read from the name of the current log file. After a failover, the
-    last checkpoint has the old timeline for some minutes.
+    On a primary, the timeline is read from the name of the current log file, because after a
+    failover the last checkpoint has the old timeline for some minutes.
     """
     try:
         [(identity,)] = connection.rows(

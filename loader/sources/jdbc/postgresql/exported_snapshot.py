@@ -1,8 +1,8 @@
-"""Exports one PostgreSQL snapshot to all readers, and locks the tables until the run ends.
+"""Exports one PostgreSQL snapshot to all readers and locks the tables until the run ends.
 
-TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe: an older snapshot then sees an
-empty table. So the session takes read locks on the tables before the snapshot, as pg_dump does.
-Such statements wait until the run ends.
+TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe. After them, an older snapshot sees
+an empty table. Therefore the session acquires read locks on the tables before the snapshot, as
+pg_dump does. TRUNCATE and ALTER then wait until the run ends.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class ExportedSnapshot:
     """A snapshot that a session keeps open until the run ends.
 
     Attributes:
-        name: the name with which other sessions import the snapshot.
-        transactions: the transactions of the snapshot.
+        name: the identifier with which other sessions import the snapshot.
+        transactions: the state of transactions in the snapshot.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
-        held: the names of the tables that are locked, so that they cannot be altered.
-        refused: errors by the name of the table, for tables that could not be locked.
+        held: the names of the locked tables, which cannot be altered.
+        refused: the errors of tables that could not be locked, by table name.
     """
 
     name: str
@@ -48,11 +48,11 @@ class ExportedSnapshot:
 def open_exported_snapshot(
     database: Database, tables: Sequence[SourceTable]
 ) -> Iterator[ExportedSnapshot]:
-    """Locks the tables, then exports a snapshot; the block ends both.
+    """Locks the tables and exports a snapshot. Releases both at the end of the block.
 
     Raises:
-        DatabaseError: if the server cannot export snapshots, because it uses PostgreSQL's protocol
-            but is another product.
+        DatabaseError: if the server cannot export snapshots, because it is another product with
+            PostgreSQL's protocol.
     """
     with database.connect() as holder:
         no_timeouts = disable_timeouts(holder)
@@ -71,15 +71,15 @@ def open_exported_snapshot(
 
 
 _IGNORED_STATES = ("42809", "42501", "42P01", "0A000")
-"""SQLSTATEs of relations that stay unlocked: wrong kind, not permitted, missing, not supported."""
+"""SQLSTATEs for relations that cannot be locked (wrong kind, denied, missing, unsupported)."""
 _LOCK_MILLISECONDS = 200
-"""The wait for one table: less than the second after which PostgreSQL looks for deadlocks."""
+"""The maximum wait for one table, below the second after which PostgreSQL checks for deadlocks."""
 _PAUSE = 0.1
-"""Seconds between two attempts, in which waiting sessions can get their locks."""
+"""The seconds between two attempts. In this time, waiting sessions can acquire their locks."""
 
 
 def disable_timeouts(connection: Connection) -> tuple[str, ...]:
-    """Returns statements that remove the time limits of long or idle transactions.
+    """Returns statements that disable the time limits of long or idle transactions.
 
     Roles and databases often have such limits, and the transaction lasts as long as the run.
     """
@@ -92,23 +92,24 @@ def disable_timeouts(connection: Connection) -> tuple[str, ...]:
 def lock_tables(
     connection: Connection, relations: Mapping[str, str], seconds: int
 ) -> tuple[frozenset[str], dict[str, DatabaseError]]:
-    """Locks relations until the transaction of the connection ends, without taking a snapshot.
+    """Locks relations until the connection's transaction ends, without creating a snapshot.
 
     PostgreSQL locks partitions and children with their parent, and the tables of a view with the
-    view. Relations that cannot be locked (foreign tables, materialized views, relations that do
-    not exist) stay unlocked. Reading them reports an error, if there is one.
+    view. Foreign tables, materialized views and missing relations cannot be locked and are skipped.
+    Any error occurs later, when they are read.
 
     If another session has locked one of the relations, all locks are released before the next
-    attempt. Otherwise a session that alters the tables in another order could cause a deadlock.
+    attempt. Without this release, a session that alters the tables in another order could cause a
+    deadlock.
 
     Args:
         connection: a connection in a transaction that has not read anything.
         relations: the quoted relations, by name.
-        seconds: how long to try.
+        seconds: the time limit.
 
     Returns:
-        The names of the locked relations; and the errors, by name, of relations that another
-        session has locked, or for which the server has no memory for locks.
+        The names of the locked relations, and errors by name. An error means that another session
+        has locked the relation, or that the server has no memory for more locks.
     """
     deadline = time.monotonic() + seconds
     connection.execute("savepoint free")

@@ -1,7 +1,8 @@
-"""Finds late rows in PostgreSQL: rows below the window that were committed after the last sync.
+"""Finds late rows in PostgreSQL.
 
-:mod:`loader.sources.jdbc.postgresql.continuity` and
-:mod:`loader.sources.jdbc.postgresql.lineage` describe how late rows occur.
+Late rows have a cursor below the window and were committed after the last sync.
+:mod:`loader.sources.jdbc.postgresql.continuity` and :mod:`loader.sources.jdbc.postgresql.lineage`
+describe how they occur.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class PostgresLateCommits:
 
     Args:
         snapshot: the snapshot to search for late rows.
-        transactions: the transactions of the snapshot; None if the database does not show them.
+        transactions: the state of transactions in the snapshot; None if hidden.
         blind: why the age of open transactions is unknown; empty if it is known.
     """
 
@@ -37,10 +38,10 @@ class PostgresLateCommits:
         self.added: dict[str, str] = {}
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Reads facts about a table for the other methods; call it first.
+        """Prepares the search in a table.
 
         Raises:
-            DatabaseError: if the stored cursor does not match the database any more.
+            DatabaseError: if the stored cursor no longer matches the database.
         """
         if self.transactions is None:
             return
@@ -58,21 +59,21 @@ class PostgresLateCommits:
         if self.transactions is None:
             return None
         lineage = self.lineages[table.ref.name].to_mark()
-        if not table.ref.native.stored:  # recreating a view changes its object id, but not its rows
+        if not table.ref.native.stored:  # recreating a view changes only its object id
             lineage = {name: lineage[name] for name in ("database", "view") if name in lineage}
         return {**self.transactions.to_mark(), **lineage}
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns SQL that is true for late rows; None if there can be none.
+        """Returns SQL that is true for late rows, or None if there cannot be late rows.
 
-        If the cursors of late rows have a lower bound, only rows above it are checked. Otherwise
-        the writer of every row is checked, unless a lookback limits the search.
+        If the cursors of late rows have a lower bound, only rows above this bound are checked.
+        Otherwise every row's transaction id is checked, unless a lookback limits the search.
 
         Args:
-            lowest: the lowest cursor of a late row, if it has been read. With it, the index of the
-                cursor finds the rows.
+            lowest: the lowest cursor of a late row; None if it has not been read. It allows the
+                database to use an index on the cursor.
         """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if self._has_moved(table, window):
@@ -83,7 +84,7 @@ class PostgresLateCommits:
         literal = self.snapshot.dialect.literal
         reach = self.reach(table, window)
         written = before.select_written_since(now, scan=reach is None)
-        is_idle = now.xmax <= before.xmin  # no transaction has written since the last sync
+        is_idle = now.xmax <= before.xmin  # no transaction wrote since the last sync
         is_same = before.compare_database(now) is DatabaseContinuity.SAME
         parts = [self.added[table.ref.name]]
         if reach is not None:
@@ -100,7 +101,7 @@ class PostgresLateCommits:
         return late or None
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows; None if there is none."""
+        """Returns a lower bound for the cursors of late rows, or None."""
         before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
@@ -112,10 +113,10 @@ class PostgresLateCommits:
         return None if self._is_replicated(table, window) else before.reach(window.cursor.type, now)
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether to store the mark even if there are no new rows.
+        """Returns whether the mark must be stored even without new rows.
 
-        Otherwise the next sync would read the same rows again, or, if there is no mark because of
-        `loader state set`, would not know the open transactions.
+        Without a new mark, the next sync would reread the same rows. After `loader state set`,
+        which deletes the mark, it would lack the list of open transactions.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -137,7 +138,7 @@ class PostgresLateCommits:
         return before.open and not self.transactions.open
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the database may reuse numbers."""
+        """Returns whether the database may reuse numeric cursors."""
         before, now = self._read_last_mark(window), self.transactions
         if before is None or now is None or window.cursor is None:
             return False
@@ -198,23 +199,23 @@ class PostgresLateCommits:
         return tuple(notes)
 
     def _read_comparable_mark(self, table: SourceTable, window: Window) -> TransactionMark | None:
-        """Returns the mark of the last sync, if it can identify late rows of the table."""
+        """Returns the last sync's mark if it can identify late rows of the table, else None."""
         return self._read_last_mark(window) if table.ref.native.stored else None
 
     def _read_last_mark(self, window: Window) -> TransactionMark | None:
-        """Returns the mark of the last sync; None if the search for late rows must ignore it."""
+        """Returns the last sync's mark, or None if the search for late rows must ignore it."""
         if window.low is None or self.transactions is None:
             return None
         before = TransactionMark.from_mark(window.mark)
         if before is None or before.compare_database(self.transactions) is DatabaseContinuity.SAME:
             return before
-        # The mark is of another database, so a cursor that the user has set overrides it.
+        # The mark belongs to another database, so a cursor that the user has set overrides it.
         return None if _is_set_by_hand(window) else before
 
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
         """Returns whether a view or its database was replaced since the last sync.
 
-        Then any of its rows may be new.
+        If so, any of the rows may be new.
         """
         before = self._read_last_mark(window)
         if (
@@ -233,15 +234,15 @@ class PostgresLateCommits:
         )
 
     def _is_replicated(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether logical replication writes the table, or did at the last sync."""
+        """Returns whether logical replication writes the table, or wrote it at the last sync."""
         is_replicated = self.lineages[table.ref.name].replicated
         return is_replicated or bool((window.mark or {}).get("replicated"))
 
     def _select_added(self, connection: Connection, table: SourceTable, window: Window) -> str:
-        """Returns SQL for the rows of partitions and children added since the last sync.
+        """Returns SQL for the rows of partitions and child tables added since the last sync.
 
-        Empty if the window contains all of these rows, which is usual for a new partition.
-        Otherwise the condition includes their lowest cursor, so that the index can be used.
+        Empty if the window contains all these rows, as is usual for a new partition. Otherwise the
+        condition includes their lowest cursor, so that the database can use an index.
         """
         tables = self.lineages[table.ref.name].list_added(window.mark)
         if not tables or window.cursor is None or self._read_comparable_mark(table, window) is None:
@@ -276,7 +277,7 @@ class PostgresLateCommits:
             and self._has_moved(table, window)
             and continuity is DatabaseContinuity.SAME
         ):
-            continuity = DatabaseContinuity.RESTORED  # another database of the same server
+            continuity = DatabaseContinuity.RESTORED  # another database on the same server
         if continuity is DatabaseContinuity.BEHIND and not window.cursor.type.is_time:
             raise DatabaseError(
                 "this read replica is behind the database that the last sync read, so the cursor "

@@ -1,8 +1,8 @@
-"""The tables of PostgreSQL that store the rows of a table: itself, its partitions and children.
+"""Detects changes of the PostgreSQL tables that store a table's rows.
 
-Late rows do not only come from open transactions. A table that is attached as a partition, or
+Open transactions are not the only cause of late rows. A table that is attached as a partition, or
 renamed to replace another table, may contain rows that were written before the last sync. Rows from
-logical replication have times of the publisher, which may be earlier than any local transaction.
+logical replication have times of the publisher, which may precede all local transactions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from loader.sources.jdbc.connections import Connection
 
 _LONGEST = 20_000
-"""Characters of a mark; a longer list of table ids is stored as one hash."""
+"""The maximum characters of table ids in a mark. A longer list is stored as a hash."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,14 @@ class Lineage:
 
     Attributes:
         root: the object id of the table.
-        tables: the object ids of the table, its partitions and its children, at all depths.
-        replicated: whether logical replication may write rows, with times of another server.
-        database: the object id of the database, because a copy (``create database … template``)
-            has the same table ids.
-        columns: number and type of each column. A column gets another number if it is dropped and
-            added again, or if another column is renamed to its name.
+        tables: the object ids of the table and of all its partitions and child tables.
+        replicated: whether logical replication may write rows with times of another server.
+        database: the object id of the database. It distinguishes copies (``create database …
+            template``), which have the same table ids.
+        columns: the number and type of each column. The number under a name changes if the column
+            is recreated, or if another column is renamed to this name.
         view: a hash of the name and definition of a view; empty for tables.
-        view_in_path: the same hash for the definition that depends on the search_path; older marks
-            contain it.
+        view_in_path: the hash of the definition relative to the search_path, as in older marks.
     """
 
     root: int
@@ -47,7 +46,7 @@ class Lineage:
     view_in_path: str = ""
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the lineage as the mark stores it."""
+        """Returns the entries to store in the mark."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
             text = "md5:" + hash_text(text)
@@ -58,7 +57,7 @@ class Lineage:
         return mark | ({"replicated": True} if self.replicated else {})
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
-        """Returns the tables added since a mark; all tables if the mark has only a hash of them."""
+        """Returns the tables added since a mark, or all tables if the mark has only a hash."""
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
         before = str((mark or {}).get("tables") or "")
@@ -76,10 +75,10 @@ class Lineage:
         return bool(has_ids) and self.root not in set(map(int, before.split()))
 
     def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a name belongs to another column than in a mark.
+        """Returns whether a column name refers to a different column than in a mark.
 
         Also returns True if a column was changed to another text type, which rewrites its values.
-        Other changes of a type are detected by the type that Spark reads.
+        Other type changes are detected by the column's type in Spark.
         """
         stored = str((mark or {}).get("columns") or "").split()
         before = dict(column.split(":") for column in stored)
@@ -92,11 +91,11 @@ class Lineage:
 
     @cached_property
     def _named(self) -> dict[str, str]:
-        """The columns, by a short hash of each name."""
+        """The columns by a short hash of their names."""
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def is_in_other_database(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a mark is from another database; False for marks without a database."""
+        """Returns whether a mark identifies another database."""
         before = (mark or {}).get("database")
         return before is not None and before != self.database
 
@@ -118,22 +117,22 @@ _NAMES = ("tables", "replicated", "database", "columns", "view")
 
 
 def hash_text(text: str) -> str:
-    """Returns a short hash; a database in FIPS mode may not allow md5 itself."""
+    """Returns the md5 of a text. Computed locally, because databases in FIPS mode forbid md5."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def read_lineage(connection: Connection, relation: str) -> Lineage:
     """Reads the lineage of a table in the transaction of a connection.
 
-    The definition of a view depends on the search_path, so the query sets a fixed search_path and
-    restores it afterwards. Each subquery uses the result of the one before it, which fixes their
-    order.
+    The text of a view's definition depends on the search_path, so the query sets a fixed
+    search_path and restores it afterwards. Each subquery uses the previous subquery's result, which
+    determines their order.
 
-    PostgreSQL does not record the tables of replication origins other than its own subscriptions,
-    so with such an origin every table is considered replicated.
+    PostgreSQL records the tables of subscriptions, but not of other replication origins. If another
+    origin exists, every table is treated as replicated.
 
     Args:
-        relation: the quoted name of the table, as a text literal.
+        relation: the quoted name of the table as a text literal.
     """
     [(root, database, columns, tables, views, replicated)] = connection.text_rows(
         f"""
@@ -209,9 +208,9 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
 
 
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
-    """Returns the minimum of each table that has rows; None if a table cannot be read in full.
+    """Returns the minimum of each non-empty table, or None if a table is not fully readable.
 
-    A role may have the privilege to read a parent, but not its partitions.
+    A role may have the privilege to read a parent table but not its partitions.
     """
     ids = ", ".join(map(str, sorted(tables)))
     privileges = connection.rows(
