@@ -19,7 +19,7 @@ _ERRORS = re.compile(
     r"|Cannot parse|NotFoundException|FileNotFoundException|No such file|Input file|EOFException"
     r"|InvalidAvroMagicException|Not an Avro data file|Malformed|does not exist"
 )
-_BROKEN = re.compile(
+_CORRUPT_FILE_ERROR = re.compile(
     r"is not a Parquet file|[Ff]ooter is too large|[Cc]orrupted|Unexpected EOF|EOFException"
     r"|InvalidAvroMagicException|Not an Avro data file|Expected magic number"
     r"|CRC checksum verification failed|Checksum error"
@@ -58,9 +58,9 @@ def _find_damage(text: str) -> tuple[str, str] | None:
         return "metadata", f"v{missing[1]}.metadata.json"
     for part, pattern in (("metadata", _METADATA), ("data", _DATA)):
         match = pattern.search(text)
-        if match is not None and (_ERRORS.search(text) or _BROKEN.search(text)):
+        if match is not None and (_ERRORS.search(text) or _CORRUPT_FILE_ERROR.search(text)):
             return part, match[0]
-    if not _BROKEN.search(text):
+    if not _CORRUPT_FILE_ERROR.search(text):
         return None
     if _DATA_READER.search(text):
         return "data", "a Parquet file"

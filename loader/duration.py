@@ -21,8 +21,8 @@ _UNITS = {
     "w": 604800,
     "week": 604800,
 }
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
-_CENTURY = 36525 * 86400
+_NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
+_CENTURY_SECONDS = 36525 * 86400
 _EXAMPLES = (
     "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
 )
@@ -59,7 +59,7 @@ class Lookback:
         seconds = seconds_of(text, "a lookback", _EXAMPLES)
         if seconds.denominator != 1:
             raise ValueError(f"a lookback must be a whole number of seconds, unlike {text!r}")
-        if seconds > _CENTURY:
+        if seconds > _CENTURY_SECONDS:
             raise ValueError(f"{text!r} is more than a century: use sync_mode full_refresh")
         return cls(int(seconds), None, text)
 
@@ -79,7 +79,7 @@ def seconds_of(text: str, what: str, examples: str) -> Fraction:
     """
     total, position = Fraction(0), 0
     while position < len(text):
-        part = _PART.match(text, position)
+        part = _NUMBER_AND_UNIT.match(text, position)
         if part is None:
             raise ValueError(f"{text!r} is not {what}: {examples}")
         unit = part[2].lower()

@@ -223,10 +223,10 @@ class FirstLoads:
 
 _DATE = r"\d{4}-\d\d-\d\d"
 _TIME = _DATE + r" \d\d:\d\d:\d\d(\.\d+)?"
-_TEXTS = ("text", "varchar")
+_TEXT_TYPES = ("text", "varchar")
 _KEY_FORMATS = {
     **dict.fromkeys(("int2", "int4", "int8"), r"-?\d+"),
-    **dict.fromkeys(_TEXTS, r"(?s:.*)"),
+    **dict.fromkeys(_TEXT_TYPES, r"(?s:.*)"),
     "uuid": r"[0-9a-f-]{36}",
     "date": _DATE,
     "timestamp": _TIME,
@@ -268,7 +268,7 @@ def is_divisible(
         column.kind in _KEY_FORMATS
         and not column.is_array
         and (
-            column.kind not in _TEXTS
+            column.kind not in _TEXT_TYPES
             or dialect.is_ordered_by_bytes(connection, relation, column.name)
         )
         for column in key

@@ -21,7 +21,7 @@ Key = tuple[str, ...]
 """The values of a key, as PostgreSQL formats them."""
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
-_HALF = 2**31
+_HALF_OF_XIDS = 2**31
 _EPOCH = 2**32
 
 
@@ -76,7 +76,7 @@ class VisibleTransactions:
             transaction: the lower 32 bits of its id, because the log contains only these bits. The
                 full id is the id with these bits that is nearest to the snapshot.
         """
-        distance = (transaction - self.xmax + _HALF) % _EPOCH - _HALF
+        distance = (transaction - self.xmax + _HALF_OF_XIDS) % _EPOCH - _HALF_OF_XIDS
         full_id = self.xmax + distance
         return full_id < self.xmin or (full_id < self.xmax and full_id not in self.open)
 
@@ -209,9 +209,9 @@ def _parse_snapshot(stored: Mapping[str, Any]) -> VisibleTransactions:
 
 def is_visible(snapshot: VisibleTransactions, transaction: Column) -> Column:
     """Returns :meth:`VisibleTransactions.can_see` as a Spark column."""
-    distance = f.pmod(transaction - f.lit(snapshot.xmax) + f.lit(_HALF), f.lit(_EPOCH)) - f.lit(
-        _HALF
-    )
+    distance = f.pmod(
+        transaction - f.lit(snapshot.xmax) + f.lit(_HALF_OF_XIDS), f.lit(_EPOCH)
+    ) - f.lit(_HALF_OF_XIDS)
     full_id = f.lit(snapshot.xmax) + distance
     ended = full_id < f.lit(snapshot.xmax)
     if snapshot.open:

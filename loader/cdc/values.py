@@ -28,7 +28,7 @@ _INFINITIES = {"infinity": LATEST_TIME, "-infinity": EARLIEST_TIME}
 # Debezium's numbers for infinite dates (days, after an overflow) and timestamps (microseconds).
 _INFINITE_DAYS = {-2147472692: LATEST_TIME[:10], -2147472691: EARLIEST_TIME[:10]}
 _INFINITE_MICROSECONDS = {9223372036825200000: LATEST_TIME, -9223372036832400000: EARLIEST_TIME}
-_EARLIEST = -210_866_803_200_000_000
+_MIN_MICROSECONDS = -210_866_803_200_000_000
 """PostgreSQL's earliest timestamp, 24 November 4714 BC, in microseconds."""
 _JAVA_ARRAY = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"
 """Java's text for an array, such as `[B@1a2b3c`. Debezium writes it for a nested array of texts."""
@@ -190,7 +190,7 @@ def _refuse_overflow(raw: Column, value: Column, column: LoggedColumn) -> Column
     if column.kind == "timestamptz":
         is_too_late = value.isNull()
     else:  # Debezium's number has overflowed
-        is_too_late = (raw < _EARLIEST) & ~raw.isin(*_INFINITE_MICROSECONDS)
+        is_too_late = (raw < _MIN_MICROSECONDS) & ~raw.isin(*_INFINITE_MICROSECONDS)
     refusal = f.raise_error(
         f.lit(
             f"{column.name} has a time after the year 294246, which a timestamp cannot hold: "

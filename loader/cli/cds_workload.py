@@ -74,7 +74,7 @@ _SOURCE = (
     "insert into orders values (1, 'a', 1.50, timestamp('2025-01-01 00:00:00.5')), "
     "(2, null, null, timestamp('2025-01-02 00:00:00'))",
 )
-_CHANGE = ("insert into orders values (3, 'c', 3, timestamp('2025-01-03 00:00:00'))",)
+_SOURCE_CHANGES = ("insert into orders values (3, 'c', 3, timestamp('2025-01-03 00:00:00'))",)
 # The SQL of a build: queries of the dbt package's materializations and tests.
 _NEWEST = """
 select newest.* from (
@@ -118,7 +118,7 @@ def main(folder: Path) -> None:
     try:
         spark.sparkContext.setLogLevel("OFF")
         _load_drivers(spark)
-        for statements in (_SOURCE, _CHANGE):
+        for statements in (_SOURCE, _SOURCE_CHANGES):
             _execute(spark, statements)
             _sync(spark, folder)
         _sync(spark, folder)  # no new rows

@@ -32,11 +32,11 @@ from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 OUT, ERR = "stdout", "stderr"
 _CLOSED = "it is closed"
-_WIDE = 10_000
+_UNLIMITED_WIDTH = 10_000
 # Characters that are escaped, because names and error texts of a source are not trusted: control
 # characters, invisible characters (Unicode category Cf), characters that change the direction of
 # text, line breaks other than \n, and lone surrogates.
-_UNSAFE = re.compile(
+_CONTROL_CHARACTERS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u070f\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -75,7 +75,9 @@ class Output:
         self.streams = Streams()
         self.slow_steps = SlowSteps(self.show_step)
         # Output to a pipe or a file is not wrapped.
-        self.out = _Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+        self.out = _Console(
+            highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH
+        )
         self.err = _Console(stderr=True, highlight=False, soft_wrap=True)
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
@@ -133,7 +135,7 @@ class Output:
             return
         # Does not use `capture`, which writes to the stream. The stream may be full or closed.
         page = io.StringIO()
-        _Console(highlight=False, width=_WIDE, file=page).print(grid)
+        _Console(highlight=False, width=_UNLIMITED_WIDTH, file=page).print(grid)
         lines = [line.rstrip() for line in page.getvalue().splitlines()]
         self.streams.write(OUT, lambda: print(*lines, sep="\n"))
 
@@ -154,7 +156,7 @@ class Output:
         at = dt.datetime.now(dt.timezone.utc).isoformat()
         record = {"event": kind, "at": at, **self._redact(facts)}
         text = json.dumps(record, default=str, ensure_ascii=False)
-        text = _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
+        text = _CONTROL_CHARACTERS.sub(lambda match: json.dumps(match[0])[1:-1], text)
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
 
     def _redact(self, value: Any) -> Any:
@@ -278,7 +280,7 @@ def _escape(text: str) -> str:
             return f"\\U{code:08x}"
         return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
-    return _UNSAFE.sub(format_escape, text)
+    return _CONTROL_CHARACTERS.sub(format_escape, text)
 
 
 def _phase_text(table: str, phase: str, rows: int | None) -> str:

@@ -17,7 +17,7 @@ from loader.cli.settings import Settings, read_progress
 if TYPE_CHECKING:
     from loader.sync.status_readers import StatusReaders
 
-_FEW_NAMES = 3
+_MAX_LISTED_NAMES = 3
 """The number of tables listed before an error that several tables share."""
 
 
@@ -112,8 +112,12 @@ def print_status(
         if row[-1]:
             failed.setdefault(row[-1], []).append(row[0])
     for error, tables in failed.items():
-        more = f" and {len(tables) - _FEW_NAMES} more" if len(tables) > _FEW_NAMES else ""
-        output.say(f"{', '.join(tables[:_FEW_NAMES])}{more}: {error}")
+        more = (
+            f" and {len(tables) - _MAX_LISTED_NAMES} more"
+            if len(tables) > _MAX_LISTED_NAMES
+            else ""
+        )
+        output.say(f"{', '.join(tables[:_MAX_LISTED_NAMES])}{more}: {error}")
     for names, what in ((failing, "Failing"), (stale, "Stale")):
         if names:
             output.say(f"{what}: {', '.join(names)}")

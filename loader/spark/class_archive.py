@@ -38,14 +38,14 @@ Report = Callable[[str], None]
 JVM_FILE = "jvm.json"
 """A file in the recording's folder with the JVM's process group and class path."""
 
-_OLDEST_JAVA = 13  # the first version that can record an archive from a run
+_MIN_JAVA_VERSION = 13  # the first version that can record an archive from a run
 _RECORDING_SECONDS = 900
 _NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves an archive of 190 MB
-_QUIET = "-Xlog:cds*=off"
+_LOG_OFF_OPTION = "-Xlog:cds*=off"
 # The recording is short, so optimized code and parallel collection would not pay off.
-_RECORDING = (_QUIET, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_RECORDING = (_LOG_OFF_OPTION, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Variables that would change the recording's class path, or select a second garbage collector.
-_LEFT_OUT = (
+_EXCLUDED_CLASSES = (
     "HADOOP_CONF_DIR",
     "JAVA_TOOL_OPTIONS",
     "JDK_JAVA_OPTIONS",
@@ -96,7 +96,9 @@ def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | 
         return None
     with suppress(OSError):
         os.utime(folder)  # marks the archive as recently used for _remove_older
-    return Archive((f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _QUIET), tuple(recorded))
+    return Archive(
+        (f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _LOG_OFF_OPTION), tuple(recorded)
+    )
 
 
 def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> None:
@@ -133,7 +135,7 @@ class _NotRecordedError(Exception):
 
 
 def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
-    if java.version < _OLDEST_JAVA:
+    if java.version < _MIN_JAVA_VERSION:
         raise _NotRecordedError(f"Java {java.version} cannot record an archive")
     conf = find_needed_conf(home, {})
     if conf is not None:
@@ -274,7 +276,7 @@ def _folder(home: SparkHome, java: Java) -> Path:
 
 def _environment() -> dict[str, str]:
     """Returns the environment for the recording, without variables that change the archive."""
-    env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    env = {name: value for name, value in os.environ.items() if name not in _EXCLUDED_CLASSES}
     # Makes relative paths absolute, because the working folder changes.
     env[CACHE_VARIABLE] = str(cache_folder())
     if env.get(JARS_VARIABLE):

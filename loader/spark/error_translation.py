@@ -40,8 +40,8 @@ _TOO_LONG = re.compile(
 )
 _TOO_MANY = re.compile(r"univocity(?s:.*?)Index (\d+) out of bounds for length \1\b")
 _FILE = re.compile(r"error while reading file (\S+)\. Details")
-_ENDING = "Spark was stopped while it worked on the table"
-_NO_MEMORY = ("outofmemory", "java heap space", "gc overhead limit", "array size exceeds")
+_SPARK_STOPPED_MESSAGE = "Spark was stopped while it worked on the table"
+_OUT_OF_MEMORY_TEXTS = ("outofmemory", "java heap space", "gc overhead limit", "array size exceeds")
 
 TOO_MANY = "Correct the file or the reader's option sep, or raise the reader's option maxColumns"
 
@@ -126,7 +126,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
     if isinstance(error, Py4JJavaError):
         translated = translate_jdbc_error(error, where)
         if "context was shut down" in translated.what.lower():
-            return TableError(_ENDING, where=where, remedy=_STOPPED)
+            return TableError(_SPARK_STOPPED_MESSAGE, where=where, remedy=_STOPPED)
         length = find_long_line(str(error))
         if length is not None:
             limit, line = length
@@ -174,8 +174,8 @@ def may_precede_java_end(error: LoaderError) -> bool:
     If a task runs out of memory, Spark first reports an error, then stops, then ends its JVM.
     """
     text = error.what.lower()
-    lacks_memory = any(sign in text for sign in _NO_MEMORY)
-    return isinstance(error, JavaEndedError) or error.what == _ENDING or lacks_memory
+    lacks_memory = any(sign in text for sign in _OUT_OF_MEMORY_TEXTS)
+    return isinstance(error, JavaEndedError) or error.what == _SPARK_STOPPED_MESSAGE or lacks_memory
 
 
 def _full_text(error: PySparkException | Py4JError) -> str:
@@ -257,11 +257,21 @@ def translate_jdbc_error(
     if "no password was provided" in message:
         message = "the server asks for a password, but the source has none"
     wide = "maxResultBuffer" in message
-    message = _WIDE_ROWS if wide else _MEANINGS.get(state, message)
-    remedy = _LOST if lost else _FEWER_ROWS if wide else _find_remedy(state, message, host)
+    message = _WIDE_ROWS if wide else _SQLSTATE_MEANINGS.get(state, message)
+    remedy = (
+        _CONNECTION_LOST_TEXTS
+        if lost
+        else _OUT_OF_MEMORY_REMEDY
+        if wide
+        else _find_remedy(state, message, host)
+    )
     if _is_catalog_error(throwable):
         message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
-    kind = ConnectionRefusedByServer if answered and not state.startswith(_GONE) else DatabaseError
+    kind = (
+        ConnectionRefusedByServer
+        if answered and not state.startswith(_CONNECTION_LOST_SQLSTATES)
+        else DatabaseError
+    )
     translated = kind(message, where=where, remedy=remedy)
     translated.state = state
     return translated
@@ -319,9 +329,9 @@ def _is_catalog_error(throwable: Any) -> bool:
 
 def _catalog_remedy(remedy: str) -> str:
     """Replaces the remedy for a source's database by the remedy for the catalog's database."""
-    if remedy == _BY_SQLSTATE["28"]:
+    if remedy == _ERRORS_BY_SQLSTATE["28"]:
         return "Check the catalog's user and password in the profile's target" + _CATALOG
-    if remedy == _BY_SQLSTATE["42501"]:
+    if remedy == _ERRORS_BY_SQLSTATE["42501"]:
         return "Let the catalog's user create its tables, read them and write to them"
     if "source's url" in remedy or "database's name" in remedy:
         return "Check the catalog's host, port and database in the profile's target" + _CATALOG
@@ -355,13 +365,13 @@ def _driver_remedy(url: str) -> str:
 
 _CATALOG = ": spark.sql.catalog.<name>.uri, .jdbc.user and .jdbc.password"
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
-_LOST = (
+_CONNECTION_LOST_TEXTS = (
     "No row of this batch is visible; run again. If it happens again, check in the database's "
     "log whether a pooler, an administrator or a restart ended the session"
 )
 
 _WIDE_ROWS = "the rows of one fetch need more of Java's memory than a read may take"
-_FEWER_ROWS = (
+_OUT_OF_MEMORY_REMEDY = (
     "Set `fetch_size: 10` in the source's spec to fetch fewer rows at a time. If a single row is "
     "too large, give Spark more memory (spark.driver.memory in the profile's target)"
 )
@@ -371,17 +381,17 @@ _LONGEST = 2000
 
 OVERDUE = "Check whether the database is overloaded or the network drops packets, and run again"
 
-_GONE = ("080", "08S", "57P01", "57P02", "57P03")
+_CONNECTION_LOST_SQLSTATES = ("080", "08S", "57P01", "57P02", "57P03")
 """SQLSTATEs of closed connections, for drivers that leave the connection object open."""
 
 # Messages for SQLSTATEs that databases report with an unclear message.
-_MEANINGS = {
+_SQLSTATE_MEANINGS = {
     "55P03": "another session has or awaits a lock that blocks readers "
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",
 }
 
 # Maps prefixes of SQLSTATEs to remedies. Longer prefixes come first.
-_BY_SQLSTATE = {
+_ERRORS_BY_SQLSTATE = {
     "70100": "The query was cancelled in the database: no row of this batch is visible; run again",
     "22P02": "If the cursor's type was changed, the stored cursor has the old type: "
     "`loader state set`, or `loader run --full-refresh`",
@@ -414,15 +424,15 @@ def _find_remedy(state: str, message: str, host: str | None) -> str:
     if host is not None:
         return "Check the host in the source's url"
     if "access denied for user" in text and "to database" in text:
-        return _BY_SQLSTATE["42501"]
+        return _ERRORS_BY_SQLSTATE["42501"]
     if "asks for a password" in text:
         return "Export the variable in the source's `password`, such as ${PGPASSWORD}"
     if "access denied" in text or "authentication failed" in text:
-        return _BY_SQLSTATE["28"]
+        return _ERRORS_BY_SQLSTATE["28"]
     if "unknown database" in text:
-        return _BY_SQLSTATE["3D000"]
+        return _ERRORS_BY_SQLSTATE["3D000"]
     if "permission denied" in text or "command denied" in text:
-        return _BY_SQLSTATE["42501"]
+        return _ERRORS_BY_SQLSTATE["42501"]
     if "lock wait timeout" in text:
         return "Run again when the other session is done, or raise the source's lock_timeout"
     if "max_statement_time" in text or "maximum statement execution time" in text:
@@ -430,5 +440,7 @@ def _find_remedy(state: str, message: str, host: str | None) -> str:
     if "invalid byte sequence" in text:
         return "Correct the text in the source, or read the table through a view that converts it"
     if "refused" in text:
-        return _BY_SQLSTATE["08"]
-    return next((remedy for start, remedy in _BY_SQLSTATE.items() if state.startswith(start)), "")
+        return _ERRORS_BY_SQLSTATE["08"]
+    return next(
+        (remedy for start, remedy in _ERRORS_BY_SQLSTATE.items() if state.startswith(start)), ""
+    )

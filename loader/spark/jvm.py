@@ -29,16 +29,16 @@ from loader.spark.spark_version import find_spark
 from loader.spark.temporary_files import LOCAL_DIR, delete_at_exit, private_folder
 from loader.spec.redaction import excerpt, redact_foreign
 
-_WRITTEN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_CONNECTION_FILE_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and the length of the secret in bytes
 _SECONDS = 1.0
 """The seconds to wait for the remaining output of a JVM that has ended."""
-_PATIENCE = 5.0
+_EXIT_WAIT_SECONDS = 5.0
 """The seconds after which Java's output is shown although Java may still start."""
 _LONGEST_LINE = 1 << 20
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 # Lines of output that do not contain the reason why Java does not start.
-_HOLLOW = re.compile(
+_UNINFORMATIVE_LINE = re.compile(
     r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
     r"|Error: A fatal exception|Error occurred during initialization of VM"
 )
@@ -67,7 +67,7 @@ class Gateway:
             # process, and readers of the output would wait for it.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**command.environment, _WRITTEN: str(self._written)},
+            env={**command.environment, _CONNECTION_FILE_VARIABLE: str(self._written)},
             # Only the loader receives Ctrl-C, and then cancels the work in the JVM.
             start_new_session=True,
         )
@@ -82,7 +82,7 @@ class Gateway:
         Raises:
             RuntimeError: with Java's message, if Java does not start.
         """
-        patient_until = time.monotonic() + _PATIENCE
+        patient_until = time.monotonic() + _EXIT_WAIT_SECONDS
         while self.process.poll() is None and not self._written.exists():
             time.sleep(0.01)
             if time.monotonic() > patient_until:
@@ -154,7 +154,9 @@ class Gateway:
 
 def reason(data: str) -> str:
     """Returns the line of Java's output that explains why Java does not start."""
-    lines = [line.strip() for line in data.splitlines() if line and not _HOLLOW.match(line)]
+    lines = [
+        line.strip() for line in data.splitlines() if line and not _UNINFORMATIVE_LINE.match(line)
+    ]
     text = _PREFIX.sub("", lines[0], count=1) if lines else ""
     return excerpt(text.rstrip("."), 500) or "Java ended before it could be reached"
 

@@ -32,7 +32,7 @@ from loader.spark.spark_version import SparkHome
 from loader.spark.temporary_files import create_local_dir
 from loader.spec.redaction import is_secret_key
 
-_MAIN = "org.apache.spark.deploy.SparkSubmit"
+_SPARK_SUBMIT_CLASS = "org.apache.spark.deploy.SparkSubmit"
 _MEMORY = "spark.driver.memory"
 _OPTIONS = "spark.driver.extraJavaOptions"
 _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
@@ -49,7 +49,7 @@ _PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P
 
 # The C2 compiler would need a third of the CPU time, and most runs end before its code pays off. So
 # its thresholds are forty times the defaults, which loops of large reads still exceed.
-_PATIENT = (
+_LONG_RUN_OPTIONS = (
     "-XX:Tier4InvocationThreshold=200000",
     "-XX:Tier4MinInvocationThreshold=24000",
     "-XX:Tier4CompileThreshold=600000",
@@ -57,21 +57,21 @@ _PATIENT = (
 )
 # By default, C1's code profiles branches and types for C2. This takes a tenth of a load's CPU time
 # and a third of a build's CPU time, and hardly improves C2's code.
-_UNCOUNTED = (
+_NO_PERF_DATA_OPTIONS = (
     "-XX:-C1ProfileBranches",
     "-XX:-C1ProfileCheckcasts",
     "-XX:-C1ProfileInlinedCalls",
 )
 # By default, the heap grows until collection takes less than a thirteenth of the time, so large
 # loads soon use all allowed memory. A low pause target limits the size of the young generation.
-_MODEST = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
+_PARALLEL_GC_OPTIONS = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
 # The default collector G1 occupies two cores with its threads. On machines with two cores, the
 # serial collector is as fast for large loads, faster for builds, and needs a quarter less memory.
 _SERIAL = ("-XX:+UseSerialGC",)
 # Hadoop starts `chmod` for each local file that it writes. This option halves the time.
-_QUICK_CHILDREN = ("-Djdk.lang.Process.launchMechanism=VFORK",)
+_VFORK_OPTIONS = ("-Djdk.lang.Process.launchMechanism=VFORK",)
 # Without this option, Java may continue without a thread that ran out of memory, and callers hang.
-_ENDING = ("-XX:+ExitOnOutOfMemoryError",)
+_EXIT_ON_OUT_OF_MEMORY = ("-XX:+ExitOnOutOfMemoryError",)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def build_command(
         *_log_options(home, environment, own_options),
         f"-Xmx{memory}",
         *own_options,
-        _MAIN,
+        _SPARK_SUBMIT_CLASS,
         "--properties-file",
         str(path),
         *given.others,
@@ -256,18 +256,18 @@ def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[
     """Returns options for short runs. Omits options that the user has set."""
     all_options = " ".join([*given, *_java_variables(environment)])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = _MODEST if (cores or 1) > 2 else _SERIAL
+    memory = _PARALLEL_GC_OPTIONS if (cores or 1) > 2 else _SERIAL
     options: list[str] = []
     if "-XX:Tier4" not in all_options:
-        options += _PATIENT
+        options += _LONG_RUN_OPTIONS
     if "C1Profile" not in all_options:
-        options += _UNCOUNTED
+        options += _NO_PERF_DATA_OPTIONS
     if not re.search(r"-XX:\S*(?:GC|G1)|HeapOccupancy|Deduplication", all_options):
         options += memory
     if "launchMechanism" not in all_options and os.uname().sysname == "Linux":
-        options += _QUICK_CHILDREN
+        options += _VFORK_OPTIONS
     if "OnOutOfMemoryError" not in all_options:
-        options += _ENDING
+        options += _EXIT_ON_OUT_OF_MEMORY
     return options
 
 

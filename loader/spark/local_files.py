@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 _BATCHES = 3
 _NAME = "strandline.LocalFiles"
-_HADOOPS = "org.apache.hadoop.fs.RawLocalFileSystem"
-_AROUND = "org.apache.hadoop.fs.FilterFileSystem"
+_HADOOP_CLASS = "org.apache.hadoop.fs.RawLocalFileSystem"
+_WRAPPER_CLASS = "org.apache.hadoop.fs.FilterFileSystem"
 # Falls back to `chmod` for modes with setuid, setgid or sticky bits, which Java would drop, and for
 # file systems without POSIX permissions.
 _SOURCE = """
@@ -71,7 +71,7 @@ def _replace_file_system(spark: SparkSession) -> None:
     local = jvm.java.net.URI.create("file:///")
     # The JVM has one cached object for local files.
     files = jvm.org.apache.hadoop.fs.FileSystem.get(local, configured)
-    if files.getRawFileSystem().getClass().getName() != _HADOOPS:
+    if files.getRawFileSystem().getClass().getName() != _HADOOP_CLASS:
         return  # the profile configures another implementation
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.cook(_SOURCE)
@@ -80,6 +80,6 @@ def _replace_file_system(spark: SparkSession) -> None:
     file_system_class = compiler.getClassLoader().loadClass(_NAME)
     file_system = file_system_class.getDeclaredConstructor(types).newInstance(values)
     file_system.initialize(local, configured)
-    field = jvm.java.lang.Class.forName(_AROUND).getDeclaredField("fs")
+    field = jvm.java.lang.Class.forName(_WRAPPER_CLASS).getDeclaredField("fs")
     field.setAccessible(True)
     field.set(files, file_system)

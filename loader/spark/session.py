@@ -38,7 +38,7 @@ _REQUIRED = {
 
 # Limits the history of finished jobs for Spark's UI, which the loader does not use. The history
 # would need hundreds of megabytes in a process that runs for weeks.
-_FORGOTTEN = {
+_STATUS_STORE_LIMITS = {
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
     "spark.ui.retainedTasks": "1000",
@@ -48,9 +48,9 @@ _FORGOTTEN = {
 # Spark caches the classes that it compiles for queries. A build of one snapshot with its tests
 # needs more than the default of 100 classes, so each build would recompile all classes. This is a
 # third of the cost of the tests.
-_COMPILED = {"spark.sql.codegen.cache.maxEntries": "1000"}
+_CODEGEN_CACHE = {"spark.sql.codegen.cache.maxEntries": "1000"}
 
-_SIMPLE = {
+_SINGLE_PROCESS_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -61,10 +61,10 @@ _SIMPLE = {
 
 # Verifies the checksums of Parquet pages, which Parquet does not verify by default
 # (`_skip_checksums`).
-_VERIFIED = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
+_CHECKSUM_SETTINGS = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 
-_MASKED = "spark.redaction.regex"
-_BETWEEN = "\x1f"  # ASCII's unit separator, which no setting contains
+_REDACTION_KEY = "spark.redaction.regex"
+_SEPARATOR = "\x1f"  # ASCII's unit separator, which no setting contains
 
 _DRIVERS = (
     "org.postgresql",
@@ -147,8 +147,8 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
     """
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
     uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
-    masked = {_MASKED: java_regex(conf.get(_MASKED), secrets)}
-    own = {**uncached, **_FORGOTTEN, **_COMPILED, **_VERIFIED}
+    masked = {_REDACTION_KEY: java_regex(conf.get(_REDACTION_KEY), secrets)}
+    own = {**uncached, **_STATUS_STORE_LIMITS, **_CODEGEN_CACHE, **_CHECKSUM_SETTINGS}
     return {**own, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
 
 
@@ -181,7 +181,7 @@ def plan_simply(spark: SparkSession) -> None:
 
     These are code generation, adaptive query execution and multiple partitions.
     """
-    for key, value in _SIMPLE.items():
+    for key, value in _SINGLE_PROCESS_SETTINGS.items():
         spark.conf.set(key, value)
 
 
@@ -245,7 +245,7 @@ def restore_settings(spark: SparkSession) -> Iterator[None]:
 def _all_settings(spark: SparkSession) -> dict[str, str]:
     every: Any = spark._jsparkSession.conf().getAll()
     # Transfers all settings as one text, because each call to the JVM is slow.
-    pairs = (pair.partition(" -> ") for pair in every.mkString(_BETWEEN).split(_BETWEEN))
+    pairs = (pair.partition(" -> ") for pair in every.mkString(_SEPARATOR).split(_SEPARATOR))
     return {key: value for key, _, value in pairs}
 
 

@@ -30,7 +30,7 @@ _RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
 # be started in any folder.
 _WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
 # Names that dbt or the package use.
-_TAKEN = {"dbt", "dbt_spark", "strandline"}
+_RESERVED_PROJECT_NAMES = {"dbt", "dbt_spark", "strandline"}
 
 _SPEC = Path("loader.yml")
 # The files to write, and their templates.
@@ -42,7 +42,7 @@ _TEMPLATES = {
 # The default location for dbt. In an existing project, the file would take precedence over the
 # user's profile, so it is written into a subfolder there.
 _PROFILES = Path("profiles.yml")
-_PROFILES_APART = Path("profiles") / "profiles.yml"
+_PROFILES_IN_FOLDER = Path("profiles") / "profiles.yml"
 _GITIGNORE = Path(".gitignore")
 
 _NEXT_STEPS = (
@@ -57,7 +57,7 @@ _NEXT_STEPS = (
 
 # The changes in existing files that a project needs to use the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
-_KEPT = {
+_ADVICE_FOR_EXISTING = {
     Path("dbt_project.yml"): f"add `{_DISPATCH}` to it, and `profile: strandline` unless "
     "loader.yml has your profile's name",
     _PACKAGES: f"add `- local: {LINK.as_posix()}` to it, and run `dbt deps`",
@@ -90,8 +90,10 @@ def create(folder: Path, report: Callable[[str], None], spec: str | None = None)
     try:
         for path, text in contents.items():
             if path in kept:
-                foreign = path in _KEPT and not (path == _PACKAGES and uses_link(folder))
-                report(f"kept {path}" + (f": {_KEPT[path]}" if foreign else ""))
+                foreign = path in _ADVICE_FOR_EXISTING and not (
+                    path == _PACKAGES and uses_link(folder)
+                )
+                report(f"kept {path}" + (f": {_ADVICE_FOR_EXISTING[path]}" if foreign else ""))
                 continue
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")
@@ -120,12 +122,12 @@ def refuse_existing_spec(folder: Path) -> None:
 
 def _profiles_of(folder: Path) -> Path:
     """Returns the path of a project's profile, which may not exist."""
-    profiles = [path for path in (_PROFILES, _PROFILES_APART) if (folder / path).exists()]
+    profiles = [path for path in (_PROFILES, _PROFILES_IN_FOLDER) if (folder / path).exists()]
     if profiles:
         return profiles[0]
     ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # `loader init` made the project
     existed_before = (folder / "dbt_project.yml").exists() and not ignored
-    return _PROFILES_APART if existed_before else _PROFILES
+    return _PROFILES_IN_FOLDER if existed_before else _PROFILES
 
 
 def uses_link(folder: Path) -> bool:
@@ -184,8 +186,10 @@ def _quote_warehouse(folder: Path) -> str:
 def project_name(folder: Path) -> str:
     """Converts a folder's name to a dbt project name of letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
-    if not name or name[0].isdigit() or name in _TAKEN:
-        name = f"{name}_project" if name in _TAKEN else f"project_{name}".rstrip("_")
+    if not name or name[0].isdigit() or name in _RESERVED_PROJECT_NAMES:
+        name = (
+            f"{name}_project" if name in _RESERVED_PROJECT_NAMES else f"project_{name}".rstrip("_")
+        )
     return name
 
 

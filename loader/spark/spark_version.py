@@ -27,7 +27,7 @@ INSTALL = "pip install 'strandline[embedded]'"
 # Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions). Omits
 # `--add-modules=jdk.incubator.vector` of Spark 4.1, because only MLlib needs this module, and a
 # Java without the module does not start.
-_OPENED = (
+_ADD_OPENS = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
     "java.base/java.lang.reflect",
@@ -46,7 +46,7 @@ _OPENED = (
 )
 _MODULES = (
     "-XX:+IgnoreUnrecognizedVMOptions",
-    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _ADD_OPENS),
     "-Djdk.reflect.useDirectMethodHandle=false",
 )
 

@@ -129,7 +129,7 @@ def _alive(pid: int) -> bool:
 LOCAL_DIR = "spark.local.dir"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _TEMPORARY = "-Djava.io.tmpdir="
-_OUTLIVES = 3600.0  # seconds: the JVM may outlive a killed loader
+_MIN_AGE_SECONDS = 3600.0  # seconds: the JVM may outlive a killed loader
 
 
 def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
@@ -147,7 +147,7 @@ def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, st
     local = settings.get("spark.master", "").startswith("local")
     if chosen or not local or _is_set(defaults, LOCAL_DIR):
         return {}
-    folder = str(create_folder("scratch", age=_OUTLIVES))
+    folder = str(create_folder("scratch", age=_MIN_AGE_SECONDS))
     options = settings.get(_JAVA_OPTIONS, "")
     if _TEMPORARY in options or (not options and _is_set(defaults, _JAVA_OPTIONS)):
         return {LOCAL_DIR: folder}

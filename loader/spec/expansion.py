@@ -25,12 +25,12 @@ _MAX_REFERENCES = 1_000  # in one value; also the limit of its variables
 _MAX_DEPTH = 50  # of nested defaults and of references to references
 _MAX_FILE = 1_000_000  # characters
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
-_SPECIAL = re.compile(r"\$\$\{|\$\{|@@plugins\.")
+_REFERENCE_START = re.compile(r"\$\$\{|\$\{|@@plugins\.")
 _BRACE = re.compile(r"\$\{|\}")
 # Matches the reversed text before a password. In the original text, a search for the pattern would
 # try every character, but `match` on the reversed text tries only one position.
 _PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
-_KEY_BEFORE = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
+_PRECEDING_KEY = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
 _MAX_KEY = 1_000
 # Keys whose values are not redacted, even if a secret has the same value.
 _NAMES = frozenset(
@@ -115,7 +115,7 @@ class Expansion:
             )
         pieces: list[str] = []
         position = 0
-        while special := _SPECIAL.search(text, position):
+        while special := _REFERENCE_START.search(text, position):
             pieces.append(text[position : special.start()])
             position = special.start()
             if special[0] == "$${":
@@ -166,7 +166,7 @@ class Expansion:
 
     def _register(self, value: str, name: str, before: str, location: _Location) -> None:
         backwards = before[::-1]
-        key = match[1][::-1] if (match := _KEY_BEFORE.match(backwards)) else ""
+        key = match[1][::-1] if (match := _PRECEDING_KEY.match(backwards)) else ""
         if (
             location.is_secret
             or is_secret_key(name)

@@ -22,14 +22,14 @@ MASK = "***"
 _LOOKAHEAD = 1 << 16
 """The number of characters to search after an excerpt, because a secret may cross its end."""
 
-_WORDS = (
+_SECRET_KEY_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
     r"|api[_.-]?key|access[_.-]?key(?:[_.-]?id)?|account[_.-]?key|sas[_.-]?key|secret[_.-]?key"
     r"|secret[_.-]?access[_.-]?key|(?:encryption|signing|shared|master)[_.-]?key"
     r"|(?:credentials?|service[_.-]?account)[_.-]?(?:json|key)"
     r"|(?<![A-Za-z])(?:pass|pat|jwt|bearer))"
 )
-_SECRET_WORDS = rf"(?:{_WORDS}|authorization)"
+_SECRET_WORDS = rf"(?:{_SECRET_KEY_WORDS}|authorization)"
 _SECRET_KEY = re.compile(rf".*{_SECRET_WORDS}\d*\Z", re.IGNORECASE | re.DOTALL)
 # The pattern for Spark's event log and UI, in Java's syntax. Unlike Spark's default, it includes
 # `credential`, an option of catalogs.
@@ -47,11 +47,13 @@ _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
 _PORT = r"\d+(?:[/?,;\s]|$)"
 _USER = rf"[^\s\"'<>/@:?#]*:(?!{_PORT})"
 # Values that are no secrets: `token = 3` is a comparison, `password = ''` an empty password.
-_NO_SECRET = re.compile(r"\d{1,2}|(?P<quote>[\"'])(?:\d{1,2})?(?P=quote)")
-_NO_MAIL = r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # the part of a mail address before @ is not a secret
-_REST = r"[^\s\"'<>]*"
+_HARMLESS_VALUE = re.compile(r"\d{1,2}|(?P<quote>[\"'])(?:\d{1,2})?(?P=quote)")
+_NOT_AFTER_MAILTO = (
+    r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # the part of a mail address before @ is not a secret
+)
+_REST_OF_VALUE = r"[^\s\"'<>]*"
 _ORACLE = r"jdbc:oracle:\w+:"
-_KEY = rf"{_WORDS}\d*\s*=\s*"  # "authorization" has a separate pattern
+_KEY = rf"{_SECRET_KEY_WORDS}\d*\s*=\s*"  # "authorization" has a separate pattern
 # Passwords in braces or quotes may contain characters that end an unquoted password.
 _QUOTED_FORMS = (
     re.compile(rf"{_KEY}(?:(?P<secret>\{{[^}}\s]*\}})|\{{[^}}\s]*)", re.IGNORECASE),
@@ -62,8 +64,10 @@ _QUOTED_FORMS = (
 _PATTERNS = (
     *_QUOTED_FORMS,
     # scheme://userinfo@host; the password may contain anything but white space and quotes
-    re.compile(rf"{_NO_MAIL}://(?:(?P<secret>{_USER}{_REST})@|{_USER}{_REST})"),
-    re.compile(rf"{_NO_MAIL}://(?P<secret>[^\s\"'<>/?#]+)@"),
+    re.compile(
+        rf"{_NOT_AFTER_MAILTO}://(?:(?P<secret>{_USER}{_REST_OF_VALUE})@|{_USER}{_REST_OF_VALUE})"
+    ),
+    re.compile(rf"{_NOT_AFTER_MAILTO}://(?P<secret>[^\s\"'<>/?#]+)@"),
     # Oracle's thin URL: jdbc:oracle:thin:user/password@host
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/[^\s@]*)@|[^\s/@]+(?:/[^\s@]*)?)", re.IGNORECASE),
     # Authorization: Bearer …, in a header or a mapping
@@ -161,7 +165,7 @@ def _find_matches(text: str) -> Iterator[re.Match[str]]:
                 continue
             if pattern in _QUOTED_FORMS:
                 quoted.add(start)
-            if not _NO_SECRET.fullmatch(match["secret"]):
+            if not _HARMLESS_VALUE.fullmatch(match["secret"]):
                 yield match
 
 

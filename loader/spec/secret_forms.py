@@ -21,9 +21,9 @@ from unicodedata import normalize
 SHORTEST = 3  # shorter values would be masked almost everywhere
 _SHORTEST_BASE64 = 4
 _SHORTEST_BASE32 = 8  # longer than a common word, because the case is ignored
-_SHORTEST_LINE = 16
+_MIN_LINE_LENGTH = 16
 _KEY = 64
-_DEPTH = 6  # decodings: JSON in a URL in HTML needs three, misread UTF-8 a fourth
+_MAX_DECODINGS = 6  # decodings: JSON in a URL in HTML needs three, misread UTF-8 a fourth
 _WIDEST = 12  # characters of the longest escape: %255Cu00e9
 
 _CP1252 = "".join(
@@ -47,7 +47,9 @@ _ESCAPE = re.compile(
 )
 _SPACE = re.compile(r"\s+")
 _ACCENTS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
-_FOLDED = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ:-", b"abcdefghijklmnopqrstuvwxyz  ")
+_LOWER_CASE_TABLE = bytes.maketrans(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZ:-", b"abcdefghijklmnopqrstuvwxyz  "
+)
 
 
 class FormMatch(NamedTuple):
@@ -91,7 +93,7 @@ class FormIndex:
         if not self._forms:
             return
         # Replaces each character by one character, so positions stay the same.
-        folded = text.encode("ascii", "replace").translate(_FOLDED).decode()
+        folded = text.encode("ascii", "replace").translate(_LOWER_CASE_TABLE).decode()
         yield from self._matches(self._folded, folded, text, [], in_own_text)
         views: list[_View] = []
         decoded = text
@@ -99,7 +101,7 @@ class FormIndex:
             yield from self._matches(self._exact, decoded, text, views, in_own_text)
             for start, stop in self._find_blocks(decoded):
                 yield _map_to_text(start, stop, views)
-            if len(views) == _DEPTH:
+            if len(views) == _MAX_DECODINGS:
                 return
             view = _View(decoded, _ESCAPE, _decode)
             if view.text == decoded:
@@ -310,7 +312,7 @@ def list_forms(value: str, is_word: bool = False) -> dict[str, FormMatch]:
     """
     plain = value.strip()
     lines = {line.strip() for line in plain.splitlines()} if "\n" in plain else set()
-    lines = {x for x in lines if len(x) >= _SHORTEST_LINE and not x.startswith("-----")}
+    lines = {x for x in lines if len(x) >= _MIN_LINE_LENGTH and not x.startswith("-----")}
     # URLs encode a space as a plus. Some systems decompose accented characters.
     texts = {plain, plain.replace(" ", "+"), *lines}
     texts |= {normalize(form, text) for text in texts for form in _ACCENTS}
@@ -333,7 +335,7 @@ def _encode(text: str) -> bytes:
 
 
 def _list_decodings(text: str) -> Iterator[str]:
-    for _ in range(_DEPTH):
+    for _ in range(_MAX_DECODINGS):
         yield text.strip()
         decoded = _ESCAPE.sub(_decode, text)
         if decoded == text:

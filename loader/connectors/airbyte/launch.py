@@ -19,7 +19,7 @@ from loader.spec.validation import OptionError
 
 RUNNER = "source-declarative-manifest"
 """The command of `airbyte-cdk` that runs a manifest."""
-_INSIDE = "/strandline"
+_CONTAINER_FOLDER = "/strandline"
 
 
 class AirbyteOptions(ProgramOptions):
@@ -91,12 +91,12 @@ def build_command(
         "--name",
         f"strandline-{uuid.uuid4().hex[:12]}",
         "--volume",
-        f"{folder}:{_INSIDE}:ro",
+        f"{folder}:{_CONTAINER_FOLDER}:ro",
         *variables,
         *options.docker_options,
         options.image,
         verb,
-        *_list_arguments(files, folder, _INSIDE),
+        *_list_arguments(files, folder, _CONTAINER_FOLDER),
     ]
 
 

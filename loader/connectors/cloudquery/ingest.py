@@ -20,11 +20,11 @@ from loader.sync.ingest import Ingest, PushedTable, list_reserved
 
 _CATALOG = "catalog.json"
 _MESSAGES = "messages.jsonl"
-_DROPPED = (
+_DROPPED_COLUMNS_REMEDY = (
     "a sync was interrupted, or started before `loader serve`, and a plugin's state that may cover "
     "its rows was dropped: the next sync of that source resumes from an older state"
 )
-_ENDED = "a sync ended before its rows could be appended: its next run resends them"
+_INTERRUPTED_SYNC = "a sync ended before its rows could be appended: its next run resends them"
 
 
 class CloudQueryIngest:
@@ -53,7 +53,7 @@ class CloudQueryIngest:
             if "state" in message:
                 ingest.store_states(message["state"], message["rows"])
             elif "dropped" in message:
-                watch.warn(message["dropped"], _DROPPED)
+                watch.warn(message["dropped"], _DROPPED_COLUMNS_REMEDY)
             elif "ended" in message:
                 watch.warn("a sync", message["ended"])
             elif "session" in message:
@@ -71,8 +71,8 @@ class CloudQueryIngest:
         if not session["rows"] and not session["stale"]:
             return None
         if not messages.exists():  # the sync ended while another sync was appended
-            self.ingest.watch.warn(session["source"] or "cloudquery", _ENDED)
-            return _ENDED
+            self.ingest.watch.warn(session["source"] or "cloudquery", _INTERRUPTED_SYNC)
+            return _INTERRUPTED_SYNC
         try:
             streams = json.loads((folder / _CATALOG).read_text("utf-8"))["streams"]
             names = [stream["name"] for stream in streams]

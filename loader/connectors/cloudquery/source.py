@@ -19,7 +19,7 @@ from loader.errors import SpecError
 from loader.spec.options import Name
 from loader.spec.validation import OptionError
 
-_RUN_BRIDGE = (
+_BRIDGE_PROGRAM = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "import runpy, types; connectors = types.ModuleType('connectors'); "
     "connectors.__path__ = [sys.argv.pop(1)]; sys.modules['connectors'] = connectors; "
@@ -83,7 +83,7 @@ def build_bridge_command(
     return [
         python or sys.executable,
         "-c",
-        _RUN_BRIDGE,
+        _BRIDGE_PROGRAM,
         str(Path(__file__).parents[1]),
         verb,
         *options,

@@ -21,7 +21,9 @@ from typing import Any
 from loader.connectors.subprocess.json_values import decode
 from loader.errors import StateError
 
-_LARGE = 4096  # characters; longer states are compressed, because every commit contains the mark
+_MAX_UNCOMPRESSED_LENGTH = (
+    4096  # characters; longer states are compressed, because every commit contains the mark
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class ConnectorState:
             "shared": self.shared,
             "number": self.number,
         }
-        if len(self.text) <= _LARGE:
+        if len(self.text) <= _MAX_UNCOMPRESSED_LENGTH:
             mark["state"] = self.text
         else:
             mark["packed"] = base64.b64encode(zlib.compress(self.text.encode(), 6)).decode()

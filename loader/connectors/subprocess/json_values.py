@@ -30,17 +30,17 @@ _TIME = re.compile(
 _canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 _SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode them
 _EPOCH = dt.datetime(1970, 1, 1)
-_NONE = dt.timedelta()
+_ZERO_OFFSET = dt.timedelta()
 _DAY = 86_400_000_000
 _LONGEST_TIME = 100
 """The maximum length of a time, because parsed times are cached."""
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
-_EXACT = 1 << 53  # a float cannot represent all larger integers
-_WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_MAX_EXACT_INTEGER = 1 << 53  # a float cannot represent all larger integers
+_INTEGER_TEXT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # finer than a microsecond
-_PADDED = re.compile(r"\s|\+|-?0[0-9]|.*\s$", re.DOTALL)
+_NANOSECOND_FRACTION = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # finer than a microsecond
+_NONCANONICAL_NUMBER = re.compile(r"\s|\+|-?0[0-9]|.*\s$", re.DOTALL)
 
 
 def _parse_number(text: str) -> float | Decimal:
@@ -167,9 +167,9 @@ def _to_string(value: Any) -> str:
 
 def _make_integer_converter(limit: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
-        if isinstance(value, str) and _WHOLE.fullmatch(value):
+        if isinstance(value, str) and _INTEGER_TEXT.fullmatch(value):
             value = int(value)
-        if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        if isinstance(value, float) and value.is_integer() and abs(value) < _MAX_EXACT_INTEGER:
             value = int(value)
         if isinstance(value, Decimal) and value.adjusted() < 20 and _is_whole(value):
             value = int(value)
@@ -206,7 +206,7 @@ def _make_decimal_converter(precision: int, scale: int) -> Callable[[Any], str]:
 def _to_double(value: Any) -> float:
     if type(value) is float:
         return value
-    if type(value) is int and abs(value) <= _EXACT:
+    if type(value) is int and abs(value) <= _MAX_EXACT_INTEGER:
         return float(value)
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = Decimal(value)
@@ -268,7 +268,7 @@ def _parse_microseconds(text: str) -> int:
     except ValueError:
         moment = _parse_time(text)
     try:
-        since = moment.replace(tzinfo=None) - (moment.utcoffset() or _NONE) - _EPOCH
+        since = moment.replace(tzinfo=None) - (moment.utcoffset() or _ZERO_OFFSET) - _EPOCH
     except OverflowError:
         raise ConversionError from None
     return since.days * _DAY + since.seconds * 1_000_000 + since.microseconds
@@ -322,10 +322,10 @@ def make_key_converter(
 
 def _is_lossless(value: Any, result: Any, data_type: t.DataType) -> bool:
     if isinstance(data_type, t.TimestampType | t.TimestampNTZType | t.DateType):
-        return not (_FINER.search(value) or has_leap_second(value))
+        return not (_NANOSECOND_FRACTION.search(value) or has_leap_second(value))
     if isinstance(data_type, t.StringType | t.BooleanType):
         return True
-    if isinstance(value, str) and _PADDED.match(value):
+    if isinstance(value, str) and _NONCANONICAL_NUMBER.match(value):
         return False
     if isinstance(data_type, t.FloatType):
         return bool(struct.unpack("<f", struct.pack("<f", result))[0] == result)

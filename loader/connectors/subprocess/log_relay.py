@@ -18,7 +18,7 @@ _log = logging.getLogger("loader.program")
 _MAX_WARNINGS = 20
 """The maximum number of different warnings that one run shows of a program."""
 _MAX_WARNING_LENGTH = 500
-_FATAL = ("FATAL", "CRITICAL")
+_FATAL_LEVELS = ("FATAL", "CRITICAL")
 _DATA_TYPES = (b'"RECORD"', b'"STATE"', b'"BATCH"')
 _BRACKETS = re.compile(rb'\\.|["[\]{}]', re.DOTALL)
 _LEADING = b" \t\r\n\xef\xbb\xbf\xff\xfe"  # white space, and byte order marks
@@ -39,7 +39,7 @@ def is_error(level: str) -> bool:
 
 def is_fatal(level: str) -> bool:
     """Returns whether a log level means an error that ends the program."""
-    return level.strip().upper() in _FATAL
+    return level.strip().upper() in _FATAL_LEVELS
 
 
 def strip_trace(text: str) -> str:

@@ -20,7 +20,7 @@ from loader.spec.redaction import excerpt
 
 _MAX_WAITING_BYTES = 2 << 30
 """If more bytes wait for a commit, the reader pauses, and the full pipe blocks the program."""
-_TICK = 0.5
+_POLL_SECONDS = 0.5
 _EXIT_SECONDS = 15.0
 """Seconds in which a program may end by itself after its last stream was committed."""
 UNREQUESTED = "which this run did not request, are ignored"
@@ -181,7 +181,7 @@ class MessageReader:
                     return batch
                 if stream.error is not None:
                     raise stream.error
-                self._changed.wait(_TICK)
+                self._changed.wait(_POLL_SECONDS)
             proceed()
             self._stop_if_hung()
 
@@ -477,7 +477,7 @@ class MessageReader:
         """Waits until enough batches have been committed. Meanwhile the program waits, too."""
         with self._changed:
             while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
-                self._changed.wait(_TICK)
+                self._changed.wait(_POLL_SECONDS)
                 if self._process is not None:
                     self._process.note_progress()
 

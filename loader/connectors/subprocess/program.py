@@ -23,7 +23,7 @@ KIND = "connector"
 
 _log = logging.getLogger("loader.program")
 Message = TypeVar("Message", bound=Any)
-_TICK = 0.5
+_POLL_SECONDS = 0.5
 _MAX_ANSWER_BYTES = 1 << 30
 """The maximum output of a program in :func:`read_answer`, in bytes."""
 _ANSWER_FACTOR = 4
@@ -149,7 +149,7 @@ def read_answer(
     is_interrupted = threading.Event()
 
     def watch() -> None:
-        while not done.wait(min(_TICK, timeout)):
+        while not done.wait(min(_POLL_SECONDS, timeout)):
             if process.has_lingering_output() or is_interrupted.is_set():
                 process.stop(patience=1.0)
                 return

@@ -35,12 +35,12 @@ MAX_LOG_LINE = 1 << 16
 """The length to which log lines are truncated, because an endless line would exhaust the memory."""
 
 _READ_BYTES = MAX_LOG_LINE << 2
-_TICK = 0.05
+_POLL_SECONDS = 0.05
 _TICK_MS = 200
 _DRAIN_SECONDS = 2.0
 """The seconds for which earlier output is still read after reading was stopped."""
 
-_PRELUDE = """\
+_CHILD_SETUP_CODE = """\
 import ctypes, os, sys
 try:
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
@@ -54,7 +54,7 @@ except OSError as error:
     print(error.strerror, file=sys.stderr)
     os._exit(127)
 """
-_NOT_STARTED = 127
+_EXIT_NOT_STARTED = 127
 
 
 class StartError(Exception):
@@ -110,7 +110,7 @@ class Child:
         self._own_group = own_group
         self._ended_at: float | None = None
         self._last_lines: deque[str] = deque(maxlen=2)
-        prelude = [sys.executable, "-I", "-S", "-c", _PRELUDE, str(os.getpid())]
+        prelude = [sys.executable, "-I", "-S", "-c", _CHILD_SETUP_CODE, str(os.getpid())]
         try:
             self._child = subprocess.Popen(
                 [*([] if takes_input else prelude), *command],
@@ -173,7 +173,7 @@ class Child:
         code = self._child.wait()
         self._log_thread.join(timeout=GRACE)
         self._log.stop_reading()
-        if code == _NOT_STARTED and len(self._last_lines) == 1:
+        if code == _EXIT_NOT_STARTED and len(self._last_lines) == 1:
             raise StartError(self._last_lines[0])
         return code
 
@@ -201,7 +201,7 @@ class Child:
                 and self._has_live_processes()
                 and time.monotonic() < before
             ):
-                time.sleep(_TICK)
+                time.sleep(_POLL_SECONDS)
         self._output.stop_reading()
         self._log.stop_reading()
 

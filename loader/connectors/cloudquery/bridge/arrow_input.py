@@ -52,7 +52,12 @@ _SCALARS = (
     pa.types.is_large_binary,
     pa.types.is_fixed_size_binary,
 )
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_map)
+_IS_LIST_TYPE = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_map,
+)
 
 
 class OverBudgetError(Exception):
@@ -254,7 +259,7 @@ def _check_type(kind: pa.DataType) -> None:
     """
     if isinstance(kind, pa.BaseExtensionType):
         _check_type(kind.storage_type)
-    elif pa.types.is_struct(kind) or any(is_kind(kind) for is_kind in _LISTS):
+    elif pa.types.is_struct(kind) or any(is_kind(kind) for is_kind in _IS_LIST_TYPE):
         for index in range(kind.num_fields):
             _check_type(kind.field(index).type)
     elif not any(is_kind(kind) for is_kind in _SCALARS):

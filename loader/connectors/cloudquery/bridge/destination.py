@@ -47,7 +47,7 @@ from .state_backend import (
 from .state_barrier import StateBarrier
 
 _LOADER_ENDED = "the loader has ended, and has reported the reason; repeat the sync"
-_BROKEN_OFF = "the sync was interrupted"
+_INTERRUPTED_MESSAGE = "the sync was interrupted"
 _TIMED_OUT = "the sync sent nothing for too long (`--idle-timeout`), so it was cancelled"
 _STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
 
@@ -238,12 +238,12 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     message = {"type": "DELETE", "delete": build_deletion(request.delete_record)}
                     _write_message(session, rows, message)
             if not context.is_active():  # the stream may also end because the client was killed
-                raise ConnectionAbortedError(_BROKEN_OFF)
+                raise ConnectionAbortedError(_INTERRUPTED_MESSAGE)
             if rows is not None:
                 rows.close()  # may fail, if the buffered rows do not fit on the disk
             catalog = _write_catalog(session) if session is not None else {}
         except BaseException:
-            self._end_stream(number, _BROKEN_OFF)
+            self._end_stream(number, _INTERRUPTED_MESSAGE)
             if session is not None:
                 shutil.rmtree(session.folder, ignore_errors=True)
             raise
@@ -259,7 +259,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def end_session(self, number: int, error: str | None) -> None:
         """Ends a session that the loader has appended, and sends its state to the loader."""
         session = self._sessions[number]
-        session.error = error or (None if session.is_alive() else _BROKEN_OFF)
+        session.error = error or (None if session.is_alive() else _INTERRUPTED_MESSAGE)
         self._ending[number] = session
         self._end_stream(number, session.error)
         send_to_loader({"settled": number})

@@ -29,7 +29,7 @@ from .destination import Destination, send_to_loader
 from .state_backend import LIMITS, Discovery
 
 MAX_CONNECTIONS = 256
-_INNER = "grpc.sock"
+_SOCKET_NAME = "grpc.sock"
 _CHUNK = 1 << 18
 
 _OPTIONS = [
@@ -84,7 +84,7 @@ class Relay:
     """
 
     def __init__(self, outer: socket.socket) -> None:
-        self.inner = f"unix:{_INNER}"
+        self.inner = f"unix:{_SOCKET_NAME}"
         self._outer = outer
         self._count = 0
         self._open = 0
@@ -123,7 +123,7 @@ class Relay:
         try:
             connection.setblocking(False)
             connection.bind(name)
-            await asyncio.get_running_loop().sock_connect(connection, _INNER)
+            await asyncio.get_running_loop().sock_connect(connection, _SOCKET_NAME)
             return await asyncio.open_unix_connection(sock=connection, limit=_CHUNK)
         except OSError:
             connection.close()

@@ -23,7 +23,7 @@ _EXTENSION = b"ARROW:extension:name"
 _TRUE = b"true"
 ANCESTORS = "cloudquery_ancestors"
 """The key in a catalog entry that lists the table's ancestors."""
-_ROWS_AT_ONCE = 1_000
+_ROWS_PER_SLICE = 1_000
 """The maximum number of rows per conversion. A bit in Arrow can become 100 bytes in Python."""
 
 Condition = dict[str, Any]
@@ -94,9 +94,9 @@ def convert_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     Raises:
         MalformedError: if a value is outside the range of its type, such as the year 10000.
     """
-    for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+    for first in range(0, batch.num_rows, _ROWS_PER_SLICE):
         try:
-            rows = list(_convert_rows(batch.slice(first, _ROWS_AT_ONCE)))
+            rows = list(_convert_rows(batch.slice(first, _ROWS_PER_SLICE)))
         except Exception as error:  # from Arrow, Python, or the time zone library
             raise build_malformed_error(error, read_table_name(batch.schema)) from None
         yield from rows

@@ -39,7 +39,7 @@ ROW_BYTES = 256
 """The memory of a row, in bytes, in addition to its texts."""
 
 _MAX_VERSION = (1 << 63) - 1
-_TEXTS = (pa.string(), pa.large_string())
+_STRING_TYPES = (pa.string(), pa.large_string())
 _TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
 
 
@@ -193,7 +193,7 @@ def check_state(batch: pa.RecordBatch) -> None:
     """
     schema, name = batch.schema, read_table_name(batch.schema)
     for column in ("key", "value"):
-        if column not in schema.names or schema.field(column).type not in _TEXTS:
+        if column not in schema.names or schema.field(column).type not in _STRING_TYPES:
             raise MalformedError(f"its column {column} is not a text", name)
     if batch.column("key").null_count:
         raise MalformedError("one of its keys is null", name)
