@@ -1,1 +1,1 @@
-"""The lake: raw tables and their commits, the locks that keep one writer each, the ledger."""
+"""The lake's raw tables and their commits, the locks of tables, and the ledger."""

@@ -1,16 +1,16 @@
-"""Stores lock records in the catalog itself, for warehouses that other machines also write to.
+"""Stores lock records in the catalog, for warehouses that several machines write to.
 
 The records are in tags of the table ``_cq_locks``, which has no rows. The tag of a raw table refers
-to an empty snapshot, whose summary contains the lock record. A swap moves the tags of any number of
-tables in one commit. A table that no run holds has no tag, so the metadata does not grow. The
-heartbeat of a run has a tag too.
+to an empty snapshot, and the snapshot's summary contains the lock record. A swap moves the tags of
+any number of tables in one commit. An unlocked table has no tag, so the metadata does not grow.
+Each run also has a tag, for its heartbeat.
 
-Why tags and not properties: a REST catalog, unlike all others, does not refuse a commit whose base
-is stale. The client sends its changes with requirements, and the server applies them to the current
-metadata. Iceberg derives the requirements from the changes (``UpdateRequirements``). A changed
-property requires only that the table still has the same UUID, so two runs could take one table. A
-moved tag requires that the tag still refers to the same snapshot as before. A removed tag requires
-nothing, so a tag is moved and then removed in the same commit.
+Properties are unsuitable, because a REST catalog, unlike other catalogs, does not reject a commit
+with a stale base. The client sends its changes with requirements, and the server applies the
+changes to the current metadata. Iceberg derives the requirements from the changes
+(``UpdateRequirements``). A changed property requires only that the table has the same UUID, so two
+runs could lock the same table. A moved tag requires that the tag still refers to the same snapshot
+as before. A removed tag requires nothing, so a tag is moved and then removed in the same commit.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ RECORD = "strandline.owner"
 _OWNER_PREFIX = "owner."
 _RUN_PREFIX = "run."
 _ATTEMPTS = 20
-_MOVED_AGE = 1  # a max age in ms that makes a tag differ: nothing expires these tags by age
-# The commit was refused, or its outcome is unknown. The next attempt reads the records first.
+_MOVED_AGE = 1  # a max age in ms, set only to change a tag; no process expires tags by age
+# The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
 _RETRIED = ("CommitFailedException", "CommitStateUnknownException")
 
 
 class CatalogLockStore:
-    """Stores lock records and heartbeats in tags of ``<schema>._cq_locks``."""
+    """A store of lock records and heartbeats in tags of ``<schema>._cq_locks``."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -63,7 +63,7 @@ class CatalogLockStore:
             operations = handle.operations()
             base = operations.refresh()
             current = {table: _read_record(base, table) for table in changes}
-            # An earlier attempt may have succeeded although its commit raised an error.
+            # An earlier attempt may have succeeded even if its commit raised an error.
             done = {t for t, (_, after) in changes.items() if attempt and current[t] == after}
             pending = {t: a for t, (b, a) in changes.items() if t not in done and current[t] == b}
             if not pending:
@@ -74,7 +74,7 @@ class CatalogLockStore:
             try:
                 operations.commit(base, self.move_tags(base, moved))
             except Py4JJavaError as error:
-                # Another process has changed one of the records first: read them again.
+                # Another process has changed one of the records, so reread them.
                 _wait_or_raise(error, attempt)
                 continue
             tags = [_OWNER_PREFIX + table for table in moved]
@@ -116,7 +116,7 @@ class CatalogLockStore:
             self.write_heartbeat(run_id, None)
 
     def delete_old(self, age: float) -> int:
-        """Deletes heartbeats and files of runs dead for over `age` seconds; returns how many."""
+        """Deletes the heartbeats and files of runs that died over `age` seconds ago."""
         base = self._load_metadata()
         if base is None:
             return 0
@@ -133,7 +133,7 @@ class CatalogLockStore:
         return len(old) + self._delete_orphan_files(age)
 
     def _delete_orphan_files(self, age: float) -> int:
-        """Deletes files that were written for commits that failed; returns how many."""
+        """Deletes files of failed commits and returns their number."""
         jvm: Any = self.lake.spark._jvm
         action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(
             self.lake.spark._jsparkSession
@@ -145,16 +145,16 @@ class CatalogLockStore:
         except (
             Py4JError,
             PySparkException,
-        ):  # Spark cannot list the folder; the files are harmless
+        ):  # Spark cannot list the folder, and the files are harmless
             return 0
 
     def move_tags(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
-        """Returns new table metadata, with the tables' tags moved to these snapshots.
+        """Builds table metadata in which the tables' tags refer to these snapshots.
 
         Snapshots without a tag are removed, so the metadata does not grow.
 
         Args:
-            snapshots: by table; None removes the tag.
+            snapshots: the snapshot for each table; None removes the tag.
         """
         builder = self._builder(base)
         moved = {table: snapshot for table, snapshot in snapshots.items() if snapshot is not None}
@@ -187,10 +187,10 @@ class CatalogLockStore:
         return builder.removeSnapshots(removed).build()
 
     def _load_metadata(self) -> Any:
-        """Returns the metadata of ``_cq_locks``; None if there is no such table.
+        """Returns the metadata of ``_cq_locks``, or None without this table.
 
         Raises:
-            TableError: ``_cq_locks`` is damaged.
+            TableError: if ``_cq_locks`` is damaged.
         """
         try:
             if not self.lake.exists(TABLE):
@@ -217,7 +217,7 @@ class CatalogLockStore:
 
 
 def _wait_or_raise(error: Py4JJavaError, attempt: int) -> None:
-    """Waits before the next attempt; raises the error if a retry cannot help."""
+    """Waits before the next attempt. Raises errors that a retry cannot solve."""
     if not any(kind in str(error.java_exception) for kind in _RETRIED):
         raise error
     time.sleep(0.05 * (attempt + 1))
@@ -228,7 +228,7 @@ def _read_record(metadata: Any, table: str) -> str | None:
 
 
 def _list_owners(metadata: Any) -> set[str]:
-    """Returns the ids of all runs that hold a table."""
+    """Returns the ids of all runs that have locked a table."""
     tags = [name for name, _ in _list_refs(metadata) if name.startswith(_OWNER_PREFIX)]
     records = [LockRecord.from_json(_read_tag(metadata, tag)) for tag in tags]
     return {record.run_id for record in records if record is not None}
@@ -242,17 +242,17 @@ def _read_tag(metadata: Any, name: str) -> str | None:
 
 
 def _make_snapshot(handle: Any, record: str) -> Any:
-    """Creates an empty snapshot with a record in its summary, without adding it to the table.
+    """Creates an empty snapshot with a record in its summary, but does not add it to the table.
 
-    The snapshot has no parent, as if it were the first of a branch. For snapshots with a parent, a
-    catalog requires increasing sequence numbers, so that one of two simultaneous swaps would fail.
+    The snapshot has no parent, like the first snapshot of a branch. For snapshots with a parent, a
+    catalog requires increasing sequence numbers, and one of two concurrent swaps would fail.
     """
     append = handle.newFastAppend().toBranch(uuid.uuid4().hex)
     return append.set(RECORD, record).apply()
 
 
 def _list_untagged(base: Any, moved: Collection[str]) -> list[Any]:
-    """Returns the snapshots that have no tag after these tags have moved."""
+    """Returns the snapshots that have no tag once these tags have moved."""
     tagged = {ref.snapshotId() for name, ref in _list_refs(base) if name not in moved}
     return [each for each in base.snapshots() if each.snapshotId() not in tagged]
 
@@ -263,7 +263,7 @@ def _list_refs(metadata: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _delete_manifest_lists(handle: Any, snapshots: Sequence[Any]) -> None:
-    """Deletes the manifest lists of removed snapshots; a leftover is harmless."""
+    """Deletes the manifest lists of removed snapshots. Remaining files are harmless."""
     for each in snapshots:
         try:
             handle.io().deleteFile(each.manifestListLocation())

@@ -1,4 +1,4 @@
-"""Reads batches from the commits of a raw table, the source of truth for state and ledger.
+"""Reads batches from a raw table's commits, the source of truth for state and ledger.
 
 Each batch is one commit. The summary of its Iceberg snapshot contains the batch number
 (`strandline.batch`), the state as of that batch (`strandline.state`) and the ledger row
@@ -27,20 +27,20 @@ SYNC = "strandline.sync"
 NEWEST = "strandline.newest"
 COMPACTED_TO = "strandline.compacted_to"
 SOURCES = "strandline.sources"
-"""Property of a shared raw table: its sources (JSON); see :mod:`loader.sync.ownership`."""
+"""The property of a shared raw table with its sources (JSON); see :mod:`loader.sync.ownership`."""
 ORIGINS = "strandline.origins"
-"""Property of a raw table: which table of each source is loaded into it (JSON)."""
+"""The property of a raw table with the origin table in each source (JSON)."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A published batch, as its commit describes it.
+    """A published batch as described by its commit.
 
     Attributes:
-        batch: the batch number; 0 if no batch was published yet.
+        batch: the batch number; 0 before the first batch.
         snapshot_id: the id of the published Iceberg snapshot.
-        state: the state (JSON text) as of this batch; None if the commit has expired.
-        sync: the values of the ledger row that were known before the commit.
+        state: the state (JSON text) after this batch; None if the commit has expired.
+        sync: the values of the ledger row that existed before the commit.
         rows: the number of appended rows.
         at: the commit time.
     """
@@ -54,7 +54,7 @@ class Commit:
 
     @property
     def source(self) -> str | None:
-        """The source of the rows; None if the commit has expired."""
+        """The source of the rows, or None if the commit has expired."""
         name = (self.sync or {}).get("source_name")
         return str(name) if name else None
 
@@ -63,7 +63,7 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
     """Returns the newest published batch.
 
     Args:
-        of: considers only batches of these sources; empty means all.
+        of: the sources to consider; empty means all sources.
     """
     handle = lake.handle(table)
     if handle.currentSnapshot() is None:
@@ -81,51 +81,52 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
 
 
 def source_of(lake: Lake, table: str, batch: int) -> str | None:
-    """Returns the source of a batch from its rows; None if all its rows were removed."""
+    """Reads the source of a batch from its rows. Returns None if all its rows were removed."""
     rows = lake.frame(table).where(f.col("_cq_batch") == batch).select(SOURCE_NAME).take(1)
     return str(rows[0][0]) if rows else None
 
 
 def sharers(handle: Any) -> dict[str, Any]:
-    """Returns the sources of a shared raw table, each with its shape; empty if it is not shared.
+    """Returns the key and cursor of each source of a shared raw table, else an empty mapping.
 
     Args:
-        handle: Iceberg's own object for the table.
+        handle: Iceberg's object for the table.
     """
     found: dict[str, Any] = json.loads(decode_property(handle.properties().get(SOURCES) or "{}"))
     return found
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Returns which table of each source is loaded into a raw table, as far as it was recorded.
+    """Returns the recorded origin table in each source of a raw table.
 
     Args:
-        handle: Iceberg's own object for the table.
+        handle: Iceberg's object for the table.
     """
     found: dict[str, str] = json.loads(decode_property(handle.properties().get(ORIGINS) or "{}"))
     return found
 
 
 def newest_of(source: str) -> str:
-    """Returns the name of the property with a source's newest commit in a shared table."""
+    """Returns the property for a source's newest commit in a shared table."""
     return f"{NEWEST}.{source.encode().hex()}"
 
 
 def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Commit]:
     """Returns all published batches, oldest first.
 
-    A batch whose commit has expired is derived from its rows: it has no state, and `sync` has only
-    the values that are in each row. If compaction has removed rows of the batch, `rows` is None.
+    A batch whose commit has expired is derived from its rows. It has no state, and `sync` contains
+    only the values of the rows' columns. If compaction has removed rows of the batch, `rows` is
+    None.
 
     Args:
-        known: batches that the caller does not need: if only these have expired, no row is read.
+        known: batches that the caller does not need. If only these have expired, no row is read.
     """
     handle = lake.handle(table)
     current = handle.currentSnapshot()
     found: dict[int, Commit] = {}
     for commit in _list_published(handle):
         found.setdefault(commit.batch, commit)
-    # The chain of parents begins at the newest snapshot, so no later batch can have expired.
+    # The chain of parents begins at the newest snapshot, so only earlier batches can have expired.
     has_commits = bool(found)
     for kept in _all_kept(handle) if current is not None else ():
         found.setdefault(kept.batch, kept)
@@ -138,9 +139,9 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
 
 
 def keep_newest(lake: Lake, table: str) -> None:
-    """Copies the newest commit to a table property, before the commit expires.
+    """Copies the newest commit's metadata to a table property before the commit expires.
 
-    In a shared table, copies the newest commit of each source too.
+    In a shared table, also copies the newest commit of each source.
     """
     properties = lake.handle(table).properties()
     wanted: dict[str, Collection[str]] = {NEWEST: ()}
@@ -182,7 +183,7 @@ def _read_from_rows(lake: Lake, table: str) -> Iterator[Commit]:
 
 
 def batch_of(snapshot: Any) -> int | None:
-    """Returns the batch number of an Iceberg snapshot; None if it is not a batch."""
+    """Returns the batch number of an Iceberg snapshot, or None if it is not a batch."""
     summary = snapshot.summary()
     batch = summary.get(BATCH) or summary.get("published-wap-id")
     return None if batch is None else int(batch)
@@ -195,7 +196,8 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
         return None
     facts = summary
     if summary.get(BATCH) is None:
-        # Published on top of a commit of another process: only the staged snapshot has the facts.
+        # The batch was published after another process's commit. Only the staged snapshot has
+        # metadata.
         original = handle.snapshot(int(summary.get("source-snapshot-id")))
         facts = original.summary() if original is not None else summary
     sync = facts.get(SYNC)
@@ -210,7 +212,7 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
 
 
 def _list_published(handle: Any) -> Iterator[Commit]:
-    """Yields the batches whose commits have not expired, newest first."""
+    """Yields the batches with unexpired commits, newest first."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None:
         found = _commit(handle, snapshot)
@@ -221,7 +223,7 @@ def _list_published(handle: Any) -> Iterator[Commit]:
 
 
 def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:
-    """Returns the newest commit in a table property; later commits may exist."""
+    """Returns the newest commit in the table properties. Later commits may exist."""
     kept = [commit for commit in _all_kept(handle) if not of or commit.source in of]
     return max(kept, key=lambda commit: commit.batch, default=None)
 

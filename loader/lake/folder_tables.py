@@ -1,7 +1,7 @@
-"""Reads system tables in a local folder with pyiceberg, which is faster than starting Spark.
+"""Reads system tables in a local folder with pyiceberg, which avoids starting Spark.
 
-Reads only intact tables of a Hadoop catalog. For all other tables, it raises
-:class:`SparkNeededError`: Spark reads them, or reports the damage.
+It reads only intact tables of a Hadoop catalog. For all other tables, it raises
+:class:`SparkNeededError`. Spark then reads the tables or reports the damage.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 MOST_ROWS = 2_000_000
-"""Spark reads larger tables faster, and in less memory."""
+"""The maximum rows of a table. Spark reads larger tables faster and in less memory."""
 
-_LONGEST_HINT = 20  # a version's digits
+_LONGEST_HINT = 20  # maximum digits of a version
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _KNOWN = re.compile(r"type|warehouse|cache-enabled|cache\..*")
-"""Settings of a catalog that do not change which files belong to a table."""
+"""A pattern for catalog settings that do not affect the files of a table."""
 
 
 class SparkNeededError(Exception):
-    """A table can only be read with Spark."""
+    """The error for tables that only Spark can read."""
 
 
 def find_warehouse(conf: Mapping[str, str]) -> Path | None:
-    """Returns the folder of a profile's default catalog; None if it is not a local folder.
+    """Returns the folder of a profile's default catalog, or None if it is not a local folder.
 
     Args:
         conf: Spark settings from the profile.
@@ -54,7 +54,7 @@ def find_warehouse(conf: Mapping[str, str]) -> Path | None:
 
 
 class FolderTables:
-    """Reads tables of one namespace of a Hadoop catalog in a local folder.
+    """A reader of one namespace of a Hadoop catalog in a local folder.
 
     >>> FolderTables(Path("/srv/lake/warehouse"), "raw").read("_cq_state", {"key": "string"})
 
@@ -67,7 +67,7 @@ class FolderTables:
         self.schema = schema
 
     def exists(self, table: str) -> bool:
-        """Whether the table may exist: its folder has metadata.
+        """Returns whether the table's folder contains metadata.
 
         Raises:
             SparkNeededError: if there is no local folder.
@@ -75,14 +75,14 @@ class FolderTables:
         return (self._folder(table) / "metadata").is_dir()
 
     def read(self, table: str, columns: Mapping[str, str]) -> pa.Table | None:
-        """Returns the rows of a table's newest snapshot; None if there is no such table.
+        """Returns the rows of a table's newest snapshot, or None without a table.
 
         Args:
-            columns: the type of each column (`long`, `string` or `timestamptz`), by name in lower
-                case. A column that the table lacks is null.
+            columns: the type of each column (`long`, `string` or `timestamptz`) by name in lower
+                case. Columns that the table lacks are null.
 
         Raises:
-            SparkNeededError: if pyiceberg is missing, or cannot read the table.
+            SparkNeededError: if pyiceberg is missing or cannot read the table.
             TableError: if the warehouse was copied or moved.
         """
         if not self.exists(table):
@@ -93,7 +93,7 @@ class FolderTables:
             raise
         except ImportError:
             raise SparkNeededError("pyiceberg is not installed") from None
-        except Exception as problem:  # damaged files make pyiceberg raise anything
+        except Exception as problem:  # damaged files may cause any exception in pyiceberg
             raise SparkNeededError(str(problem)) from problem
 
     def _read(self, table: str, columns: Mapping[str, str]) -> pa.Table | None:
@@ -106,12 +106,13 @@ class FolderTables:
         newest = self._newest_metadata(table)
         if newest is None:
             return None
-        # Not `from_metadata`: with it, a table property could name a Python class to import.
+        # `from_metadata` is unsafe, because a table property could cause the import of any Python
+        # class.
         files = PyArrowFileIO({})
         local = files.fs_by_scheme("file", None)
 
         def open_files(scheme: str, _: str | None) -> FileSystem:
-            if scheme != "file":  # the metadata has the full URL of each file
+            if scheme != "file":  # the metadata contains the full URL of each file
                 raise SparkNeededError("its files are not in a local folder")
             return local
 
@@ -145,9 +146,9 @@ class FolderTables:
         return pa.table(arrays, names=list(columns))
 
     def _newest_metadata(self, table: str) -> Path | None:
-        """Returns a table's newest metadata file, as Iceberg's HadoopTableOperations finds it.
+        """Finds a table's newest metadata file like Iceberg's HadoopTableOperations.
 
-        The version hint is written after each commit, so it may be older than the newest version.
+        The version hint is written after each commit, so it may be outdated.
         """
         folder = self._folder(table) / "metadata"
         try:
@@ -158,7 +159,7 @@ class FolderTables:
             if not version:
                 return None
         newest = folder / f"v{version}.metadata.json"
-        # Each version is looked for once: another process may commit in between.
+        # The folder is searched once per version, because another process may commit concurrently.
         while later := list(folder.glob(f"v{version + 1}.*")):
             version += 1
             newest = folder / f"v{version}.metadata.json"

@@ -1,7 +1,7 @@
-"""Reads and appends a few rows of an Iceberg table with Iceberg's API, without a Spark job.
+"""Reads and appends a few rows of an Iceberg table without a Spark job.
 
 Each sync reads and writes one or two rows of the state and the ledger. The first Spark job in a JVM
-takes seconds; Iceberg's generic readers and writers need no job.
+takes seconds, while Iceberg's generic readers and writers need no job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN = frozenset({"string", "long", "int", "boolean"})
 
 
 class Records:
-    """The rows of one table, as of the time when its handle was loaded.
+    """The rows of one table at the time when its handle was loaded.
 
     Args:
         handle: Iceberg's object for the table, freshly loaded.
@@ -48,7 +48,7 @@ class Records:
     def select(
         self, columns: Sequence[str], equal: Mapping[str, Any], at_least: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """Returns the matching rows, in any order; skips files by their statistics.
+        """Returns the matching rows in any order. Skips files by their statistics.
 
         Timestamps are in UTC.
 
@@ -74,14 +74,14 @@ class Records:
         return self._values(records, columns)
 
     def _values(self, records: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns the records as Python values.
+        """Converts records to Python values.
 
-        If all columns are texts or numbers, one call to the JVM converts all records.
+        If all columns are texts or numbers, one JVM call converts all records.
         """
         if not records.size():
             return []
         types = [self._columns.get(name.lower(), ("", ""))[1] for name in columns]
-        # In files with deleted rows, each record has an additional value.
+        # In tables with delete files, each record has an additional value.
         deletes = self.handle.currentSnapshot().summary().get("total-delete-files")
         if not _PLAIN.issuperset(types) or deletes not in (None, "0"):
             return [{name: self._value(record, name) for name in columns} for record in records]
@@ -92,11 +92,11 @@ class Records:
         return [{name: row.get(ids[name]) for name in columns} for row in values]
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Appends rows in one durable commit, with the table's write properties.
+        """Appends rows in one durable commit that respects the table's write properties.
 
         Args:
-            rows: values by column: texts, integers, booleans or timezone-aware times. A missing
-                column is null.
+            rows: values by column. Values are texts, integers, booleans or timezone-aware times.
+                Missing columns are null.
         """
         schema, spec = self.handle.schema(), self._spec()
         file_format = self._iceberg.FileFormat.fromString(
@@ -120,9 +120,9 @@ class Records:
         commit.commit()
 
     def _spec(self) -> Any:
-        """Returns the partition spec to write with: the unpartitioned one, if the table has one.
+        """Returns the partition spec for new files, preferably an unpartitioned spec.
 
-        New files may use an older spec. Without partitions, one file is enough.
+        New files may use an older spec of the table. Without partitions, one file is sufficient.
         """
         current = self.handle.spec()
         if current.isUnpartitioned():
@@ -131,7 +131,7 @@ class Records:
         return next((spec for spec in specs if spec.isUnpartitioned()), current)
 
     def _group_by_partition(self, spec: Any, records: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
-        """Groups the records by partition key, which is None for an unpartitioned table."""
+        """Groups the records by partition key. The key of an unpartitioned table is None."""
         if spec.isUnpartitioned():
             return [(None, list(records))]
         schema = self.handle.schema()
@@ -144,9 +144,9 @@ class Records:
         return list(found.values())
 
     def _records(self, schema: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Converts rows to Iceberg records, with the types of the table's columns."""
+        """Converts rows to Iceberg records with the table's column types."""
         features = self._jackson.DeserializationFeature
-        # Integers as longs: by default, small ones become ints.
+        # Reads integers as longs, because by default small integers become ints.
         mapper = self._jackson.ObjectMapper().configure(features.USE_LONG_FOR_INTS, True)
         kind = self._java.lang.Class.forName("java.util.List")
         given = [{self._name(k): v for k, v in row.items() if v is not None} for row in rows]
@@ -163,7 +163,7 @@ class Records:
 
     @cached_property
     def _columns(self) -> dict[str, tuple[str, str]]:
-        """The table's columns: name and type, by name in lower case."""
+        """The name and type of each column by lower-case name."""
         fields = json.loads(self._iceberg.SchemaParser.toJson(self.handle.schema()))["fields"]
         return {field["name"].lower(): (field["name"], str(field["type"])) for field in fields}
 
@@ -182,7 +182,7 @@ class Records:
         )
 
     def _convert(self, name: str, value: Any) -> Any:
-        """Converts a value to its column's type, which another program may have chosen."""
+        """Converts a value to the column's type, which another program may have chosen."""
         data_type = self._columns[name.lower()][1]
         time = self._java.time
         if isinstance(value, dt.datetime):
@@ -200,7 +200,7 @@ class Records:
         return str(value) if data_type == "string" else value
 
     def _value(self, record: Any, column: str) -> Any:
-        """Returns a record's value as a Python value."""
+        """Converts one value of a record to a Python value."""
         name, data_type = self._columns.get(column, (column, ""))
         value = record.getField(name)
         if isinstance(value, Decimal):

@@ -1,6 +1,6 @@
-"""The Iceberg tables of one namespace: lists, creates, reads and inspects them.
+"""Lists, creates, reads and inspects the Iceberg tables of one namespace.
 
-All code that uses Iceberg tables is in this folder. It knows nothing about sources.
+All code that uses Iceberg tables is in this folder. It is independent of the sources.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from loader.rows.version_order import quote_name
 
 
 class Lake:
-    """One namespace of an Iceberg catalog that the loader writes to, in one Spark session.
+    """An Iceberg namespace that the loader writes to, in one Spark session.
 
-    Each writing thread needs a separate session: the id of a staged snapshot is a session setting.
+    Each writing thread needs a separate session, because the id of a staged snapshot is a session
+        setting.
 
     Args:
-        separate: whether to use a separate session. It is created when it is first needed, because
+        separate: whether to use a separate session. The session is created on first use, because
             most syncs find nothing new and read only Iceberg's metadata.
     """
 
@@ -41,10 +42,10 @@ class Lake:
 
     @contextmanager
     def unchanging(self, table: str) -> Iterator[None]:
-        """Loads a table only once in this block. It is locked, so no other run appends to it.
+        """Loads a locked table only once in this block, because no other run appends to it.
 
-        The handle includes commits that this thread makes with it. :meth:`fresh` includes commits
-        by Spark and by other processes.
+        The handle includes commits that this thread makes through the handle. :meth:`fresh`
+        includes commits by Spark and by other processes.
         """
         self._unchanging = table
         try:
@@ -65,13 +66,13 @@ class Lake:
         return self._shared._jvm
 
     def for_thread(self) -> Lake:
-        """Returns the same namespace with a separate session."""
+        """Returns a lake for the same namespace with a separate session."""
         made = Lake(self._shared, self.schema, separate=True)
         made.__dict__ |= {"catalog": self.catalog, "_in_folders": self._in_folders}
         return made
 
     def name(self, table: str) -> str:
-        """Returns a table's qualified, quoted name."""
+        """Returns a table's qualified and quoted name."""
         return f"{quote_name(self.schema)}.{quote_name(table)}"
 
     def prepare(self) -> None:
@@ -80,15 +81,15 @@ class Lake:
             self.spark.sql(f"create namespace if not exists {quote_name(self.schema)}")
 
     def exists(self, table: str) -> bool:
-        """Whether the table exists."""
+        """Returns whether the table exists."""
         if table == self._unchanging:
             with suppress(Py4JJavaError, AnalysisException):
-                self.handle(table)  # cheaper than a query, as the handle is needed later
+                self.handle(table)  # cheaper than a query, as later steps use the handle
                 return True
         try:
             return self.spark.catalog.tableExists(self.name(table))
         except UnsupportedOperationException:
-            return self._can_load(table)  # Spark 4 also searches for views: not all catalogs can
+            return self._can_load(table)  # Spark 4 also searches for views, if supported
 
     def _can_load(self, table: str) -> bool:
         try:
@@ -102,7 +103,7 @@ class Lake:
         return True
 
     def find_records(self, table: str) -> Records | None:
-        """Returns a table's rows as :meth:`records` does; None if there is no such table."""
+        """Returns :meth:`records` of a table, or None if the table does not exist."""
         try:
             return self.records(table)
         except (Py4JJavaError, AnalysisException):
@@ -110,7 +111,8 @@ class Lake:
             exists = self.spark.catalog.databaseExists(quote_name(self.schema)) and self.exists(
                 table
             )
-            # If it exists, it is damaged (raises again), or another process has just created it.
+            # If the table exists, it is damaged (this raises an error), or another process just
+            # created it.
             return self.records(table) if exists else None
 
     def frame(self, table: str) -> DataFrame:
@@ -120,9 +122,9 @@ class Lake:
     def create(
         self, table: str, schema: StructType | str, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Creates an empty table without a snapshot, with properties for small appended batches.
+        """Creates an empty table with properties for small appends and no snapshot.
 
-        Does not change a table that another process has just created.
+        Does nothing if another process has just created the table.
 
         Args:
             schema: the columns, as a struct or as DDL.
@@ -146,7 +148,7 @@ class Lake:
             self._loaded = None
 
     def set_properties(self, table: str, properties: Mapping[str, str]) -> None:
-        """Sets properties of a table, in one commit."""
+        """Sets properties of a table in one commit."""
         update = self.handle(table).updateProperties()
         for key, value in properties.items():
             update = update.set(key, value)
@@ -164,15 +166,15 @@ class Lake:
         return Records(self._shared, self.handle(table))
 
     def schema_of(self, table: str, fresh: bool = False) -> StructType:
-        """Returns a table's columns in Spark's types, without a Spark query.
+        """Returns a table's columns with Spark types, without a Spark query.
 
         Args:
-            fresh: loads the table again, as other processes may have altered it.
+            fresh: whether to reload the table, as other processes may have altered it.
         """
         return self.columns_of(self.fresh(table) if fresh else self.handle(table))
 
     def columns_of(self, handle: Any) -> StructType:
-        """Returns the columns of a loaded table in Spark's types."""
+        """Returns the columns of a loaded table with Spark types."""
         convert = self.jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
         return StructType.fromJson(json.loads(convert(handle.schema()).json()))
 
@@ -191,9 +193,9 @@ class Lake:
     def fresh(self, table: str) -> Any:
         """Loads a table's current version, including commits of other processes.
 
-        Loads the table again instead of refreshing the handle: after many commits by other
-        processes, a Hadoop catalog could not find the newest version, and a REST catalog would
-        reuse credentials that may have expired.
+        It reloads the table instead of refreshing the handle. After many commits by other
+        processes, a Hadoop catalog could not find the newest version in a refresh, and a REST
+        catalog would reuse credentials that may have expired.
         """
         if table == self._unchanging:
             self._loaded = None
@@ -201,7 +203,7 @@ class Lake:
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's Iceberg properties."""
-        # As one JSON text: reading a Java map takes several calls to the JVM for each entry.
+        # Transfers one JSON text, because reading a Java map takes several JVM calls per entry.
         mapper = self.jvm.com.fasterxml.jackson.databind.ObjectMapper()
         found: dict[str, str] = json.loads(
             mapper.writeValueAsString(self.handle(table).properties())
@@ -220,7 +222,7 @@ class Lake:
 
     @cached_property
     def _in_folders(self) -> bool:
-        """Whether it is a Hadoop catalog, whose folders can be copied or moved."""
+        """Whether the catalog is a Hadoop catalog, whose folders can be copied or moved."""
         kind = self._shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
         return (kind or "").lower() == "hadoop"
 

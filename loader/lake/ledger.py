@@ -1,4 +1,4 @@
-"""The ledger ``_cq_syncs``: one row per attempt to sync a table, append-only."""
+"""The append-only ledger ``_cq_syncs`` with one row per attempt to sync a table."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class SyncRecord:
-    """A row of the ledger, with its columns in this order.
+    """A row of the ledger, with the columns in this order.
 
     Attributes:
         batch: the committed batch; None if nothing was committed.
-        cursor_low: the window's inclusive lower bound, with lookback and late rows; None if
-            everything was read.
+        cursor_low: the window's inclusive lower bound, including lookback and late rows; None if
+            all rows were read.
         cursor_high: the cursor stored after this attempt.
-        read_from, read_to: the inclusive range that was read completely, without late rows below
-            it. None is no bound.
-        rows_read: rows that the source delivered: appended and redelivered rows.
-        error: one line without secrets.
-        log_bytes: for `sync_mode: cdc`, the size of the log that the source retained for the loader
-            when the attempt began.
+        read_from, read_to: the inclusive range that was read completely, excluding late rows; None
+            means unbounded.
+        rows_read: the number of rows that the source returned, both appended and redelivered.
+        error: the error message as one line without secrets.
+        log_bytes: with `sync_mode: cdc`, the size of the log that the source retained for the
+            loader at the start of the attempt.
     """
 
     run_id: str
@@ -90,17 +90,17 @@ class SyncRecord:
 
     @property
     def table(self) -> tuple[str, str]:
-        """The source and the raw table, which sources may share."""
+        """The source and the raw table. Sources may share the raw table."""
         return self.source_name, self.table_name
 
     def finish(self, **changes: Any) -> SyncRecord:
-        """Returns a copy with these changes and the current time as the end."""
+        """Returns a copy with these changes that ends now."""
         return replace(self, finished_at=now(), **changes)
 
     def plus(self, later: SyncRecord) -> SyncRecord:
-        """Returns the sum with a later batch of the run, for display.
+        """Adds a later batch of the run for display.
 
-        The ledger has a row for each batch.
+        The ledger itself has a row for each batch.
         """
 
         def add(name: str) -> int:
@@ -117,7 +117,7 @@ class SyncRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the values by name, with times as ISO text in UTC."""
+        """Returns the values by name. Times are ISO texts in UTC."""
         return {
             key: value.isoformat() if isinstance(value, dt.datetime) else value
             for key, value in asdict(self).items()
@@ -125,7 +125,7 @@ class SyncRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
-        """Creates a record from the values in a commit; ignores keys of later versions."""
+        """Creates a record from the values in a commit. Ignores keys of later versions."""
         names = {field.name for field in fields(cls)}
         known = {key: value for key, value in values.items() if key in names}
         for key in ("started_at", "finished_at"):
@@ -134,39 +134,39 @@ class SyncRecord:
         return cls(**known)
 
 
-# With more rows or files, a Spark job reads a column faster than Iceberg's API.
+# With more rows or files, a Spark job is faster than Iceberg's API.
 _FEW_ROWS = 50_000
 _FEW_FILES = 100
 _ALL = ("", "")
-"""A key of the cache: its presence means that the cache contains all tables."""
+"""The cache contains this key if it contains all tables."""
 
 COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
-"""The ledger's columns, in order, with their types."""
+"""The ledger's columns with their types, in order."""
 
 
 class Ledger:
-    """The ledger of one lake: appends and reads its records."""
+    """A reader and writer of one lake's ledger."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
     def rehearse(self) -> None:
-        """Makes the JVM load the classes that reading a table needs; reads no row."""
+        """Makes the JVM load the classes for reading a table, but reads no row."""
         self.lake.records(TABLE).select(["table_name"], {"table_name": ""}, {})
 
     @_reports_damage
     def prepare(self) -> None:
-        """Creates the table if it does not exist, and adds columns that it lacks."""
+        """Creates a missing table and adds missing columns."""
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         add_missing_columns(self.lake, TABLE, ensure_table(self.lake, TABLE, schema), COLUMNS)
 
     def append(self, record: SyncRecord) -> None:
-        """Appends one row, durably."""
+        """Durably appends one row."""
         self.append_all([record])
 
     @_reports_damage
     def append_all(self, records: Sequence[SyncRecord]) -> None:
-        """Appends rows in one commit, durably."""
+        """Durably appends rows in one commit."""
 
         def note(known: dict[Any, Any]) -> None:
             for one in records:
@@ -179,11 +179,11 @@ class Ledger:
 
     @_reports_damage
     def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
-        """Returns the batch numbers in the ledger, by table.
+        """Returns the batch numbers in the ledger by table.
 
         Args:
             sources: reads only rows of these sources; empty means all.
-            table: reads only rows of this table; None means all.
+            table: the table to read; None means all tables.
         """
         one = f"and table_name = {text_literal(table)}" if table is not None else ""
         rows = self.lake.spark.sql(
@@ -198,11 +198,11 @@ class Ledger:
 
     @_reports_damage
     def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
-        """Returns a table's highest batch number in the ledger; 0 if there is none.
+        """Returns a table's highest batch number in the ledger, or 0.
 
         Args:
             sources: reads only rows of these sources; empty means all.
-            since: reads only this batch and later ones, so that most files are skipped.
+            since: the lowest batch to read, which allows most files to be skipped.
         """
         records = self.lake.records(TABLE)
         known = get_cache(records.handle)
@@ -218,15 +218,15 @@ class Ledger:
             if of in known or _ALL in known:
                 continue
             found = last({"table_name": table, "source_name": source})
-            if found:  # the highest batch, because it is at least `since`
+            if found:  # it is the highest batch, as it is at least `since`
                 known[of] = found
         return max(int(known.get((source, table), 0)) for source in sources)
 
     @_reports_damage
     def last_batches(self) -> Mapping[tuple[str, str], int]:
-        """Returns the highest batch number in the ledger, by source and table.
+        """Returns the highest batch number in the ledger for each source and table.
 
-        Uses the cache if only this process has written to the ledger since the last call.
+        Uses the cache unless another process has written to the ledger since the last call.
         """
         records = self.lake.records(TABLE)
         known = get_cache(records.handle)
@@ -238,7 +238,7 @@ class Ledger:
         return known
 
     def _by_iceberg(self, records: Records) -> dict[tuple[str, str], int]:
-        """Reads :meth:`last_batches` without a Spark job: the first job of a JVM takes seconds."""
+        """Reads :meth:`last_batches` without a Spark job, whose start may take seconds."""
         found: dict[tuple[str, str], int] = {}
         for row in records.select(["source_name", "table_name", "batch"], {}, {"batch": 0}):
             of = row["source_name"], row["table_name"]
@@ -258,10 +258,10 @@ class Ledger:
 
     @_reports_damage
     def newest(self) -> list[dict[str, Any]]:
-        """Returns each table's last successful attempt and its last attempt, for `status`."""
+        """Returns each table's last successful attempt and last attempt for `status`."""
         if not self.lake.exists(TABLE):
             return []
-        # The next run adds this column to a ledger from an older version.
+        # A ledger from an older version lacks this column until the next run.
         log_bytes = "log_bytes" if "log_bytes" in self.lake.frame(TABLE).columns else "null"
         rows = self.lake.spark.sql(
             f"""
@@ -287,11 +287,11 @@ class Ledger:
 
 
 def _among(sources: Sequence[str]) -> str:
-    """Returns an SQL condition on the source's name; empty if there are no sources."""
+    """Returns an SQL condition on the source's name, or "" without sources."""
     listed = ", ".join(map(text_literal, sources))
     return f"and source_name in ({listed})" if sources else ""
 
 
 def now() -> dt.datetime:
-    """Returns this machine's time in UTC, with microseconds, as in Spark."""
+    """Returns this machine's time in UTC with microseconds."""
     return dt.datetime.now(dt.timezone.utc)

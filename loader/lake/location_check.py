@@ -1,4 +1,4 @@
-"""Refuses copied or moved warehouses: Iceberg's metadata contains absolute paths."""
+"""Rejects copied or moved warehouses, because Iceberg's metadata contains absolute paths."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from loader.errors import TableError
 
 
 def confirm_place(handle: Any, name: str) -> None:
-    """Checks that a table of a Hadoop catalog is in the folder that its metadata contains.
+    """Checks that a Hadoop table is in the folder that its metadata contains.
 
-    The metadata of a copied table still refers to the original folder: a run would write there, and
-    `compact` would delete newer files of the original as orphans.
+    The metadata of a copied table refers to the original folder. A run would write to the original
+    folder, and `compact` would delete newer files in it as orphans.
 
     Args:
-        handle: Iceberg's own object for the table.
+        handle: Iceberg's object for the table.
         name: the table's name, for the message.
 
     Raises:
@@ -27,7 +27,7 @@ def confirm_place(handle: Any, name: str) -> None:
 
 
 def refuse_moved(here: str, recorded: str, name: str) -> None:
-    """Refuses a table whose folder differs from the location in its metadata.
+    """Rejects a table whose folder differs from the location in its metadata.
 
     Args:
         here: the table's folder.
@@ -49,12 +49,12 @@ def refuse_moved(here: str, recorded: str, name: str) -> None:
 
 
 def _path(location: str) -> str:
-    """Returns a location without its scheme, which can have several spellings."""
+    """Removes the scheme, which has several spellings, from a location."""
     return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(?=/)", "", location).rstrip("/").replace("///", "/")
 
 
 def _is_same_folder(here: str, recorded: str) -> bool:
-    """Whether two paths are equal or lead to the same folder of this machine."""
+    """Returns whether two paths refer to the same folder of this machine."""
     if here == recorded:
         return True
     try:

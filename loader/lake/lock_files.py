@@ -1,8 +1,9 @@
-"""Locates the lock files of the tables on this machine.
+"""Locates the tables' lock files on this machine.
 
-If the warehouse is a local folder, the lock files are next to the tables: every user who may write
-to the tables may lock them. For a shared catalog, they are in a folder that only this user may
-write to. In a folder such as /tmp, other users could hold every lock, or plant a lock file.
+If the warehouse is a local folder, the lock files are next to the tables, so that every user with
+write access to the tables can lock them. For a shared catalog, the lock files are in a folder that
+only this user may write to. In a public folder such as /tmp, other users could block every lock or
+create a malicious lock file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FOLDER = "STRANDLINE_LOCKS"
 
 
 class TableLocks:
-    """The file locks and the lock records of one namespace's tables."""
+    """The file locks and lock records of one namespace's tables."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -42,20 +43,20 @@ class TableLocks:
         self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
 
     def lock(self, table: str, timeout: float) -> FileLock:
-        """Returns a table's file lock; see :func:`loader.lake.locks.lock_table`."""
+        """Returns a table's file lock. See :func:`loader.lake.locks.lock_table`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return lock_file(self.folder / f"{file_name(table)}.lock", timeout)
 
     @cached_property
     def store(self) -> LockStore:
-        """The store of lock records: the catalog itself, if other machines may write to it."""
+        """The store of lock records. For shared catalogs, the catalog stores them."""
         if self._local_folder is not None:
             return FileLockStore(self._local_folder)
         return CatalogLockStore(self.lake.for_thread())
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the lock files: the namespace's, or one of this user."""
+        """The folder of the lock files, either the namespace's or this user's folder."""
         if self._local_folder is not None:
             return self._local_folder
         return find_user_folder(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
@@ -70,7 +71,7 @@ _by_lake: WeakKeyDictionary[Lake, TableLocks] = WeakKeyDictionary()
 
 
 def get_table_locks(lake: Lake) -> TableLocks:
-    """Returns the locks of a lake's tables; always the same object for a lake."""
+    """Returns the locks of a lake's tables. Calls for one lake return the same object."""
     locks = _by_lake.get(lake)
     if locks is None:
         locks = _by_lake[lake] = TableLocks(lake)
@@ -78,9 +79,9 @@ def get_table_locks(lake: Lake) -> TableLocks:
 
 
 def find_local_warehouse(catalog_type: str | None, warehouse: str) -> Path | None:
-    """Returns the warehouse's folder if it is on this machine and in a Hadoop catalog, else None.
+    """Returns the folder of a local Hadoop warehouse, or None for other warehouses.
 
-    Everything after the scheme is the path, including `#`, `?` and `%`, as in Hadoop.
+    As in Hadoop, the text after the scheme is the path, including `#`, `?` and `%`.
 
     Args:
         catalog_type: the catalog's `type` setting.
@@ -95,10 +96,10 @@ def find_local_warehouse(catalog_type: str | None, warehouse: str) -> Path | Non
 
 
 def find_user_folder(catalog: str, warehouse: str) -> Path:
-    """Returns the folder for a shared catalog's locks, the same for all processes of this user.
+    """Returns the lock folder of a shared catalog for all processes of this user.
 
     Raises:
-        SpecError: no folder can be created, or the existing one belongs to another user.
+        SpecError: if no folder can be created, or the existing folder belongs to another user.
     """
     digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
     problem: OSError | None = None

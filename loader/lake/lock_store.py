@@ -1,7 +1,7 @@
-"""Lock records: which run holds a table, and the heartbeats of runs.
+"""The lock records of tables and the heartbeats of runs.
 
-A table's lock record identifies the run that holds the table, and is written once. A run's
-heartbeat is one record for all of its tables, rewritten while the run is alive.
+A table's lock record identifies the run that has locked the table, and is written once. A run's
+heartbeat is one record for all tables of the run, rewritten while the run is alive.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from loader.names import file_name
 from loader.spark.safe_files import create_regular, read_regular
 
 _MAX_BYTES = 1 << 16
-"""The maximum size of a record; a valid one has a few hundred bytes."""
+"""The maximum size of a record. A valid record has a few hundred bytes."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def identify_folder(folder: Path) -> str:
-    """Returns an identifier of the running kernel and a folder: the scope of its file locks.
+    """Returns an identifier of the running kernel and a folder, the scope of file locks.
 
-    Containers on one machine share its kernel, but may not see the same folder.
+    Containers on one machine share the kernel, but may mount different folders.
     """
     kernel = socket.gethostname()
     with suppress(OSError):
@@ -46,7 +46,7 @@ def identify_folder(folder: Path) -> str:
 def lock_file(path: Path, timeout: float) -> FileLock:
     """Returns a file lock that only users with write access to its folder can open.
 
-    A user with read access to a lock file could already hold its lock.
+    A user with read access to a lock file could lock it.
     """
     folder = stat.S_IMODE(path.parent.stat().st_mode)
     mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)
@@ -57,18 +57,17 @@ def lock_file(path: Path, timeout: float) -> FileLock:
             raise _planted_file_error(path, why)
         if stat.S_IMODE(status.st_mode) != mode:
             with suppress(OSError):
-                path.chmod(mode)  # an older version, or the umask, has set other bits
+                path.chmod(mode)  # an older version or the umask has set other bits
     return FileLock(path, timeout=timeout, mode=mode, thread_local=False)
 
 
 @dataclass(frozen=True)
 class LockRecord:
-    """The run that holds a table.
+    """The record of the run that has locked a table.
 
     Attributes:
-        place: the scope of its file lock (:func:`identify_folder`); empty if the record cannot be
-            parsed.
-        taken_at: when the run acquired the table: UTC, in ISO format.
+        place: the scope of the file lock (:func:`identify_folder`); empty for an unreadable record.
+        taken_at: the time at which the run locked the table, in UTC and ISO format.
     """
 
     run_id: str
@@ -79,18 +78,18 @@ class LockRecord:
 
     @classmethod
     def of(cls, run_id: str, place: str) -> LockRecord:
-        """Creates a record for this process, with the current time."""
+        """Creates a record for this process with the current time."""
         return cls(run_id, socket.gethostname(), place, os.getpid(), now())
 
     def to_json(self) -> str:
-        """Returns the record as JSON, as it is stored."""
+        """Formats the record as JSON for storage."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | None) -> LockRecord | None:
-        """Parses a stored record; None if there is none.
+        """Parses a stored record. Returns None without a record.
 
-        If the text cannot be parsed, some run still holds the table: returns an unknown owner.
+        If the text cannot be parsed, the table is still locked, and an unknown owner is returned.
         """
         if not text:
             return None
@@ -105,7 +104,7 @@ class LockRecord:
             return cls("unknown", "another machine", "", 0, "")
 
     def describe(self, heartbeat: str | None) -> str:
-        """Describes the run for a message, with the age of its last heartbeat."""
+        """Describes the run and the age of its last heartbeat for a message."""
         age = seconds_since(heartbeat or self.taken_at)
         last = f", last heartbeat {age:.0f} s ago" if age is not None else ""
         since = f", since {self.taken_at[11:19]} UTC" if self.taken_at else ""
@@ -113,7 +112,7 @@ class LockRecord:
 
 
 def seconds_since(time_text: str) -> float | None:
-    """Returns the seconds since a time in ISO format; None if the text is not a time."""
+    """Returns the seconds since a time in ISO format, or None if the text is not a time."""
     try:
         time = dt.datetime.fromisoformat(time_text)
         return (dt.datetime.now(dt.timezone.utc) - time).total_seconds()
@@ -122,38 +121,38 @@ def seconds_since(time_text: str) -> float | None:
 
 
 class LockStore(Protocol):
-    """Stores lock records and heartbeats."""
+    """A store of lock records and heartbeats."""
 
     def read(self, table: str) -> str | None:
-        """Returns a table's lock record; None if no run holds the table."""
+        """Returns a table's lock record, or None if the table is unlocked."""
 
     def swap(self, table: str, before: str | None, after: str | None) -> bool:
-        """Replaces a table's lock record if it equals `before`; returns whether it did."""
+        """Replaces a lock record if it equals `before`. Returns whether it was replaced."""
 
     def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
-        """Swaps the lock records of many tables; returns the tables whose record was replaced.
+        """Swaps the lock records of many tables. Returns the tables whose record was replaced.
 
         Args:
-            changes: `before` and `after`, by table.
+            changes: the pair of `before` and `after` for each table.
         """
 
     def read_heartbeat(self, run_id: str) -> str | None:
-        """Returns the time of a run's last heartbeat; None if there is none."""
+        """Returns the time of a run's last heartbeat, or None."""
 
     def write_heartbeat(self, run_id: str, text: str | None) -> None:
-        """Replaces a run's heartbeat; None removes it. Only the run itself may call it."""
+        """Replaces a run's heartbeat, or removes it if `text` is None. Only for the run itself."""
 
     def remove_heartbeat(self, run_id: str) -> None:
-        """Removes a dead run's heartbeat, unless a lock record still refers to the run."""
+        """Removes a dead run's heartbeat unless a lock record still refers to the run."""
 
     def delete_old(self, age: float) -> int:
-        """Deletes records of runs that died over `age` seconds ago; returns how many."""
+        """Deletes the records of runs that died over `age` seconds ago. Returns their number."""
 
 
 class FileLockStore:
-    """Stores records in files next to the lock files.
+    """A store of records in files next to the lock files.
 
-    The caller of :meth:`swap` holds the table's file lock.
+    The caller of :meth:`swap` must have acquired the table's file lock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -185,7 +184,7 @@ class FileLockStore:
         self.write_heartbeat(run_id, None)
 
     def delete_old(self, age: float) -> int:
-        """Deletes the files of runs that died over `age` seconds ago; returns how many."""
+        """Deletes the files of runs that died over `age` seconds ago. Returns their number."""
         deleted = 0
         for path in (*self.folder.glob("*.alive"), *self.folder.glob("*.alive.*.*")):
             deleted += _delete_old_file(path, age)
@@ -250,12 +249,12 @@ def _replace_text(path: Path, text: str | None) -> None:
 
 
 class StalenessClock:
-    """Measures how long values have not changed, by this machine's clock.
+    """A clock that measures for how long values have not changed, in this machine's time.
 
     Args:
-        clock: returns monotonic seconds.
-        max_gap: the maximum seconds to add between two calls. If this machine was suspended
-            between them, the run that it watches may have been suspended too.
+        clock: a function that returns monotonic seconds.
+        max_gap: the maximum seconds to add between two calls. If this machine was suspended between
+            the calls, the other run may also have been suspended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, max_gap: float = 10.0) -> None:
@@ -265,7 +264,7 @@ class StalenessClock:
         self._changing = threading.Lock()
 
     def unchanged_for(self, key: object, value: object) -> float:
-        """Returns how many seconds a key has had this value; 0 at first and after a change."""
+        """Returns for how many seconds a key has had this value, initially 0."""
         with self._changing:
             now = self._clock()
             previous, seconds, last = self._values.get(key, (object(), 0.0, now))
@@ -275,5 +274,5 @@ class StalenessClock:
 
 
 def now() -> str:
-    """Returns this machine's time, in UTC."""
+    """Returns this machine's time in UTC."""
     return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")

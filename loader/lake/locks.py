@@ -1,13 +1,14 @@
-"""One writer per table: locks that other machines respect and that expire with their run.
+"""Locks that allow one writer per table across machines, and that expire with their run.
 
-A lease combines two locks. The kernel's file lock is exact, and is released when its process ends,
-but it may be invisible to other machines. The lock record is visible to them and identifies the run
-that holds the table, but it may outlive its process. If the kernel shows that the process has ended
-(same machine, free file lock), the next run takes the table over at once. Otherwise the next run
-waits until the holder's heartbeat has not changed for :data:`EXPIRY` seconds by its own clock:
-times in records come from another machine, and are only informational. A run that lost its table
-while it was suspended detects this before it publishes a batch or writes state or ledger. As a last
-resort, the catalog accepts each batch number only once.
+A lease combines two locks. The kernel's file lock is exact and is released when the process ends,
+but it may be invisible to other machines. The lock record is visible to other machines and
+identifies the owner, which is the run that has locked the table. However, a lock record may outlive
+the owner's process. If the file lock on the same machine is free, the process has ended, and the
+next run acquires the table immediately. Otherwise the next run waits until the owner's heartbeat
+has not changed for :data:`EXPIRY` seconds of the waiting machine's clock. Times in records are only
+informational, because the clocks of machines differ. A run that lost a table while it was suspended
+detects this before it publishes a batch or writes state or ledger. As a last resort, the catalog
+accepts each batch number only once.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ if TYPE_CHECKING:
     from loader.lake.lake import Lake
 
 EXPIRY = 120.0
-"""Seconds without a new heartbeat after which a run of another machine loses its table."""
+"""The seconds without a new heartbeat after which a run on another machine loses its tables."""
 
 HEARTBEAT_INTERVAL = 20.0
-"""Seconds between two heartbeats."""
+"""The seconds between two heartbeats."""
 
 POLL_INTERVAL = 2.0
-"""Seconds between two checks of another run's heartbeat."""
+"""The seconds between two checks of another run's heartbeat."""
 
 RETRY_TIMEOUT = 60.0
-"""Seconds to retry locked tables; begins again whenever one of them is processed."""
+"""The maximum seconds to retry locked tables. The time restarts whenever a table is processed."""
 
 RETRY_INTERVAL = 0.2
-"""Seconds between two attempts: much shorter than the gap between two runs of a loader."""
+"""The seconds between two attempts, much shorter than the gap between two runs of a loader."""
 
 _staleness = StalenessClock()
 
@@ -57,19 +58,19 @@ R = TypeVar("R")
 
 
 def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
-    """Returns a table's file lock; the system releases it when its process ends.
+    """Returns a table's file lock. The kernel releases the lock when the process ends.
 
     If the warehouse is a local folder, the lock file is next to the table, because a Hadoop catalog
-    cannot serialize two writers. Otherwise it is in a folder of this user.
+    cannot serialize two writers. Otherwise the lock file is in a folder of this user.
 
     Args:
-        timeout: seconds that `acquire` waits.
+        timeout: the maximum wait of `acquire` in seconds.
     """
     return get_table_locks(lake).lock(table, timeout)
 
 
 def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
-    """Returns a table's lease, not yet acquired; in a shared catalog, other machines see it too.
+    """Creates a table's lease without acquiring it. In a shared catalog, it spans machines.
 
     Args:
         where: the table's name in messages.
@@ -78,7 +79,7 @@ def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
 
 
 def delete_old_records(lake: Lake, age: float) -> int:
-    """Deletes records of runs that died over `age` seconds ago; returns how many."""
+    """Deletes the records of runs that died over `age` seconds ago. Returns their number."""
     return get_table_locks(lake).store.delete_old(age)
 
 
@@ -89,11 +90,11 @@ class Lease:
         table: the raw table.
         where: the table's name in messages.
         lock: the table's file lock.
-        store: stores the lock record.
+        store: the store of the lock record.
         run_id: the run that acquires the lease.
-        expiry: seconds without a new heartbeat after which another machine's record is ignored.
-        staleness: measures how long other runs' heartbeats have not changed.
-        sleep: waits between two checks of another run.
+        expiry: the seconds without a new heartbeat after which another machine's record is ignored.
+        staleness: measures for how long other runs' heartbeats have not changed.
+        sleep: the function that waits between two checks of another run.
     """
 
     def __init__(
@@ -119,15 +120,15 @@ class Lease:
         self._changing = threading.Lock()
 
     def acquire(self, report: Callable[[str], None] | None = None) -> str | None:
-        """Acquires the lease; returns a warning if it was taken over from a dead run.
+        """Acquires the lease. Returns a warning if it belonged to a dead run, else None.
 
-        Waits for a run that may be dead until its heartbeat changes, or for `expiry` seconds.
+        If the owner may be dead, waits until its heartbeat changes, or for `expiry` seconds.
 
         Args:
-            report: is called with the reason before a longer wait.
+            report: called with the reason before a longer wait.
 
         Raises:
-            LockedError: another run holds the table.
+            LockedError: if another run has locked the table.
         """
         [result] = acquire_all([self], report)
         if isinstance(result, BaseException):
@@ -147,9 +148,9 @@ class Lease:
     def _write_record(
         self, previous: str | None, record: str, report: Callable[[str], None] | None
     ) -> str | None:
-        """Replaces the previous record once its run is certainly dead; returns a warning if any."""
+        """Replaces the previous record once its run is certainly dead. May return a warning."""
         owner = LockRecord.from_json(previous)
-        # With the same folder, the free file lock proves that the owner's process has ended.
+        # If the folder is the same, the free file lock shows that the owner's process has ended.
         is_same_folder = owner is not None and owner.place == self._folder_id
         if owner is not None and not is_same_folder:
             self._wait_until_stale(owner, previous, report)
@@ -159,7 +160,7 @@ class Lease:
         self._record = record
         if owner is None:
             return None
-        with suppress(Exception):  # a leftover heartbeat is harmless
+        with suppress(Exception):  # a remaining heartbeat is harmless
             self.store.remove_heartbeat(owner.run_id)
         why = "whose process is gone" if is_same_folder else f"silent for {self.expiry:.0f} s"
         return f"taken over from another run, {why} ({owner.describe(heartbeat)})"
@@ -167,10 +168,10 @@ class Lease:
     def _wait_until_stale(
         self, owner: LockRecord, previous: str | None, report: Callable[[str], None] | None
     ) -> None:
-        """Returns once the owner's heartbeat has not changed for `expiry` seconds of this clock.
+        """Waits until the owner's heartbeat has not changed for `expiry` seconds of this clock.
 
         Raises:
-            LockedError: the owner is alive, or its last heartbeat is so recent that it probably is.
+            LockedError: if the owner is alive, or probably alive because of a recent heartbeat.
         """
         is_waiting = False
         while True:
@@ -194,10 +195,11 @@ class Lease:
             self._sleep(min(POLL_INTERVAL, self.expiry - unchanged))
 
     def confirm(self) -> None:
-        """Checks that this run still holds the table; called before each write.
+        """Checks that this run still has the lock. Called before each write.
 
         Raises:
-            TableError: another run took it over, because this run was suspended for too long.
+            TableError: if another run has acquired the table, because this run was suspended for
+                too long.
         """
         with self._changing:
             current = self.store.read(self.table)
@@ -215,7 +217,7 @@ class Lease:
                 )
 
     def release(self) -> None:
-        """Releases the lease; a second call does nothing."""
+        """Releases the lease. Idempotent."""
         with self._changing:
             record, self._record = self._record, None
             try:
@@ -236,10 +238,10 @@ class Lease:
 def acquire_all(
     leases: Sequence[Lease], report: Callable[[str], None] | None = None
 ) -> list[str | Exception | None]:
-    """Acquires the leases of one run, in one commit.
+    """Acquires the leases of one run in one commit.
 
-    Returns for each lease what :meth:`Lease.acquire` would return, or the error that it would
-    raise. Waits only for runs that may be dead.
+    Returns, for each lease, the result or the error of :meth:`Lease.acquire`. Waits only for runs
+    that may be dead.
     """
     results: dict[Lease, str | Exception | None] = {}
     records: dict[Lease, str] = {}
@@ -254,7 +256,7 @@ def acquire_all(
             results[lease] = problem
     for store in {id(lease.store): lease.store for lease in records}.values():
         by_table = {lease.table: lease for lease in records if lease.store is store}
-        with suppress(Exception):  # each lease is retried below, and reports its own error
+        with suppress(Exception):  # each lease is retried below and reports errors
             swapped = store.swap_all({name: (None, records[by_table[name]]) for name in by_table})
             for name in swapped:
                 by_table[name]._record = records[by_table[name]]
@@ -277,15 +279,15 @@ def acquire_all(
 
 
 class Heartbeat:
-    """Writes a run's heartbeat in the background: one record for all of the run's tables.
+    """A background thread that writes a run's heartbeat, one record for all tables of the run.
 
     Args:
-        leases: the run's leases; the caller may add more later.
-        interval: seconds between two heartbeats.
+        leases: the run's leases; the caller may add leases later.
+        interval: the seconds between two heartbeats.
     """
 
     def __init__(self, leases: Iterable[Lease], interval: float = HEARTBEAT_INTERVAL) -> None:
-        self._leases = leases  # not copied: it may grow
+        self._leases = leases  # not copied, because leases may be added
         self._interval = interval
         self._stopped = threading.Event()
         self._stores: dict[tuple[int, str], LockStore] = {}
@@ -296,8 +298,8 @@ class Heartbeat:
             for lease in tuple(self._leases):
                 self._stores.setdefault((id(lease.store), lease.run_id), lease.store)
             for (_, run_id), store in self._stores.items():
-                # If the store is down for a moment, the next heartbeat tries again. If it is down
-                # for longer, `confirm` detects that the run has lost its tables.
+                # If the store is unavailable for a moment, the next heartbeat succeeds. If it is
+                # unavailable for longer, `confirm` detects that the run has lost its tables.
                 with suppress(Exception):
                     store.write_heartbeat(run_id, now())
 
@@ -309,14 +311,14 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join()
         for (_, run_id), store in self._stores.items():
-            with suppress(Exception):  # a leftover is harmless: no lock record refers to the run
+            with suppress(Exception):  # a remaining heartbeat is harmless
                 store.write_heartbeat(run_id, None)
 
 
 def retry_locked_tables(
     tables: Iterable[T], work: Callable[[T], R]
 ) -> Iterator[tuple[T, R | Exception]]:
-    """Yields each table with the result of `work`, or with the exception that `work` raised.
+    """Yields each table with the result or exception of `work`.
 
     After a :class:`LockedError`, a table is retried for up to :data:`RETRY_TIMEOUT` seconds.
     """

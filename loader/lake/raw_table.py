@@ -1,4 +1,4 @@
-"""Creates and alters raw tables as their source requires, and reads their file statistics.
+"""Creates and alters raw tables according to their sources, and reads their file statistics.
 
 :mod:`loader.lake.staging` appends batches to them.
 """
@@ -20,14 +20,15 @@ from loader.rows.bookkeeping import COLUMNS
 from loader.rows.cursor import Cursor, CursorType
 
 IDENTITY = "strandline.table-id"
-"""Distinguishes a raw table from a dropped one with the same name: SQL does not show Iceberg's
-UUID."""
+"""The property that distinguishes a raw table from a dropped table with the same name.
 
+Iceberg's UUID is unsuitable, because SQL cannot read it.
+"""
 FIRST_BATCH = "strandline.first-batch"
-"""A raw table's first batch number; earlier batches in the ledger are of a dropped table."""
+"""The property with the first batch number. Earlier batches in the ledger are of dropped tables."""
 
-# A quarter of Parquet's default: a writing task buffers a row group, and a large load has as many
-# tasks as the machine has cores.
+# A quarter of Parquet's default, because each writing task buffers a row group, and a large load
+# runs one task per core.
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 
@@ -39,10 +40,10 @@ def create_raw_table(
     first_batch: int,
     more: Mapping[str, str],
 ) -> None:
-    """Creates a raw table: the source's columns, then the ``_cq_`` columns.
+    """Creates a raw table with the source's columns followed by the ``_cq_`` columns.
 
     Args:
-        first_batch: the first batch number; higher than all numbers of a dropped table with the
+        first_batch: the first batch number. It must exceed all numbers of a dropped table with the
             same name.
         more: additional table properties.
 
@@ -56,7 +57,8 @@ def create_raw_table(
             where=f"table {table}",
             remedy="Rename it, or read the others through a view in the source",
         )
-    # By default, Iceberg has statistics only of the first 100 columns. The `_cq_` columns are last.
+    # By default, Iceberg collects statistics only for the first 100 columns. The `_cq_` columns are
+    # last.
     measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]
     properties = {
         "write.wap.enabled": "true",
@@ -76,22 +78,22 @@ def create_raw_table(
 def drop_outdated_table(lake: Lake, table: str, schema: StructType) -> None:
     """Drops a raw table without batches if the source's columns have changed.
 
-    It has no rows, so it can be created again with the new columns.
+    Such a table has no rows, so it can be recreated with the new columns.
     """
     if not lake.exists(table):
         return
     handle = lake.handle(table)
-    before = handle.properties().get(PROPERTY)  # no other table has it
+    before = handle.properties().get(PROPERTY)  # no other table has this property
     if before in (None, SourceSchema.of(schema).text) or list(handle.snapshots()):
         return
     lake.drop(table)
 
 
 def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPolicy) -> Drift:
-    """Plans how a raw table follows the source's current columns; changes nothing.
+    """Plans the changes that adapt a raw table to the source's current columns.
 
     Raises:
-        TableError: if raw cannot follow, or the spec does not allow it.
+        TableError: if raw cannot be adapted, or the spec does not allow it.
     """
     if not lake.exists(table):
         return plan_creation(schema)
@@ -111,11 +113,11 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
 def alter_table(lake: Lake, table: str, followed: Drift, source: str = "") -> None:
     """Alters a raw table's columns as planned, before rows with the new columns are staged.
 
-    The remembered source schema changes only when these rows are published. After a crash in
-    between, the next run plans the remaining changes.
+    The stored source schema changes only when these rows are published. After a crash between the
+    two steps, the next run plans the remaining changes.
 
     Args:
-        source: the source with these columns, if the table is shared.
+        source: the source with these columns if the table is shared.
     """
     if not followed.alterations:
         return
@@ -126,7 +128,7 @@ def alter_table(lake: Lake, table: str, followed: Drift, source: str = "") -> No
 
 
 def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
-    """Lists the raw tables, with the error of each table that cannot be read."""
+    """Lists the raw tables and the errors of unreadable tables."""
     found: list[str] = []
     unreadable: dict[str, Exception] = {}
     for name in lake.tables():
@@ -141,9 +143,9 @@ def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
 
 
 def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
-    """Whether a row may have a higher cursor, by the statistics of the table's files.
+    """Returns whether a row may have a higher cursor, according to file statistics.
 
-    True if there are no statistics, or if the column has another type than the cursor.
+    Returns true without statistics, or if the types of column and cursor differ.
     """
     handle = lake.handle(table)
     field = handle.schema().caseInsensitiveFindField(column)
@@ -159,7 +161,7 @@ def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
 
 
 def _iceberg_value(cursor: Cursor, kind: str) -> str | int | None:
-    """Returns a cursor as a literal for Iceberg; None if the column has another type.
+    """Converts a cursor to an Iceberg literal. Returns None if the column has another type.
 
     Args:
         kind: the type of the column.

@@ -1,13 +1,13 @@
-"""Plans how raw follows the source's schema: the ALTERs of raw, and the notes in the ledger.
+"""Plans the ALTERs that adapt raw to the source's schema, and the notes for the ledger.
 
-The notes are the differences between the source at the last batch and the source now. The ALTERs
-are the differences between raw's columns and the source's columns. After a crash between ALTER and
-publish, raw has changed but no note was recorded. The next run then plans the same notes, and no
-ALTERs.
+Notes describe the differences between the source's schema at the last batch and the current schema.
+ALTERs remove the differences between raw's columns and the source's columns. After a crash between
+ALTER and publish, raw has changed but no note was recorded. The next run then plans the same notes
+but no ALTERs.
 
-A column of raw never changes its meaning. Values that its type cannot store
-(:mod:`loader.lake.type_widening`) are stored in a variant column, ``<name>__<type>``, and are null
-in the column itself.
+A column of raw never changes its meaning. Values that the column's type cannot store
+(:mod:`loader.lake.type_widening`) are stored in a variant column ``<name>__<type>``, and the column
+itself is null.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from loader.rows.version_order import quote_name
 
 @dataclass(frozen=True)
 class EvolutionPolicy:
-    """Which schema changes raw follows, for one table.
+    """The schema changes that are allowed for one table.
 
     Attributes:
         where: the table's name in errors.
         select: the table's name on the command line.
         key: the primary key's columns.
         cursor: the cursor column.
-        freeze: whether to refuse all changes.
-        accepts_key_change: whether key and cursor columns may change their type if raw can follow.
-        reads_everything: whether all rows are read again, so that all get a value in new columns.
-        source: the source with these columns, if sources share the table.
+        freeze: whether to reject all changes.
+        accepts_key_change: whether key and cursor columns may be widened.
+        reads_everything: whether all rows are reread, so that new columns have values in all rows.
+        source: the source with these columns if sources share the table; else empty.
     """
 
     where: str
@@ -59,15 +59,15 @@ def check_key_and_cursor(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> None:
-    """Refuses changes after which keys or cursors of new rows are not comparable with raw.
+    """Rejects changes that make keys or cursors of new rows incomparable with raw.
 
     Args:
-        columns: raw's columns by name in lower case, with bare types.
-        before: the source at the last batch.
-        arriving: the source's current columns, by name in lower case, with bare types.
+        columns: raw's columns by lower-case name, with bare types (:func:`bare`).
+        before: the source's schema at the last batch.
+        arriving: the source's current columns by lower-case name, with bare types.
 
     Raises:
-        TableError: if there is such a change.
+        TableError: if a change is rejected.
     """
     cursor = policy.cursor.lower() if policy.cursor else None
     key = {name.lower() for name in policy.key}
@@ -110,10 +110,11 @@ def _new_key(name: str, policy: EvolutionPolicy) -> TableError:
 
 @dataclass(frozen=True)
 class Alteration:
-    """One change to raw: adds a column or field, or widens its type.
+    """One change to raw, which adds a column or field or widens its type.
 
     Attributes:
-        path: the column's name, then the fields'; `element` for an array, `value` for a map.
+        path: the column's name and the names of nested fields; `element` for an array, `value` for
+            a map.
     """
 
     path: tuple[str, ...]
@@ -131,11 +132,11 @@ class Alteration:
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """Maps a source column to the raw column that stores its values.
+    """A mapping of a source column to the raw column that stores its values.
 
     Attributes:
         source, source_type: the name and type in the source.
-        raw, raw_type: the name and type in raw, after raw was altered.
+        raw, raw_type: the name and type in raw after the ALTERs.
     """
 
     source: str
@@ -146,16 +147,16 @@ class ColumnMapping:
 
 @dataclass(frozen=True)
 class Drift:
-    """A plan for raw to follow a source's schema.
+    """A plan that adapts raw to a source's schema.
 
     Attributes:
-        notes: the texts for the ledger, one for each change.
-        alterations: the changes to raw, in this order.
+        notes: a text for the ledger for each change.
+        alterations: the ordered changes to raw.
         mappings: the raw column of each source column.
-        before: the source schema to store before raw is altered.
+        before: the source schema to store before the ALTERs.
         after: the source schema to store with the batch.
-        added: columns that the source did not have at the last batch, including renamed ones.
-        raw: the raw table's columns when this was planned; None if there is no table.
+        added: columns that the source lacked at the last batch, including renamed columns.
+        raw: the raw table's columns at the time of planning; None without a table.
     """
 
     notes: tuple[str, ...]
@@ -168,7 +169,7 @@ class Drift:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Columns that another program dropped from raw; they are added again, without values."""
+        """Columns that another program dropped from raw and that are restored without values."""
         return tuple(
             change.path[0]
             for change in self.alterations
@@ -179,7 +180,7 @@ class Drift:
 
 
 def plan_creation(source: t.StructType) -> Drift:
-    """Returns the drift for a raw table that does not exist yet: it gets the source's columns."""
+    """Returns the plan for a missing raw table, which is created with the source's columns."""
     mappings = (
         ColumnMapping(f.name, bare(f.dataType), f.name, raw_type(f.dataType)) for f in source.fields
     )
@@ -193,15 +194,15 @@ def derive_drift(
     source: t.StructType,
     policy: EvolutionPolicy,
 ) -> Drift:
-    """Plans how raw follows the source. Ignores the case of names, as Spark does.
+    """Plans the changes that adapt raw to the source. Names are case-insensitive, as in Spark.
 
     Args:
         raw: all columns of the raw table.
-        remembered: the source's schema at the last batch; None if it was not stored.
+        remembered: the source's stored schema at the last batch; None if it was not stored.
 
     Raises:
-        TableError: if raw cannot or may not follow a change of a key or cursor column; if a variant
-            column would have the name of another column; if a frozen table has changed.
+        TableError: if a change of a key or cursor column is rejected, if a variant column would
+            have the name of another column, or if a frozen table has changed.
     """
     before = remembered or SourceSchema.derive(raw, source)
     columns = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in raw.fields}
@@ -241,7 +242,7 @@ def derive_drift(
 
 
 def _base(column: t.StructField | None, field: t.StructField) -> ColumnMapping | None:
-    """Returns the mapping to the column of the same name; None if it cannot store the type."""
+    """Returns the mapping to the column with the same name, or None if its type does not fit."""
     if column is None:
         return ColumnMapping(field.name, field.dataType, field.name, raw_type(field.dataType))
     data_type = find_wider_type(column.dataType, field.dataType)
@@ -258,10 +259,10 @@ def _variant(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> ColumnMapping:
-    """Returns the mapping to a variant column: an existing one that fits, or a new one.
+    """Returns the mapping to an existing or new variant column that fits.
 
-    Its name contains the complete scalar type. A number is appended if the name is already used: by
-    an incompatible struct, or by a column that the source once had.
+    The column's name contains the complete scalar type. A number is appended if the name is already
+    used by an incompatible struct or by a former column of the source.
     """
     kept = raw_type(field.dataType)
     first = name = f"{base}__{spell_type(kept)}"
@@ -280,7 +281,7 @@ def _variant(
 
 
 def _base_of(variant: str) -> str:
-    # No spelled type has two underscores in a row.
+    # Type names contain no double underscores.
     return variant.rpartition("__")[0]
 
 
@@ -331,7 +332,7 @@ def _notes(
     """Yields a note for each change of the source.
 
     Args:
-        with_target: whether to include the raw column of a value.
+        with_target: whether to include the raw column.
     """
     for mapping in mappings:
         name = mapping.source.lower()
@@ -356,7 +357,7 @@ def _notes(
 
 
 def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
-    """Yields a note for each change inside a column that raw can follow in place."""
+    """Yields a note for each change within a column that raw can represent in place."""
     if isinstance(old, t.StructType) and isinstance(new, t.StructType):
         before = {field.name.lower(): field for field in old.fields}
         for field in new.fields:
@@ -388,10 +389,10 @@ def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> D
     """Casts and renames the source's columns to raw's columns.
 
     Args:
-        rows: rows with the source's columns, and ``_cq_`` columns, which are not changed.
+        rows: rows with the source's columns and with ``_cq_`` columns, which are not changed.
 
     Raises:
-        TableError: if a column's type differs from the source's description of the table.
+        TableError: if a column's type differs from the table's description.
     """
     there = {field.name.lower(): field for field in rows.schema.fields}
     own = [name for name in rows.columns if name.lower() in COLUMNS]

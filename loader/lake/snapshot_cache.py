@@ -1,7 +1,7 @@
-"""Caches values of state and ledger per Iceberg snapshot, until another process writes to them.
+"""Caches values of state and ledger per Iceberg snapshot.
 
-An Iceberg snapshot never changes, so values that were read from it remain valid. A run without new
-rows then reads only the newest snapshot id of each table.
+An Iceberg snapshot never changes, so cached values are valid until another process writes to the
+table. A run without new rows reads only the newest snapshot id of each table.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 _MAX_TABLES = 32
-"""The maximum number of cached tables; a process rarely writes to more than two."""
+"""The maximum number of cached tables. A process rarely writes to more than two tables."""
 
 _changing = threading.Lock()
 _tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
 
 
 def get_cache(handle: Any) -> dict[Any, Any]:
-    """Returns the cache of a table's current snapshot; the caller adds the values that it reads.
+    """Returns the cache of a table's current snapshot, to which the caller may add values.
 
     Args:
-        handle: Iceberg's object for the table, freshly loaded.
+        handle: Iceberg's newly loaded object for the table.
     """
     identity, current = str(handle.uuid()), _current(handle)
     with _changing:
@@ -38,12 +38,12 @@ def get_cache(handle: Any) -> dict[Any, Any]:
 def append_and_note(
     handle: Any, write: Callable[[], None], note: Callable[[dict[Any, Any]], None]
 ) -> None:
-    """Appends to a table, and keeps its cache valid for the new snapshot.
+    """Appends to a table and updates the table's cache for the new snapshot.
 
-    If another process has written in between, the cache is discarded.
+    If another process has written concurrently, the cache is discarded.
 
     Args:
-        handle: Iceberg's object for the table, freshly loaded; `write` commits through it.
+        handle: Iceberg's newly loaded object for the table; `write` commits through it.
         note: adds the appended values to the cache.
     """
     before, known = _current(handle), dict(get_cache(handle))

@@ -1,10 +1,10 @@
-"""Stores the schema that a source's table had when its last batch was published.
+"""Stores the schema of a source's table at the last published batch.
 
-It is a property of the raw table. Raw's columns do not show this schema: raw retains columns that
-the source has dropped, and has variant columns that the source never had. The ledger's notes of
-schema changes are the differences between this property and the current source. The commit that
-publishes a batch writes both the property and the ledger row with the notes. So neither can be lost
-without the other, and no change is noted twice.
+The schema is a property of the raw table. It cannot be derived from raw's columns, because raw
+retains columns that the source has dropped, and has variant columns that the source never had. The
+ledger's notes of schema changes are the differences between this property and the current source.
+The commit that publishes a batch writes both the property and the ledger row with the notes.
+Therefore both are always consistent, and no change is noted twice.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PROPERTY = "strandline.source_schema"
 
 
 def property_of(source: str) -> str:
-    """Returns the name of the property for a source.
+    """Returns the property for a source.
 
     Args:
-        source: the source's name if sources share the table, otherwise empty.
+        source: the source's name if sources share the table; otherwise empty.
     """
     return f"{PROPERTY}.{source}" if source else PROPERTY
 
@@ -36,10 +36,10 @@ def property_of(source: str) -> str:
 def read_source_schema(
     properties: Mapping[str, str], source: str, where: str
 ) -> SourceSchema | None:
-    """Reads a source's stored schema from a raw table's properties; None if there is none.
+    """Reads a source's stored schema from a raw table's properties, or returns None.
 
-    For a source that has not loaded a shared table yet, returns the schema of the first source.
-    The variant columns of all sources are included.
+    Before a source's first batch in a shared table, the first source's schema is returned. The
+    variant columns of all sources are included.
 
     Raises:
         TableError: if this loader did not write the property.
@@ -58,12 +58,12 @@ def read_source_schema(
 
 @dataclass(frozen=True)
 class SourceSchema:
-    """A source's columns, and raw's additional columns.
+    """A source's columns and raw's additional columns.
 
     Attributes:
-        schema: the source's columns, bare (:func:`loader.lake.type_widening.bare`).
-        dropped: columns that the source once had, in lower case.
-        variants: raw's columns that keep values of another column, of another type.
+        schema: the source's columns with bare types (:func:`loader.lake.type_widening.bare`).
+        dropped: former columns of the source in lower case.
+        variants: raw's columns for values of another type of a column.
     """
 
     schema: t.StructType
@@ -74,15 +74,15 @@ class SourceSchema:
     def of(
         cls, schema: t.StructType, dropped: Iterable[str] = (), variants: Iterable[str] = ()
     ) -> SourceSchema:
-        """Creates the schema of a source from its current columns."""
+        """Creates a source's schema from the current columns."""
         fields = [t.StructField(f.name, bare(f.dataType)) for f in schema.fields]
         return cls(t.StructType(fields), tuple(sorted(dropped)), tuple(sorted(variants)))
 
     @classmethod
     def derive(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
-        """Derives the source schema from the raw table when none is stored.
+        """Derives a source schema from the raw table if no schema is stored.
 
-        If raw's column can store the source's current type, assumes that this type has not changed.
+        If raw's column can store the source's current type, the type is assumed to be unchanged.
         """
         now = {field.name.lower(): field for field in source.fields}
         fields = []
@@ -97,12 +97,12 @@ class SourceSchema:
 
     @cached_property
     def columns(self) -> dict[str, t.StructField]:
-        """The source's columns, by name in lower case."""
+        """The source's columns by lower-case name."""
         return {field.name.lower(): field for field in self.schema.fields}
 
     @cached_property
     def text(self) -> str:
-        """The property's value, as JSON."""
+        """The property's value as JSON."""
         columns = [{"name": f.name, "type": f.dataType.jsonValue()} for f in self.schema.fields]
         value: dict[str, Any] = {"columns": columns}
         if self.dropped:
@@ -116,7 +116,7 @@ class SourceSchema:
         """Parses the property's value.
 
         Raises:
-            TableError: if this loader did not write it.
+            TableError: if this loader did not write the value.
         """
         try:
             value = json.loads(text)

@@ -1,8 +1,8 @@
-"""Stages batches invisibly, then publishes them completely (write-audit-publish).
+"""Stages batches invisibly and then publishes them atomically (write-audit-publish).
 
-A batch is first written as a staged Iceberg snapshot, which readers do not see. One metadata commit
-publishes it. The batch number is its ``wap.id``: Iceberg refuses to publish a number twice, even
-from another machine.
+A batch is first written as a staged Iceberg snapshot, which is invisible to readers. One metadata
+commit publishes it. The batch number is its ``wap.id``: Iceberg refuses to publish a number twice,
+even from another machine.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from loader.spark import local_files
 def stage_batch(
     lake: Lake, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]
 ) -> int:
-    """Writes a batch that readers do not see yet; returns the id of its Iceberg snapshot.
+    """Writes a batch that is invisible to readers. Returns the id of its Iceberg snapshot.
 
     Args:
-        table: loaded a moment ago, if this block may load it only once (:meth:`unchanging`).
-        rows: the rows, created in this lake's session. Columns are matched by name, and missing
-            columns are null.
-        facts: ``state`` (JSON text) and ``sync`` (a ledger row), stored in the commit.
+        table: the raw table; recently loaded if this is a block of :meth:`Lake.unchanging`.
+        rows: the rows, which belong to this lake's session. Columns are matched by name, and
+            missing columns are null.
+        facts: ``state`` (JSON text) and ``sync`` (a ledger row) to store in the commit.
     """
     full, wanted, existing = rows, lake.schema_of(table).names, rows.columns
     if existing != wanted:
@@ -63,7 +63,7 @@ def stage_batch(
 
 
 def count_staged_rows(lake: Lake, table: str, snapshot_id: int) -> int:
-    """Returns how many rows a staged snapshot adds."""
+    """Returns the number of rows that a staged snapshot adds."""
     snapshot = lake.handle(table).snapshot(snapshot_id)
     return int(snapshot.summary().get("added-records") or 0)
 
@@ -74,8 +74,8 @@ def publish_batch(
     """Makes a staged batch visible in one commit.
 
     Args:
-        columns: the source's columns, to store with the same commit.
-        source: the batch's source, if the table is shared.
+        columns: the source's columns to store in the same commit.
+        source: the batch's source if the table is shared; else empty.
 
     Raises:
         TableError: if the batch number was already published.
@@ -100,14 +100,15 @@ def publish_batch(
 
 
 def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> int:
-    """Deletes staged batches that were never published, with their files; returns how many."""
+    """Deletes unpublished staged batches and their files. Returns the number of batches."""
     handle = lake.handle(table)
     orphans = [each for each in _list_recently_staged(handle) if snapshot_id in (None, each)]
     if orphans:
         published = _list_published(handle)
         orphans = [each for each in orphans if each not in published]
     if orphans:
-        # Age 0: otherwise Iceberg also expires old snapshots, by the table's properties.
+        # With another age, Iceberg would also expire old snapshots according to the table's
+        # properties.
         expiry = handle.expireSnapshots().expireOlderThan(0)
         for orphan in orphans:
             expiry = expiry.expireSnapshotId(orphan)
@@ -116,7 +117,7 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
 
 
 def _newest_first(handle: Any) -> Iterator[Any]:
-    """Yields a table's snapshots lazily: each takes a JVM call, and there may be thousands."""
+    """Yields a table's snapshots lazily, as each of possibly thousands takes a JVM call."""
     snapshots = handle.snapshots()
     return (snapshots[place] for place in reversed(range(len(snapshots))))
 
@@ -124,7 +125,7 @@ def _newest_first(handle: Any) -> Iterator[Any]:
 def _list_recently_staged(handle: Any) -> Iterator[int]:
     """Yields the snapshots that were staged after the newest published batch.
 
-    The run that staged the newest batch has discarded all earlier ones.
+    The run that staged the newest batch discarded all earlier staged batches.
     """
     newest = handle.currentSnapshot()
     while newest is not None and batch_of(newest) is None:
@@ -141,10 +142,10 @@ def _list_recently_staged(handle: Any) -> Iterator[int]:
 
 
 def _list_published(handle: Any) -> set[int]:
-    """Returns the published snapshots, and the staged snapshots that they were published from.
+    """Returns the published snapshots and the corresponding staged snapshots.
 
-    These are the snapshots of all branches and tags, and their ancestors. A tagged snapshot may be
-    older than all remaining snapshots of its branch.
+    Published snapshots are the snapshots of all branches and tags, and their ancestors. A tagged
+    snapshot may be older than all remaining snapshots of its branch.
     """
     published: set[int] = set()
     refs = handle.refs()

@@ -1,6 +1,7 @@
-"""The loader's own tables (state, ledger): creates, alters and appends to them.
+"""Creates, alters and appends to system tables, which contain the loader's state and ledger.
 
-If a system table is damaged, the error is reported for this table, not for the table being synced.
+If a system table is damaged, the error is reported for the system table, not for the table being
+synced.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from loader.lake.lake import Lake
 
 PREFIX = "_cq_"
-"""The prefix of system tables, which no raw table may have."""
+"""The prefix of system tables. Raw tables cannot have this prefix."""
 
 STATES = "_cq_plugin_state"
 """The append-only table with the state of the programs that push tables into the lake."""
 
 
 class InLake(Protocol):
-    """An object that reads and writes a system table."""
+    """A reader and writer of a system table."""
 
     @property
     def lake(self) -> Lake:
@@ -47,9 +48,9 @@ def describe_remedy(stopped: str, table: str) -> str:
     """Returns the remedy for a damaged system table.
 
     Args:
-        stopped: the features that do not work until the table is created again.
+        stopped: the features that do not work until the table is recreated.
     """
-    if not table.startswith(PREFIX):  # a name from the spec: only the user may remove such a table
+    if not table.startswith(PREFIX):  # a table from the spec, which only the user may remove
         return f"{stopped} are stopped until it is removed and created again. {RECOVERY}"
     rebuilt = "until `loader state rebuild` (without --select) has created it again"
     return f"{stopped} are stopped {rebuilt}. {RECOVERY}"
@@ -57,11 +58,11 @@ def describe_remedy(stopped: str, table: str) -> str:
 
 @contextmanager
 def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
-    """Reports damage that is found in this block as an error of this table.
+    """Converts errors from damaged files in this block to an error of this table.
 
     Raises:
-        DamagedError: the table is damaged.
-        TableError: the warehouse was copied or moved.
+        DamagedError: if the table is damaged.
+        TableError: if the warehouse was copied or moved.
     """
     from py4j.protocol import Py4JError  # here, as `status` needs no Spark
     from pyspark.errors import PySparkException
@@ -76,7 +77,7 @@ def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
         if not isinstance(found, DamagedError):
             raise
         with suppress(Py4JError, PySparkException):
-            lake.fresh(table)  # raises a TableError if the warehouse was moved, not damaged
+            lake.fresh(table)  # raises a TableError for a moved warehouse
         raise DamagedError(found.what, where=where, remedy=remedy) from problem
 
 
@@ -99,9 +100,9 @@ def reports_damage(
 
 
 def ensure_table(lake: Lake, table: str, schema: str) -> Records:
-    """Returns a system table; creates it and its namespace if it does not exist.
+    """Returns a system table. Creates the table and its namespace if they do not exist.
 
-    Two runs may call it at the same time.
+    Concurrent calls are safe.
     """
     from loader.lake.locks import lock_table
 
@@ -118,11 +119,11 @@ def ensure_table(lake: Lake, table: str, schema: str) -> Records:
 def add_missing_columns(
     lake: Lake, table: str, records: Records, columns: Mapping[str, str]
 ) -> None:
-    """Adds columns that a system table from an older version lacks.
+    """Adds the missing columns of a system table from an older version.
 
     Args:
-        records: the table, loaded a moment ago.
-        columns: the types of all columns, by name.
+        records: the recently loaded table.
+        columns: the types of all columns by name.
     """
     if not _find_missing(lake, records.handle, columns):
         return

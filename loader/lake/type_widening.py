@@ -1,4 +1,4 @@
-"""Decides which types a raw column can store, directly or after Iceberg widens it in place.
+"""Determines the types that a raw column can store, directly or after widening.
 
 | raw column | the source's new type | what happens |
 |---|---|---|
@@ -13,9 +13,10 @@
 | decimal(p, s) | decimal(q, s) with q > p | widened |
 | struct, array, map | the same with other fields or widths | fields added, widened |
 
-Every other type goes into another column: :mod:`loader.lake.schema_evolution`. The rules come from
-https://iceberg.apache.org/spec/#schema-evolution (dates to timestamps only since its version 3,
-and a map's key never). `docs/drift.md` shows the same table.
+Values of every other type are stored in another column: see :mod:`loader.lake.schema_evolution`.
+The rules are specified in https://iceberg.apache.org/spec/#schema-evolution. Dates can become
+timestamps only since version 3, and a map's key never changes. `docs/drift.md` contains the same
+table.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _HELD: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
 
 
 def bare(data_type: t.DataType) -> t.DataType:
-    """Removes nullability, metadata and text length from a type; they are not schema changes."""
+    """Removes nullability, metadata and text length, whose changes are not schema changes."""
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, bare(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
@@ -54,7 +55,7 @@ def bare(data_type: t.DataType) -> t.DataType:
 
 
 def raw_type(data_type: t.DataType) -> t.DataType:
-    """Returns the type that raw stores a source's type as: Iceberg has no integer below int."""
+    """Returns raw's type for a source's type. Iceberg has no integer types smaller than int."""
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, raw_type(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
@@ -67,10 +68,10 @@ def raw_type(data_type: t.DataType) -> t.DataType:
 
 
 def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
-    """Returns the type with which a raw column of type `raw` can also store values of `source`.
+    """Returns the type that can store values of both types, if a raw column can have it.
 
-    This is `raw` itself if it can store them; None if Iceberg cannot change the type in place.
-    Struct fields match by name, ignoring case.
+    Returns `raw` itself if it can store values of `source`. Returns None if Iceberg cannot widen
+    the column in place. Struct fields are matched by case-insensitive name.
     """
     raw, source = bare(raw), bare(source)
     if isinstance(raw, t.StructType) and isinstance(source, t.StructType):
@@ -88,19 +89,19 @@ def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
 
 
 def holds(raw: t.DataType, source: t.DataType) -> bool:
-    """Whether a raw column can store every value of `source` without a change."""
+    """Returns whether a raw column can store every value of `source` without a change."""
     return find_wider_type(raw, source) == bare(raw)
 
 
 def is_wider(new: t.DataType, old: t.DataType) -> bool:
-    """Whether a source's new type contains every value of its old type, and more."""
+    """Returns whether a source's new type contains more values than the old type."""
     if type(old) in _DIGITS and type(new) in _DIGITS:
         return _DIGITS[type(new)] > _DIGITS[type(old)]
     return holds(raw_type(new), old)
 
 
 def ddl(data_type: t.DataType) -> str:
-    """Returns a type as complete SQL, with quoted field names."""
+    """Formats a type as SQL with quoted field names."""
     if isinstance(data_type, t.StructType):
         fields = ", ".join(f"{quote_name(f.name)}: {ddl(f.dataType)}" for f in data_type.fields)
         return f"struct<{fields}>"
@@ -112,7 +113,7 @@ def ddl(data_type: t.DataType) -> str:
 
 
 def spell_type(data_type: t.DataType) -> str:
-    """Spells a type as part of a column's name: ``decimal_20_0``, ``array_string``, ``struct``."""
+    """Formats a type for a column's name, such as ``decimal_20_0`` or ``array_string``."""
     if isinstance(data_type, t.StructType):
         return "struct"
     if isinstance(data_type, t.ArrayType):

@@ -1,8 +1,8 @@
-"""``loader compact``: removes superseded versions, small files and old Iceberg snapshots.
+"""Removes superseded versions, small files and old Iceberg snapshots for ``loader compact``.
 
 The steps for each table are: remove, rewrite, expire. Each step is one atomic commit, so a killed
-compaction never changes the contents of a table. Compaction locks a raw table like a sync, and
-state and ledger like an append: a loader may run at the same time.
+compaction leaves every table in a consistent state. Compaction locks a raw table like a sync, and
+state and ledger like an append, so a loader may run concurrently.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from loader.rows.version_order import BATCH, SEQUENCE, quote_name
 from loader.spark.spark_version import can_rewrite_position_deletes
 
 MIN_SNAPSHOT_AGE = dt.timedelta(hours=1)
-"""Younger Iceberg snapshots of state and ledger never expire: a loader may be reading one."""
+"""The minimum age of expired snapshots of state and ledger, because a loader may be reading."""
 
 _MIN_FILES = 5
-"""Fewer small data files are not rewritten, nor fewer manifests: they are not worth a commit."""
+"""The minimum number of small data files or manifests that justifies a rewrite."""
 
 _ROW_GROUP = "write.parquet.row-group-size-bytes"
-_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller row groups make many splits and a long footer
+_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller row groups cause many splits and a long footer
 
 _TARGET_BYTES = 512 * 1024 * 1024
 """Iceberg's default target size of a data file."""
@@ -61,8 +61,8 @@ class Raw:
         name: ``source.table``.
         key: the primary key; empty if there is none.
         cursor: the cursor column; None if there is none.
-        known: whether key and cursor are known, because the source has described the table.
-        why: why they are not known.
+        known: whether key and cursor are known from the source's description of the table.
+        why: why key and cursor are unknown.
     """
 
     table: str
@@ -78,10 +78,10 @@ class Upkeep:
     """The options of a compaction.
 
     Attributes:
-        keep: which versions to keep; None removes no versions.
-        expire_days: the minimum age, in days, of Iceberg snapshots to expire.
-        now: the time that :attr:`Keep.days` are subtracted from.
-        dry_run: only reports what a compaction would do.
+        keep: the versions to keep; None keeps all versions.
+        expire_days: the minimum age in days of Iceberg snapshots to expire.
+        now: the end of the period of :attr:`Keep.days`.
+        dry_run: whether only to report the effects of a compaction.
     """
 
     keep: Keep | None
@@ -92,8 +92,8 @@ class Upkeep:
     def before_ms(self, min_age: dt.timedelta = dt.timedelta()) -> int:
         """Returns the time before which snapshots expire, in milliseconds since 1970.
 
-        It depends on the time of the call: with `expire_days` 0, the files that this compaction has
-        just replaced are deleted too.
+        The result depends on the time of the call. With `expire_days` 0, this also deletes the
+        files that this compaction has just replaced.
         """
         age = max(dt.timedelta(days=self.expire_days), min_age)
         return int((now() - age).timestamp() * 1000)
@@ -101,12 +101,12 @@ class Upkeep:
 
 @dataclass(frozen=True)
 class CompactionResult:
-    """The result of compacting one table; an estimate in a dry run.
+    """The result of compacting one table, or an estimate in a dry run.
 
     Attributes:
         removed: the number of removed rows.
         expired: the number of expired Iceberg snapshots.
-        note: why no more rows were removed, and which files of killed runs were found.
+        note: the reason why no more rows were removed, and any files of killed runs.
     """
 
     table: str
@@ -120,14 +120,14 @@ class CompactionResult:
 def compact_raw(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
 ) -> CompactionResult:
-    """Compacts a raw table; locks it, so that no sync runs at the same time.
+    """Compacts a raw table. Locks the table, so that no sync runs concurrently.
 
     Args:
-        dependents: lists the tables that are currently built from raw tables.
+        dependents: a function that lists the tables that are built from raw tables.
 
     Raises:
-        LockedError: if a run holds the table; :func:`loader.lake.locks.retry_locked_tables`
-            retries it.
+        LockedError: if a run has locked the table; :func:`loader.lake.locks.retry_locked_tables`
+            retries.
     """
     if upkeep.dry_run:
         superseded = _find_superseded(lake, raw, upkeep, dependents)
@@ -159,14 +159,14 @@ def compact_raw(
 def compact_system_table(
     lake: Lake, table: str, upkeep: Upkeep, order: str = ""
 ) -> CompactionResult:
-    """Compacts state or ledger: merges small files and expires old snapshots.
+    """Merges small files and expires old snapshots of state or ledger.
 
     Args:
-        order: the columns that runs select by. With rows sorted by these columns, in small row
-            groups, a sync reads few rows of other tables.
+        order: the columns in the runs' conditions. Rows are sorted by these columns in small row
+            groups, so that a sync reads few rows of other tables.
 
     Raises:
-        Timeout: if another process has been writing the table for a minute.
+        Timeout: if another process has been writing to the table for a minute.
     """
     before_ms = upkeep.before_ms(MIN_SNAPSHOT_AGE)
     lock: FileLock | nullcontext[None] = (
@@ -187,7 +187,7 @@ def compact_system_table(
 
 
 def _set_missing_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> None:
-    """Sets properties that a table from an older version lacks; does not change existing ones."""
+    """Sets missing properties of a table, such as a table from an older version."""
     existing = lake.properties(table)
     missing = {name: value for name, value in wanted.items() if name not in existing}
     if missing:
@@ -195,25 +195,26 @@ def _set_missing_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -
 
 
 def _read_version(lake: Lake, table: str) -> str:
-    """Returns the location of a table's current metadata file; each commit changes it."""
+    """Returns the location of a table's current metadata file, which each commit changes."""
     return str(lake.handle(table).operations().current().metadataFileLocation())
 
 
 def _delete_orphans(
     lake: Lake, table: str, version: str, before: TableStats
 ) -> tuple[TableStats, str]:
-    """Deletes files of killed runs; returns the table's size afterwards, and a note.
+    """Deletes files of killed runs. Returns the table's new size and a note.
 
     Args:
-        version: the table's version when compaction began. If it has not changed, the table is not
-            measured again.
-        before: the table's size when compaction began.
+        version: the table's version at the start of compaction. If the version is unchanged, the
+            table is not measured a second time.
+        before: the table's size at the start of compaction.
     """
     stats = before if _read_version(lake, table) == version else measure_table(lake, table)
     try:
         deleted = delete_orphan_files(lake, table, stats)
     except (Py4JError, PySparkException) as problem:
-        # Only a warning: the compaction itself is complete, and the next one tries again.
+        # This is only a warning, because the compaction is complete and the next compaction
+        # retries.
         return stats, f"files of killed runs could not be deleted: {sentence(problem)}"
     after = measure_table(lake, table) if deleted else stats
     return after, describe_orphans(after.orphans, deleted)
@@ -224,10 +225,10 @@ def _join_notes(*notes: str) -> str:
 
 
 def rewrite_raw(lake: Lake, table: str) -> None:
-    """Rewrites all batches but the newest into few large files, without the removed rows.
+    """Rewrites all batches but the newest into a few large files without the removed rows.
 
-    The rows are sorted by batch and cursor, so that dbt builds read few rows besides new batches,
-    and syncs few rows besides those at the window's lower bound.
+    The rows are sorted by batch and cursor. Consequently, dbt builds read little more than new
+    batches, and syncs little more than the rows at the window's lower bound.
     """
     newest = newest_commit(lake, table)
     if newest.batch < 2:
@@ -240,11 +241,11 @@ def rewrite_raw(lake: Lake, table: str) -> None:
 
 
 def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
-    """Merges small files in one commit; writes nothing if there are few.
+    """Merges small files in one commit. Writes nothing if there are only a few files.
 
     Args:
         order: the columns to sort by.
-        where: a condition; rewrites only files that may contain matching rows.
+        where: a condition that selects the files with possibly matching rows.
     """
     arguments = {"strategy": "sort", "sort_order": order} if order else {}
     arguments |= {"where": where} if where else {}
@@ -263,7 +264,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
 
 
 def _read_file_totals(lake: Lake, table: str) -> tuple[int, int, int]:
-    """Returns data files, delete files and bytes of the current snapshot, without a Spark job."""
+    """Returns the current snapshot's numbers of data files, delete files and bytes."""
     current = lake.handle(table).currentSnapshot()
     summary = current.summary() if current is not None else {}
     keys = ("total-data-files", "total-delete-files", "total-files-size")
@@ -274,10 +275,10 @@ def _read_file_totals(lake: Lake, table: str) -> tuple[int, int, int]:
 def _find_and_count(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
 ) -> tuple[SupersededVersions, int]:
-    """Returns the rows to remove, and how many there are.
+    """Returns the rows to remove and their number.
 
-    Counting takes time, and a model may be built at the same time. So the dependents are read again
-    afterwards, until they have not changed.
+    Counting takes time, and a model may be built concurrently. Therefore the dependents are reread
+    after counting, until they are unchanged.
     """
     superseded = _find_superseded(lake, raw, upkeep, dependents)
     while superseded.sql is not None:
@@ -319,7 +320,7 @@ def _call(
     arguments: dict[str, str] | None = None,
     options: dict[str, str] | None = None,
 ) -> None:
-    """Calls one of Iceberg's procedures for a table."""
+    """Calls an Iceberg procedure for a table."""
     arguments = {"table": lake.name(table), **(arguments or {})}
     parts = [f"{name} => {text_literal(value)}" for name, value in arguments.items()]
     if options:

@@ -1,8 +1,8 @@
-"""``loader state rebuild``: rebuilds state and ledger from the commits of the raw tables.
+"""Rebuilds state and ledger from the commits of raw tables for ``loader state rebuild``.
 
-The commits are the source of truth; state and ledger are indexes of them. What was only in the
-indexes is lost: attempts that appended nothing, and cursors that a user has set. Damaged indexes
-are moved to a quarantine folder first.
+The commits are the source of truth, and state and ledger are indexes of the commits. Attempts that
+appended nothing and cursors that a user has set exist only in the indexes and are lost. Damaged
+indexes are first moved to a quarantine folder.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class RebuildResult:
 def find_source_tables(
     stores: Stores, names: Collection[str]
 ) -> tuple[list[str], dict[str, Exception]]:
-    """Returns the raw tables that a source has loaded, and the errors of unreadable tables.
+    """Returns the raw tables that a source has loaded and the errors of unreadable tables.
 
     Args:
-        names: the source's current name and its former names.
+        names: the current and former names of the source.
     """
     loaded = []
     tables, unreadable = list_raw_tables(stores.lake)
@@ -72,12 +72,12 @@ def list_source_commits(
 ) -> list[Commit]:
     """Returns the batches of one source in a raw table, oldest first.
 
-    If compaction has removed all rows of a batch of a shared table, the source of the batch is
-    unknown. It is assumed to be the source of the next batch.
+    If compaction has removed all rows of a batch of a shared table, the batch's source is unknown.
+    It is assumed to be the source of the next batch.
 
     Args:
-        known: batches of the source that are in the ledger. The result may lack them if their
-            commits have expired.
+        known: batches of the source that are in the ledger. The result may lack such batches if
+            their commits have expired.
     """
     commits: list[Commit] = []
     unknown: list[Commit] = []
@@ -100,18 +100,18 @@ def rebuild_table(
     warn: Callable[[str], None],
     known: Collection[int] = (),
 ) -> RebuildResult:
-    """Adds the missing rows of state and ledger, from the commits.
+    """Adds the missing rows of state and ledger from the commits.
 
-    The caller holds the lock. A second call adds nothing.
+    The caller must have locked the table. A second call adds nothing.
 
     Args:
-        names: the source's current name, then its former names.
-        warn: is called with a warning if the newest commit has expired.
-        known: batches that were in the ledger a moment ago. If others are missing, the ledger is
-            read again.
+        names: the source's current name followed by the former names.
+        warn: called with a warning if the newest commit has expired.
+        known: recently read batches of the ledger. If other batches are missing, the ledger is
+            reread.
 
     Raises:
-        StateError: if the backend is down, or its value for this table cannot be parsed.
+        StateError: if the backend is unreachable, or its value for this table cannot be parsed.
     """
     source = names[0]
     states = _add_states(f"{source}.{table}", commits, stores.state, warn)
@@ -131,7 +131,7 @@ def rebuild_table(
 def _add_states(
     key: str, commits: Sequence[Commit], backend: StateBackend, warn: Callable[[str], None]
 ) -> int:
-    """Adds the missing state rows; returns how many."""
+    """Adds the missing state rows and returns their number."""
     head = commits[-1]
     if head.state is None:
         return _add_state_without_cursor(key, head, backend, warn)
@@ -151,13 +151,13 @@ def _add_states(
 
 
 def _is_current(row: StateRow, committed: TableState) -> bool:
-    """Whether a stored state equals the committed one, except for the mark of the connector.
+    """Returns whether a stored state equals the committed state, except for the connector's mark.
 
-    A sync without new rows may store a new mark (such as a log position) without a commit.
+    A sync without new rows may store a new mark, such as a log position, without a commit.
     """
     try:
         stored = TableState.from_json(row.value, row.key)
-    except StateError:  # unreadable: the committed state replaces it
+    except StateError:  # the committed state replaces unreadable states
         return False
     if stored.mark is None or BY_HAND in stored.mark:
         return stored == committed
@@ -167,13 +167,13 @@ def _is_current(row: StateRow, committed: TableState) -> bool:
 def _add_state_without_cursor(
     key: str, head: Commit, backend: StateBackend, warn: Callable[[str], None]
 ) -> int:
-    """Adds a state without a cursor, as the newest commit has expired; returns the rows added.
+    """Adds a state without a cursor if necessary. Returns the number of added rows.
 
-    With this state, the next sync reads the whole table again.
+    It is used if the newest commit has expired, and makes the next sync reread the whole table.
     """
     rows = backend.latest(key)
     if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:
-        return 0  # the stored state is of this batch, and has the cursor
+        return 0  # the stored state is of this batch and has the cursor
     generation = int((head.sync or {}).get("generation") or 1)
     backend.write(key, TableState(batch=head.batch, generation=generation))
     warn(
@@ -184,12 +184,13 @@ def _add_state_without_cursor(
 
 
 def _find_refresh(commits: Sequence[Commit]) -> int | None:
-    """Returns the batch of the newest full refresh, the first of the base generation.
+    """Returns the batch of the newest full refresh, or None.
 
-    Only batches whose commits have expired need it: other commits contain their mode. A repair
-    begins a generation too, but replaces only the rows that it contains. The state in the newest
-    commit shows the base generation. If that commit has expired too, returns None: after a wrong
-    guess, `delete_stale` would hide rows that are not stale.
+    This is the first batch of the base generation, which the newest commit's state contains. Only
+    batches with expired commits need this information, because other commits contain their mode. A
+    repair also begins a generation, but it replaces only the repaired rows. If the newest commit
+    has also expired, returns None, because after a wrong guess `delete_stale` would hide valid
+    rows.
     """
     head = commits[-1]
     if head.state is None:
@@ -207,7 +208,7 @@ def _find_refresh(commits: Sequence[Commit]) -> int | None:
 def _make_record(
     source: str, table: str, commit: Commit, run_id: str, is_refresh: bool
 ) -> SyncRecord:
-    """Returns the ledger row of a commit."""
+    """Builds the ledger row of a commit."""
     sync = dict(commit.sync or {})
     defaults = {
         "run_id": run_id,
@@ -226,14 +227,15 @@ def _make_record(
 
 
 FOLDER = "_cq_damaged"
-"""The folder of quarantined tables, in the folder of the schema."""
+"""The folder of quarantined tables within the schema's folder."""
 
 
 def quarantine_table(lake: Lake, table: str) -> str | None:
-    """Moves a table away if any of its rows cannot be read; returns a message, or None if intact.
+    """Quarantines a table with unreadable rows. Returns a message, or None for an intact table.
 
     Raises:
-        TableError: the table is damaged and cannot be moved, or is unreadable for another reason.
+        TableError: if the table is damaged and cannot be moved, or is unreadable for another
+            reason.
     """
     if not table.startswith(PREFIX):
         return None
@@ -257,7 +259,7 @@ def _is_hadoop(lake: Lake) -> bool:
 
 
 def _move_folder(lake: Lake, table: str) -> str:
-    """Moves the table's folder, and renames `metadata`, so that no catalog lists it as a table."""
+    """Moves the table's folder and renames `metadata`, so that no catalog lists it as a table."""
     jvm: Any = lake.spark._jvm
     path = jvm.org.apache.hadoop.fs.Path
     warehouse = lake.spark.conf.get(f"spark.sql.catalog.{lake.catalog}.warehouse", None) or ""
@@ -281,7 +283,7 @@ def _move_folder(lake: Lake, table: str) -> str:
 
 
 def _unregister(lake: Lake, table: str) -> str:
-    """Removes the table from its catalog without reading it (`drop table` would read it)."""
+    """Removes the table from its catalog without reading the table, unlike `drop table`."""
     jvm: Any = lake.spark._jvm
     context: Any = lake.spark.sparkContext
     names = context._gateway.new_array(jvm.java.lang.String, 2)

@@ -1,8 +1,9 @@
-"""Expires old Iceberg snapshots, and deletes files that no snapshot refers to.
+"""Expires old Iceberg snapshots and deletes files that no snapshot refers to.
 
-State and ledger are recovered from the commit of the newest batch, but its Iceberg snapshot retains
-every file that was replaced since. So before the snapshots of a raw table expire, the facts of that
-commit are copied to a table property (:func:`loader.lake.commits.keep_newest`).
+State and ledger are recovered from the commit of the newest batch, but the commit's Iceberg
+snapshot retains all files that were replaced since. Therefore, before the snapshots of a raw table
+expire, the commit's metadata is copied to a table property
+(:func:`loader.lake.commits.keep_newest`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class IcebergSnapshot:
     """An Iceberg snapshot.
 
     Attributes:
-        committed_ms: when it was committed, in milliseconds since 1970.
+        committed_ms: the commit time in milliseconds since 1970.
     """
 
     id: int
@@ -41,10 +42,11 @@ def select_expirable(
     """Returns the ids of the snapshots that can expire, oldest first.
 
     Args:
-        main: the current snapshot, which never expires.
-        other_heads: the snapshots of all tags and other branches. They and their ancestors never
-            expire.
-        before_ms: later snapshots do not expire. A staged one may belong to a running batch.
+        main: the id of the current snapshot, which never expires.
+        other_heads: the snapshot ids of all tags and other branches. These snapshots and their
+            ancestors never expire.
+        before_ms: the time from which snapshots do not expire, because a recent staged snapshot may
+            belong to a running batch.
     """
     by_id = {each.id: each for each in snapshots}
     kept = {main}
@@ -58,7 +60,7 @@ def select_expirable(
 
 
 def list_expirable(lake: Lake, table: str, before_ms: int) -> list[int]:
-    """Returns the ids of a table's snapshots that can expire now, oldest first."""
+    """Returns the ids of a table's expirable snapshots, oldest first."""
     handle = lake.handle(table)
     snapshots = []
     for each in handle.snapshots():
@@ -78,10 +80,10 @@ def list_expirable(lake: Lake, table: str, before_ms: int) -> list[int]:
 
 
 def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
-    """Expires snapshots and deletes the files that only they refer to; returns how many expired."""
+    """Expires snapshots and deletes their unshared files. Returns the number of snapshots."""
     ids = list_expirable(lake, table, before_ms)
     for first in range(0, len(ids), _PER_COMMIT):
-        # Age 0, so that Iceberg expires only the listed snapshots.
+        # With age 0, Iceberg expires only the listed snapshots.
         expiry = lake.handle(table).expireSnapshots().expireOlderThan(0)
         for id in ids[first : first + _PER_COMMIT]:
             expiry = expiry.expireSnapshotId(id)
@@ -90,11 +92,11 @@ def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
 
 
 ORPHAN_AGE = dt.timedelta(days=1)
-"""The minimum age of files to delete: more than the clocks of two machines may differ."""
+"""The minimum age of files to delete, larger than any difference between machines' clocks."""
 
 
 def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
-    """Deletes old files of killed runs in a table's folder; returns how many.
+    """Deletes old files of killed runs in a table's folder and returns their number.
 
     Args:
         stats: the current size of the table.
@@ -109,11 +111,11 @@ def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
 
 
 def describe_orphans(remaining: int, deleted: int) -> str:
-    """Returns a note about orphan files; empty if there are none.
+    """Returns a note about orphan files, or "" without such files.
 
     Args:
-        remaining: how many files are still stored.
-        deleted: how many files were deleted.
+        remaining: the number of files that still exist.
+        deleted: the number of deleted files.
     """
     parts = []
     if deleted:

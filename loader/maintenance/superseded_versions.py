@@ -1,27 +1,27 @@
-"""Decides which superseded versions compaction removes from a raw table, and removes them.
+"""Selects and removes superseded versions in a raw table for compaction.
 
-Compaction has a removal limit: a batch number. Up to this batch, each key retains its newest
-version; later batches are not changed. So the snapshot table can still be computed from raw as of
-the limit and of every later batch, and a model that has merged up to the limit finds all new rows.
-The removal limit is
+Compaction has a removal limit, which is a batch number. Up to this batch, each key retains its
+newest version. Later batches are not changed. Therefore the snapshot table can still be computed
+from raw as of the limit and of every later batch, and a model that has merged up to the limit finds
+all new rows. The removal limit is
 
-- lower than the newest batch, which state, commits and the next sync depend on;
+- lower than the newest batch, because state, commits and the next sync depend on it;
 - at most the batch that each snapshot table and history in the catalog has merged;
-- before the days to keep.
+- lower than the first batch of the days to keep.
 
-Up to the limit, two more kinds of rows are retained:
+Up to the limit, two other kinds of rows are retained:
 
-- rows that the next window may deliver again, and rows without a cursor: redelivered rows are
-  detected by comparison with them (:mod:`loader.rows.redelivery`);
-- if a history model is built from the table, all rows that differ from the version before them: a
-  late version makes the model read all versions of its key again.
+- rows that the next window may redeliver, and rows without a cursor, because redelivered rows are
+  detected by comparison (:mod:`loader.rows.redelivery`);
+- if a history model is built from the table, all rows that differ from the previous version,
+  because a late version makes the model reread all versions of the key.
 
-The properties of the raw table record what was removed: up to which batch
-(``strandline.compacted_to``; `as_of` refuses earlier batches) and how many rows
-(``strandline.compacted``). So ``batches_accounted`` still finds every row of the ledger: in raw or
-among the removed rows. Both properties are written before the rows are removed, with the number of
-rows as ``removing``. If a run dies in between, the next compaction reads the table's history to
-find out whether the rows were removed. The macro `removed_rows` reads these properties.
+Two properties of the raw table record the removal: the limit (``strandline.compacted_to``; `as_of`
+rejects earlier batches) and the number of removed rows (``strandline.compacted``). With them, the
+test ``batches_accounted`` can account for every row of the ledger. Both properties are written
+before the rows are removed, with the number of rows as ``removing``. If a run dies between the two
+steps, the next compaction reads the table's history to determine whether the rows were removed. The
+macro `removed_rows` reads these properties.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ COMPACTED = "strandline.compacted"
 
 @dataclass(frozen=True)
 class Keep:
-    """The user's rule for the versions of a key to keep; the newest is always retained.
+    """The user's rule for keeping versions of a key. The newest version is always kept.
 
     Attributes:
-        versions: how many of the newest versions to keep.
-        days: also keeps all versions that were synced in the last `days` days.
+        versions: the number of newest versions to keep.
+        days: the number of days for which all synced versions are also kept; None means 0.
     """
 
     versions: int = 1
@@ -66,9 +66,9 @@ class SupersededVersions:
     """The rows to remove from a raw table.
 
     Attributes:
-        batch: the removal limit; 0 if there is nothing to remove.
-        sql: a SELECT of the rows' ``_cq_batch`` and ``_cq_seq``; None if there are none.
-        note: why nothing is removed, or what set the limit; empty if there is nothing to explain.
+        batch: the removal limit; 0 if no rows can be removed.
+        sql: a SELECT of the rows' ``_cq_batch`` and ``_cq_seq``; None if no rows can be removed.
+        note: the reason why nothing is removed or what determines the limit; may be empty.
     """
 
     batch: int = 0
@@ -85,11 +85,11 @@ def find_superseded(
     dependents: Sequence[Dependent],
     now: dt.datetime,
 ) -> SupersededVersions:
-    """Finds the versions of a raw table that can be removed now.
+    """Finds the versions of a raw table that can be removed.
 
     Args:
-        key: the primary key; empty if the table has none.
-        cursor: the cursor column; None if the table has none.
+        key: the primary key; empty without a key.
+        cursor: the cursor column; None without a cursor.
         dependents: the snapshot tables and histories that are built from the raw table.
     """
     sources = tuple(sharers(lake.handle(table)))
@@ -122,7 +122,7 @@ def find_superseded(
 def explain_refusal(
     key: tuple[str, ...], cursor: str | None, dependents: Sequence[Dependent]
 ) -> str:
-    """Returns why no version of a table can be removed; empty if some can."""
+    """Returns why no version of a table can be removed, or ""."""
     if not key:
         return "it has no primary key: its rows are not versions of each other"
     for each in dependents:
@@ -143,15 +143,15 @@ def build_superseded_sql(
     only_repeated: bool,
     excluded: Sequence[int] = (),
 ) -> str:
-    """Returns a SELECT of the rows to remove: their batch and position in the batch.
+    """Returns a SELECT of the batch and the position in the batch of rows to remove.
 
     Args:
-        raw: the raw table, quoted.
+        raw: the quoted name of the raw table.
         batch: the removal limit.
-        versions: how many of a key's newest versions to keep.
-        floor: an SQL expression for the lowest cursor that may be delivered again.
-        only_repeated: whether to remove only versions that repeat the version before them.
-        excluded: batches whose rows are all kept.
+        versions: the number of a key's newest versions to keep.
+        floor: an SQL expression for the lowest cursor that may be redelivered.
+        only_repeated: whether to remove only versions that equal the previous version.
+        excluded: batches of which all rows are kept.
     """
     keys = ", ".join(quote_name(name) for name in key)
     cursors = [quote_name(cursor)] if cursor else []
@@ -159,7 +159,7 @@ def build_superseded_sql(
     position = ", ".join([keys, GENERATION, *cursors])
     conditions = f"_cq_age > {versions}"
     if cursor:
-        # Null if the row or the floor has no cursor: such a row is kept.
+        # The comparison is null if the row or the floor has no cursor. Such a row is kept.
         conditions += f"\n    and coalesce({quote_name(cursor)} < {floor}, false)"
     if only_repeated:
         conditions += "\n    and _cq_content <=> _cq_content_before"
@@ -192,10 +192,10 @@ where {conditions}"""
 
 
 def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
-    """Returns an SQL expression for the lowest of some cursors; null if there are none.
+    """Returns an SQL expression for the lowest of some cursors, or for null without cursors.
 
     Args:
-        texts: the cursors, as text.
+        texts: the cursors as text.
         data_type: the type of the cursor column.
     """
     casts = [f"cast({text_literal(text)} as {data_type})" for text in texts if text is not None]
@@ -207,7 +207,7 @@ def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
 def _find_removal_limit(
     lake: Lake, table: str, keep: Keep, dependents: Sequence[Dependent], now: dt.datetime
 ) -> tuple[int, str]:
-    """Returns the removal limit, 0 if there is none, and what sets the limit."""
+    """Returns the removal limit, or 0, and the reason for the limit."""
     name = lake.name(table)
     [head] = lake.spark.sql(f"select max({BATCH}) as batch from {name}").collect()
     batch, note = (head["batch"] or 0) - 1, "the newest batch is not changed"
@@ -229,13 +229,13 @@ def _find_removal_limit(
 
 
 def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
-    """Returns an SQL expression for the lowest cursor that the next sync can read again.
+    """Returns an SQL expression for the lowest cursor that the next sync can reread, or None.
 
-    The next window begins at the stored cursor, minus a lookback, so never lower than the last
-    window. None if the ledger has no sync by this cursor.
+    The next window begins at the stored cursor minus a lookback, so never lower than the last
+    window. The result is None if the ledger has no sync by this cursor.
 
     Args:
-        sources: the sources that share the table; each has separate windows.
+        sources: the sources that share the table; each source has separate windows.
     """
     if not lake.exists(LEDGER):
         return None
@@ -266,14 +266,15 @@ def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[s
 
 @dataclass(frozen=True)
 class RemovalAccount:
-    """How many rows compaction has removed from a raw table, as recorded in its properties.
+    """The account of removed rows in the properties of a raw table.
 
     Attributes:
-        to: the batch up to which versions may be missing; 0 if none are.
-        rows: how many rows were removed.
-        removing: how many rows a compaction was about to remove; 0 once `rows` includes them.
-        since: the table's Iceberg snapshot at that time.
-        was: the previous value of `to`, in case none of these rows were removed.
+        to: the batch up to which versions may be missing; 0 if no version is missing.
+        rows: the number of removed rows.
+        removing: the number of rows that a compaction is about to remove; 0 once `rows` includes
+            them.
+        since: the table's Iceberg snapshot before this removal.
+        was: the previous value of `to`, which is restored if the removal failed.
     """
 
     to: int = 0
@@ -287,7 +288,7 @@ class RemovalAccount:
         """Parses the properties of a raw table.
 
         Raises:
-            ValueError: if the loader did not write them.
+            ValueError: if the loader did not write the properties.
         """
         text = properties.get(COMPACTED)
         if not text:
@@ -297,7 +298,7 @@ class RemovalAccount:
         return cls(values["to"], values["rows"], removing, values.get("since"), values.get("was"))
 
     def properties(self) -> dict[str, str]:
-        """Returns the account as properties of the raw table."""
+        """Formats the account as properties of the raw table."""
         values: dict[str, Any] = {"rows": self.rows, "to": self.to}
         if self.removing:
             values |= {"removing": self.removing, "since": self.since, "was": self.was}
@@ -313,10 +314,10 @@ def count_rows(lake: Lake, superseded: SupersededVersions) -> int:
 
 
 def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, rows: int) -> int:
-    """Removes superseded rows in one commit; returns how many. The caller holds the lock.
+    """Removes superseded rows in one commit under the caller's lock. Returns their number.
 
     Args:
-        rows: how many rows there are to remove (:func:`count_rows`).
+        rows: the number of rows to remove (:func:`count_rows`).
 
     Raises:
         TableError: if the account of earlier compactions cannot be parsed.
@@ -325,9 +326,9 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
     if not rows:
         return 0
     to = max(before.to, superseded.batch)
-    # As text: a snapshot id has more digits than a JSON number can represent.
+    # As text, because a snapshot id may have more digits than JSON parsers preserve.
     current = str(lake.handle(table).currentSnapshot().snapshotId())
-    # With merge-on-read, the rewrite that follows writes each file once, sorted and without the
+    # With merge-on-read, the subsequent rewrite writes each file once, sorted and without the
     # removed rows. Copy-on-write would write the files twice.
     can_merge_on_read = can_rewrite_position_deletes(lake.frame(table).schema)
     mode = {"write.delete.mode": "merge-on-read" if can_merge_on_read else "copy-on-write"}
@@ -339,8 +340,8 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
             f"and ({BATCH}, {SEQUENCE}) in ({superseded.sql})"
         )
     except Exception:
-        # No row was removed, unless the commit succeeded and only its response was lost. If the
-        # table is unreachable now, the next compaction closes the account.
+        # No row was removed, unless the commit succeeded and only the response was lost. If the
+        # table is unreachable, the next compaction closes the account.
         with suppress(Exception):
             close_account(lake, table)
         raise
@@ -349,7 +350,7 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
 
 
 def close_account(lake: Lake, table: str) -> RemovalAccount:
-    """Returns the account of removed rows; first completes it if a run died while removing."""
+    """Returns the account of removed rows. Completes it first if a run died while removing rows."""
     handle = lake.handle(table)
     try:
         account = RemovalAccount.of(lake.properties(table))
@@ -364,14 +365,14 @@ def close_account(lake: Lake, table: str) -> RemovalAccount:
         return account
     if _has_removed_rows(handle, account):
         closed = RemovalAccount(account.to, account.rows + account.removing)
-    else:  # no row was removed: `as_of` works again from the previous limit on
+    else:  # no row was removed, so the previous limit is valid again
         closed = RemovalAccount(account.to if account.was is None else account.was, account.rows)
     lake.set_properties(table, closed.properties())
     return closed
 
 
 def _has_removed_rows(handle: Any, account: RemovalAccount) -> bool:
-    """Whether rows were removed after the Iceberg snapshot in `account.since`."""
+    """Returns whether rows were removed after the Iceberg snapshot `account.since`."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None and str(snapshot.snapshotId()) != account.since:
         if snapshot.operation() in ("delete", "overwrite"):

@@ -1,4 +1,4 @@
-"""The size of a table: rows and files of its current snapshot, and all stored files."""
+"""The size of a table, with its current snapshot and all stored files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class TableStats:
     """The size of a table.
 
     Attributes:
-        rows: visible rows.
-        files: files of the current snapshot, data and delete files.
-        bytes: the size of these files, which a scan reads.
+        rows: the number of visible rows.
+        files: the number of data and delete files of the current snapshot.
+        bytes: the size of these files, which is the size of a full scan.
         stored: the size of all files in the table's data folder. If the folder cannot be listed,
-            the size of all files that any snapshot refers to.
-        snapshots: how many Iceberg snapshots the table has.
-        orphans: files in the data folder that no snapshot refers to: a run was killed while it
-            wrote them, or is still writing them.
+            the size of all files of all snapshots.
+        snapshots: the number of Iceberg snapshots.
+        orphans: the number of files in the data folder that no snapshot refers to. A killed run
+            wrote them, or a run is still writing them.
     """
 
     rows: int = 0
@@ -36,7 +36,7 @@ class TableStats:
 
 
 def measure_table(lake: Lake, table: str) -> TableStats:
-    """Measures a table, from its metadata if possible."""
+    """Measures a table, if possible from its metadata."""
     handle = lake.handle(table)
     rows, files, size = _measure_current(lake, table, handle)
     snapshots = len(handle.snapshots())
@@ -55,9 +55,9 @@ def measure_table(lake: Lake, table: str) -> TableStats:
 
 
 def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
-    """Returns rows, files and bytes of a table's current snapshot.
+    """Returns the rows, files and bytes of a table's current snapshot.
 
-    They are in the snapshot's summary, unless the engine that committed it wrote no totals. If
+    These are read from the snapshot's summary, unless the committing engine wrote no totals. If
     there are delete files, the rows are counted.
     """
     current = handle.currentSnapshot()
@@ -85,10 +85,10 @@ def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int
 
 
 def _measure_folder(lake: Lake, table: str) -> tuple[int, int] | None:
-    """Returns bytes and number of files in a table's data folder; None if it cannot be listed."""
+    """Returns bytes and number of files in a table's data folder, or None if unavailable."""
     handle = lake.handle(table)
     if {"write.data.path", "write.object-storage.enabled"} & set(lake.properties(table)):
-        return None  # the files are elsewhere, or in one folder with files of other tables
+        return None  # the files are in another folder or share a folder with other tables
     jvm: Any = lake.spark._jvm
     folder = jvm.org.apache.hadoop.fs.Path(f"{handle.location()}/data")
     try:

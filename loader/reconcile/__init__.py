@@ -1,1 +1,1 @@
-"""`loader reconcile`: compares contents to find changes that cursors miss, and repairs them."""
+"""`loader reconcile`, which finds and repairs changes that cursors miss."""

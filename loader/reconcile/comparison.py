@@ -1,7 +1,8 @@
-"""Compares source and lake: first the checksums of buckets, then the keys of different buckets.
+"""Compares the checksums of buckets in source and lake, and the keys of buckets that differ.
 
-From the lake, it takes the newest version of each key in raw, in the loader's version order: the
-rows of a snapshot table, whichever model built it. The rows stay in Spark; only sums are collected.
+In the lake, each key's newest version in raw is compared, according to the loader's version order.
+These are the rows of a snapshot table, independently of the model that built it. The rows stay in
+Spark, and only sums are collected.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ ROW = "missed row"
 DELETE = "missed delete"
 KIND = "_cq_kind"
 SOURCE_CHECKSUM = "_cq_source_checksum"
-"""The source's checksum of a row; null if the source does not have the row."""
+"""The column with the source's checksum of a row; null if the source lacks the row."""
 
 KEY_ONLY = "_cq_key_only"
-"""Whether a row is a tombstone in which all columns but the key are null."""
+"""The column that flags tombstones in which all columns but the key are null."""
 
 _IN_WINDOW = "_cq_in_window"
 _ROWS_PER_PART = 250
 _MAX_PARTS = 65_536
-_MAX_LISTED = 4_000  # parts in an SQL list; for more, the query selects whole buckets
+_MAX_LISTED = 4_000  # parts in an SQL list; with more parts, whole buckets are selected
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Bucket:
     """A compared bucket of keys.
 
     Attributes:
-        parts: the numbers of the parts that differ.
+        parts: the numbers of the differing parts.
     """
 
     number: int
@@ -67,7 +68,7 @@ class Bucket:
 
 
 def parts_per_bucket(rows: int, buckets: int) -> int:
-    """Returns the number of parts of each bucket: with more parts, a difference reads fewer rows.
+    """Returns the number of parts per bucket. With more parts, fewer rows per difference are read.
 
     Args:
         rows: the number of rows in the table.
@@ -79,12 +80,12 @@ def parts_per_bucket(rows: int, buckets: int) -> int:
 
 
 def key_names(plan: TablePlan) -> list[str]:
-    """Returns the names of the key columns in a comparison, which no table's column has."""
+    """Returns the names of the key columns in a comparison, which differ from all table columns."""
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
 
 class Comparison:
-    """Compares the contents of one table in the source and in the lake.
+    """A comparison of one table's contents in the source and the lake.
 
     Args:
         window: the rows that the spec selects.
@@ -108,12 +109,12 @@ class Comparison:
     def compare_buckets(
         self, of: int, numbers: Sequence[int]
     ) -> tuple[list[Bucket], KeySelection | None]:
-        """Compares buckets; returns them, and the smallest share that contains all differences.
+        """Returns the compared buckets and the smallest key selection with all differences.
 
-        The share is None if nothing differs.
+        The key selection is None without differences.
 
         Args:
-            of: into how many buckets the keys are divided.
+            of: the number of buckets.
             numbers: the buckets to compare.
         """
         share = KeySelection(of, None if len(numbers) == of else tuple(numbers))
@@ -152,16 +153,16 @@ class Comparison:
         return buckets, find_smallest_share(buckets, of, parts)
 
     def compare_keys(self, share: KeySelection) -> DataFrame:
-        """Returns the keys that differ, with KIND and SOURCE_CHECKSUM.
+        """Returns the differing keys with KEY, KIND and SOURCE_CHECKSUM.
 
-        Also HASH and DELETED of the newest version in raw, KEY, and the columns of the key.
+        The result also contains HASH and DELETED of the newest version in raw, and the key columns.
         """
         source = self.contents.hashes(share).select(
             KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM), WANTED
         )
         snapshot = self.newest_versions(share)
         is_missing = f.coalesce(f.col(KEY_ONLY), f.lit(True))
-        # A tombstone with values in other columns was marked as deleted by the source itself.
+        # If a tombstone has values in other columns, the source itself flagged the row as deleted.
         can_be_deleted = (
             ~is_missing & ~f.col(DELETED) & f.col(_IN_WINDOW) & f.lit(self.missing_means_deleted)
         )
@@ -178,10 +179,10 @@ class Comparison:
         )
 
     def newest_versions(self, share: KeySelection) -> DataFrame:
-        """Returns each key's newest version in raw: KEY, CHECKSUM, HASH, DELETED, key columns.
+        """Returns KEY, CHECKSUM, HASH, DELETED and the key columns of each key's newest version.
 
-        HASH is computed from raw's values in the source's types. Also KEY_ONLY, and _IN_WINDOW:
-        whether the spec selects the row.
+        HASH is computed from raw's values in the source's types. The result also contains KEY_ONLY
+        and _IN_WINDOW (whether the spec selects the row).
         """
         plan, table = self.plan, self.plan.table
         rows = self._read_raw_as_source().where(share.contains(self.contents.key_hash()))
@@ -189,11 +190,11 @@ class Comparison:
             f.col(quote_name(name)).isNull() for name in table.schema.names if name not in plan.key
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
-        # If `deleted_field` was set or unset in the spec, the rows that it marks have changed.
+        # If `deleted_field` was set or unset in the spec, the rows that it flags have changed.
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
         version = f.struct(
             f.when(is_same_mark, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
-            # Not the stored hash, which remains if raw's values are changed or dropped.
+            # Recomputed, because the stored hash does not reflect later changes of raw's values.
             row_hash(table.schema).alias(HASH),
             deleted.alias(DELETED),
             reduce(and_, nulls, deleted).alias(KEY_ONLY),
@@ -215,7 +216,7 @@ class Comparison:
         return select_own_rows(self.plan, self.lake.frame(self.plan.lake_table))
 
     def _read_raw_as_source(self) -> DataFrame:
-        """Returns raw's rows in the source's columns and types: the reverse mapping of a sync."""
+        """Returns raw's rows in the source's columns and types, the reverse mapping of a sync."""
         plan, raw = self.plan, self._read_raw()
         drift = plan_drift(self.lake, plan.lake_table, plan.table.schema, plan.policy)
         raw_fields = {field.name.lower(): field for field in raw.schema.fields}
@@ -225,7 +226,7 @@ class Comparison:
             if (field := raw_fields.get(each.raw.lower())) is not None
         ]
         rows = conform(raw, mappings, f"table {plan.name}")
-        # Columns that raw does not have yet are null.
+        # Columns that raw lacks are null.
         mapped = {mapping.raw for mapping in mappings}
         missing = {
             each.source: f.lit(None).cast(each.source_type)
@@ -236,20 +237,20 @@ class Comparison:
 
 
 def bucket_of(buckets: int) -> Column:
-    """Returns the bucket of KEY, a column expression.
+    """Returns a column expression for the bucket of KEY.
 
     Args:
-        buckets: into how many buckets the keys are divided.
+        buckets: the number of buckets.
     """
     return KeySelection(buckets).bucket(f.col(KEY))
 
 
 def find_smallest_share(buckets: Sequence[Bucket], of: int, parts: int) -> KeySelection | None:
-    """Returns the smallest share of the keys that contains all differences; None if there are none.
+    """Returns the smallest key selection that contains all differences, or None.
 
     Args:
-        of: into how many buckets the keys are divided.
-        parts: the number of parts of each bucket.
+        of: the number of buckets.
+        parts: the number of parts per bucket.
     """
     differing = [bucket.number for bucket in buckets if bucket.parts]
     if not differing:

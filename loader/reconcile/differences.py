@@ -1,4 +1,4 @@
-"""Confirms keys that seem to differ: reads their rows again, and searches for missing keys."""
+"""Confirms differences by rereading rows and searching for missing keys."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from loader.sync.table_plan import TablePlan
 
 SAMPLE_SIZE = 10
 _SPARK_KEY = "_cq_spark_key"
-"""The hash of a row's key as Spark computes it; KEY may be computed by the database."""
+"""The column with Spark's hash of a row's key. The hash in KEY may be the database's."""
 
-_MAX_LISTED = 2_000  # keys in an SQL list; for more, the query selects their buckets
+_MAX_LISTED = 2_000  # keys in an SQL list; with more keys, their buckets are selected
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Differences:
     """The confirmed differences of a table.
 
     Attributes:
-        rows: the source's rows of missed updates and missed rows, with KEY and KIND.
-        deleted: missed deletes: KEY, KIND and the key's columns.
-        changed: hashes of keys that were missing in the comparison, but now exist with rows that
+        rows: the source's rows for missed updates and missed rows, with KEY and KIND.
+        deleted: KEY, KIND and the key columns of missed deletes.
+        changed: the hashes of keys that were missing in the comparison but now exist with rows that
             differ from raw.
     """
 
@@ -54,10 +54,10 @@ class Differences:
 
 
 def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | None:
-    """Returns the share of the candidates' keys, or `share` if there are many; None if none.
+    """Returns a selection of the candidates' keys, `share` if they are many, or None.
 
     Args:
-        share: a share that contains all candidates.
+        share: a key selection that contains all candidates.
     """
     keys = [row[KEY] for row in candidates.select(KEY).limit(_MAX_LISTED + 1).collect()]
     if not keys:
@@ -66,7 +66,7 @@ def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | N
 
 
 def keep_unchanged(before: DataFrame, after: DataFrame) -> DataFrame:
-    """Returns the rows of `after` that differed before, with the same row in the source."""
+    """Returns the rows of `after` that also differed before and are unchanged in the source."""
     earlier = before.select(
         f.col(KEY).alias("_cq_earlier_key"), f.col(SOURCE_CHECKSUM).alias("_cq_earlier")
     )
@@ -79,17 +79,18 @@ def keep_unchanged(before: DataFrame, after: DataFrame) -> DataFrame:
 def confirm_differences(
     comparison: Comparison, snapshot: Snapshot, candidates: DataFrame, share: KeySelection
 ) -> Differences:
-    """Confirms candidates by value: reads their rows again, and searches for missing keys.
+    """Confirms candidates by value. Rereads their rows and searches for missing keys.
 
-    Equal rows can have different checksums, if they contain a time that only the database can
-    format: they are not missed updates. A key that exists in the source is not a missed delete: the
-    database and Spark may hash it differently, or the comparison read an older state of the table.
+    Equal rows can have different checksums if they contain a time that only the database can
+    format. Such rows are not missed updates. A key that exists in the source is not a missed
+    delete. It may have seemed missing because the database and Spark hash it differently, or
+    because the comparison read an older state of the table.
 
     Args:
-        share: a share that contains all candidates.
+        share: a key selection that contains all candidates.
 
     Raises:
-        TableError: a row of the source contains a value that the lake cannot store.
+        TableError: if a row of the source contains a value that the lake cannot store.
     """
     plan, contents = comparison.plan, comparison.contents
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED)
@@ -109,10 +110,10 @@ def confirm_differences(
 
 
 def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
-    """Finds the raw rows of keys that the database and Spark hash differently.
+    """Finds raw's rows for keys that the database and Spark hash differently.
 
     Args:
-        rows: the source's rows with KEY (the database's hash) and _SPARK_KEY.
+        rows: the source's rows with KEY (the database's hash) and _SPARK_KEY (Spark's hash).
     """
     different = rows.where(f.col(KEY) != f.col(_SPARK_KEY))
     keys = [row[0] for row in different.select(_SPARK_KEY).limit(_MAX_LISTED + 1).collect()]
@@ -128,9 +129,9 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
 
 
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Drops the hashes of keys for which the database computes another hash than Spark.
+    """Drops keys whose hashes in the database and in Spark differ.
 
-    Such a key is compared in the bucket that contains the database's hash.
+    Such a key is compared in the bucket of the database's hash.
     """
     if not 0 < len(keys) <= _MAX_LISTED:
         return keys
@@ -144,8 +145,8 @@ def _confirm_deletes(
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """Searches the source for missing keys.
 
-    Returns the rows of `missing` that the source still lacks, and the hashes of keys that exist
-    with another row than raw has. If the row is equal to raw's, nothing was deleted.
+    Returns the rows of `missing` whose keys the source still lacks, and the hashes of existing keys
+    whose rows differ from raw. If an existing row equals raw's row, nothing was deleted.
     """
     if not missing.take(1):
         return missing, ()
@@ -172,7 +173,7 @@ def _confirm_deletes(
 def count_differences(
     verified: Sequence[VerifiedBucket], differences: Differences, buckets: int
 ) -> list[VerifiedBucket]:
-    """Returns the buckets with their numbers of differences, by kind."""
+    """Returns the buckets with the number of differences of each kind."""
     keys = differences.rows.select(KEY, KIND).union(differences.deleted.select(KEY, KIND))
     rows = keys.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
     counts = {(row["number"], row[KIND]): row["count"] for row in rows}
@@ -188,7 +189,7 @@ def count_differences(
 
 
 def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple[str, str], ...]:
-    """Returns a few differences for display: the kind, and the key as text."""
+    """Returns the kinds and keys, as text, of a few differences for display."""
     rows = differences.rows.select(KIND, *(_format_key(plan, name, name) for name in plan.key))
     names = zip(plan.key, key_names(plan), strict=True)
     deleted = differences.deleted.select(
@@ -199,9 +200,9 @@ def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple
 
 
 def materialize(frame: DataFrame) -> DataFrame:
-    """Computes the rows now and stores them.
+    """Computes and stores the rows immediately.
 
-    Not a cache: after a write to a table, Spark recomputes each cache that reads the table.
+    A cache is unsuitable, because after a write to a table, Spark recomputes caches that read it.
     """
     return frame.localCheckpoint(eager=True)
 

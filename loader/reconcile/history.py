@@ -1,4 +1,4 @@
-"""The history of comparisons: ``_cq_reconciled``, a row per table, bucket and run, append-only."""
+"""The append-only history of comparisons, ``_cq_reconciled``."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class VerifiedBucket:
-    """A compared bucket: a row of ``_cq_reconciled``, with its columns in this order.
+    """A compared bucket, which is a row of ``_cq_reconciled`` with the columns in this order.
 
     Attributes:
         bucket: the bucket's number. The bucket of a key is its hash modulo `buckets`.
-        verified_at: when the bucket was compared, in UTC.
+        verified_at: the time of the comparison in UTC.
         rows_source: the number of rows in the source that the spec selects.
-        rows_snapshot: the number of rows in the snapshot table, before a repair.
-        repaired: whether differences were appended to raw; false if there were none.
+        rows_snapshot: the number of rows in the snapshot table before a repair.
+        repaired: whether differences were appended to raw; false without differences.
         batch: the batch with the appended differences.
-        columns_left_out: columns that were not compared; None if all were compared.
+        columns_left_out: columns that were not compared; None if all columns were compared.
     """
 
     run_id: str
@@ -64,14 +64,14 @@ class VerifiedBucket:
 
 
 class VerificationHistory:
-    """Appends and reads rows of ``_cq_reconciled`` in one lake."""
+    """A reader and writer of ``_cq_reconciled`` in one lake."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
     @_reports_damage
     def append(self, verified: Sequence[VerifiedBucket]) -> None:
-        """Appends rows in one commit, durably; creates the table if it does not exist."""
+        """Durably appends rows in one commit. Creates the table if it does not exist."""
         columns = ", ".join(
             f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(VerifiedBucket)
         )
@@ -80,7 +80,7 @@ class VerificationHistory:
 
     @_reports_damage
     def prune(self, keep: int) -> int:
-        """Deletes all but the `keep` newest rows of each bucket; returns how many.
+        """Deletes all but the `keep` newest rows of each bucket and returns their number.
 
         :func:`choose_buckets` and the generic test `reconciled` read only the newest row.
         """
@@ -113,11 +113,10 @@ class VerificationHistory:
 
     @_reports_damage
     def last_verified(self, source: str, table: str, buckets: int) -> dict[int, int]:
-        """Returns when each bucket of a table was last verified, in microseconds since 1970.
+        """Returns each bucket's last comparison time in microseconds since 1970.
 
         Args:
-            buckets: into how many buckets the keys are divided. Comparisons with another number
-                are ignored.
+            buckets: the number of buckets. Comparisons with another number of buckets are ignored.
         """
         if not self.lake.exists(TABLE):
             return {}
@@ -139,11 +138,11 @@ class VerificationHistory:
 def choose_buckets(
     last_verified: Mapping[int, int], buckets: int, per_run: int | None
 ) -> tuple[int, ...]:
-    """Returns the buckets to verify now: those never verified, then those verified longest ago.
+    """Returns the buckets to compare next, starting with never and least recently compared buckets.
 
     Args:
-        last_verified: when each bucket was last verified.
-        per_run: how many buckets to return; None is all.
+        last_verified: the last comparison time of each bucket.
+        per_run: the number of buckets to return; None returns all buckets.
     """
     order = sorted(range(buckets), key=lambda number: (last_verified.get(number, -1), number))
     return tuple(sorted(order[:per_run]))

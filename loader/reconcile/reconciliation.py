@@ -1,10 +1,10 @@
-"""`loader reconcile`: compares contents to find changes that cursors miss, and repairs them.
+"""Reconciles tables by comparing contents, to find and repair changes that cursors miss.
 
-Each table is synced first, then compared in the same snapshot of its source. If that snapshot does
-not change (as an exported snapshot of PostgreSQL), raw then contains all rows that a sync can
-deliver, and rows that still differ were missed. Otherwise a row that differs may only be late. So
-the table is synced again, and a row was missed if it still differs and has not changed in the
-source in between.
+Each table is first synced and then compared in the same snapshot of its source. If the snapshot is
+steady (such as an exported snapshot of PostgreSQL), raw contains all rows that a sync can deliver,
+and all remaining differences were missed. Otherwise a differing row may only be late. In that case
+the table is synced a second time. A row was missed if it still differs and has not changed in the
+source between the two comparisons.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ class Finding:
     """The result of comparing one table.
 
     Attributes:
-        buckets: into how many buckets the table's keys are divided.
+        buckets: the number of buckets for the table's keys.
         verified: the buckets that were compared.
-        sample: some differences: the kind, and the key; at most
-            :data:`loader.reconcile.differences.SAMPLE_SIZE`.
+        sample: the kinds and keys of at most :data:`loader.reconcile.differences.SAMPLE_SIZE`
+            differences.
         left_out: columns that were not compared, as ``name (type)``.
-        skipped: why nothing was compared; empty if something was.
-        synced: rows that syncs appended before or during the comparison.
-        changed: how many keys were missing when the table was compared, but existed with other rows
-            when they were searched. Their buckets are not verified.
-        distrusted: whether the source lacks so many rows that they are not treated as deleted.
+        skipped: why nothing was compared; empty after a comparison.
+        synced: the number of rows that syncs appended before or during the comparison.
+        changed: the number of keys that were missing in the comparison but existed with other rows
+            in a later search. Their buckets are not recorded as compared.
+        distrusted: whether so many rows are missing from the source that they are not treated as
+            deleted.
     """
 
     table: str
@@ -70,14 +71,14 @@ class Finding:
 
 @dataclass
 class Reconciliation:
-    """Reconciles each table that :meth:`loader.sync.runner.run_tables` calls it with.
+    """The work that :meth:`loader.sync.runner.run_tables` does for each table to reconcile.
 
     Attributes:
         repairs: whether to append differences to raw.
-        allows_deletes: whether to treat missing rows as deleted, however many there are.
-        buckets: into how many buckets a table's keys are divided.
-        per_run: how many buckets to compare in one run; None is all.
-        findings: filled during the run, one for each table.
+        allows_deletes: whether to treat any number of missing rows as deleted.
+        buckets: the number of buckets for a table's keys.
+        per_run: the number of buckets to compare in one run; None compares all buckets.
+        findings: the result for each table, added during the run.
     """
 
     repairs: bool = False
@@ -87,10 +88,11 @@ class Reconciliation:
     findings: list[Finding] = field(default_factory=list)
 
     def __call__(self, sync: TableSync) -> SyncRecord | None:
-        """Syncs a table, compares it, repairs it if `repairs` is set, and records the result.
+        """Syncs, compares and optionally repairs a table, and records the result.
 
         Raises:
-            TableError: the table could not be synced, read or repaired; published batches remain.
+            TableError: if the table could not be synced, read or repaired; published batches
+                remain.
         """
         reason = explain_skip(sync.plan)
         if reason:
@@ -161,7 +163,7 @@ class Reconciliation:
 def find_differences(
     sync: TableSync, comparison: Comparison, share: KeySelection
 ) -> tuple[Differences | None, int]:
-    """Returns the confirmed differences (None if none), and how many rows a second sync appended.
+    """Returns any confirmed differences, and the number of rows that a second sync appended.
 
     Args:
         share: the keys to compare.
@@ -180,7 +182,7 @@ def find_differences(
 
 
 def explain_skip(plan: TablePlan) -> str:
-    """Returns why a table cannot be reconciled, and a remedy; empty if it can."""
+    """Returns why a table cannot be reconciled, with a remedy, or ""."""
     if plan.mode == FULL_REFRESH:
         return "sync_mode: full_refresh reads everything at each run: there is nothing to reconcile"
     if not plan.key:

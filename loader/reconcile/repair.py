@@ -1,4 +1,4 @@
-"""Appends the differences that a comparison has found, as a batch of the raw table."""
+"""Appends the differences of a comparison as a batch of the raw table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MAX_ROWS_PER_FILE = 100_000
 def repair_differences(
     sync: TableSync, verified: list[VerifiedBucket], differences: Differences
 ) -> list[VerifiedBucket]:
-    """Appends the differences to raw; returns the buckets, with those that differed as repaired."""
+    """Appends the differences to raw. Returns the buckets, flagged as repaired if they differed."""
     missed = sum(bucket.all_missed for bucket in verified)
     if not missed:
         return verified
@@ -46,7 +46,7 @@ def repair_differences(
 
 
 def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
-    """Whether the source lacks too many rows to trust it: all rows, or more than a tenth."""
+    """Returns whether all rows, or more than a tenth, are missing from the source."""
     rows = sum(bucket.rows_snapshot for bucket in verified)
     deletes = sum(bucket.missed_deletes for bucket in verified)
     return deletes > 0 and (deletes >= rows or deletes * 10 > rows)
@@ -55,17 +55,17 @@ def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
 def append_differences(
     sync: TableSync, rows: DataFrame, deleted: DataFrame, count: int
 ) -> SyncRecord:
-    """Appends differences to raw, by the steps of a sync; returns the ledger row.
+    """Appends differences to raw with the steps of a sync. Returns the ledger row.
 
     Does not release the table's lock.
 
     Args:
-        rows: missed updates and missed rows, in the table's columns.
+        rows: missed updates and missed rows in the table's columns.
         deleted: the keys of missed deletes.
         count: the number of rows in `rows` and `deleted` together.
 
     Raises:
-        TableError: nothing was published.
+        TableError: if the repair failed; nothing was published.
     """
 
     def build_rows(stamp: Stamp) -> DataFrame:
@@ -100,7 +100,7 @@ def _build_rows(
     names = [f.col(quote_name(name)) for name in table.names]
     all_rows = rows.select(*names, f.lit(False).alias(KEY_ONLY))
     all_rows = all_rows.union(_build_tombstones(plan, deleted))
-    # In one partition, so that the rows of both sides of the union get different numbers.
+    # Uses one partition, so that rows of both sides of the union have different numbers.
     all_rows = all_rows.coalesce(1) if count <= _MAX_ROWS_PER_FILE else all_rows
     return (
         stamp_rows(all_rows, stamp)
@@ -111,10 +111,10 @@ def _build_rows(
 
 
 def _build_tombstones(plan: TablePlan, deleted: DataFrame) -> DataFrame:
-    """Returns tombstones: rows in which all columns but the key are null.
+    """Returns tombstones, in which all columns but the key are null.
 
-    Other values are null because data that the source has deleted must not be written again. The
-    cursor is null because a row that is inserted again must be newer than its tombstone.
+    Other values are null because deleted data must not be rewritten. The cursor is null because a
+    reinserted row must be newer than the tombstone.
     """
     keys = dict(zip(plan.key, key_names(plan), strict=True))
     return deleted.select(

@@ -1,1 +1,1 @@
-"""Rows and their versions: which rows to read, which version is newest, which are the same."""
+"""The selection of rows to read, and the order and comparison of row versions."""

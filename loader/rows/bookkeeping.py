@@ -1,4 +1,4 @@
-"""Adds the loader's columns, whose names begin with ``_cq_``, to the rows of a batch."""
+"""Adds the loader's ``_cq_`` columns to the rows of a batch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ COLUMNS: dict[str, t.DataType] = {
 
 @dataclass(frozen=True)
 class Stamp:
-    """The values that all rows of a batch have in common.
+    """The values that all rows of a batch share.
 
     Attributes:
-        deleted: the source's column that marks deleted rows; see :func:`is_tombstone`.
+        deleted: the source's column that flags deleted rows; see :func:`is_tombstone`.
     """
 
     source: str
@@ -43,11 +43,11 @@ class Stamp:
 def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
     """Adds the ``_cq_`` columns.
 
-    ``_cq_seq`` numbers the rows in the order of the source: unique, increasing, with gaps.
+    ``_cq_seq`` contains unique, increasing numbers, with gaps, in the order of the source.
 
     Args:
-        rows: the source's rows. They may have a column `_cq_deleted`, which marks further
-            tombstones, and a column `_cq_seq`, if partitions are not in the source's order.
+        rows: the source's rows. An optional column `_cq_deleted` flags additional tombstones. A
+            column `_cq_seq` is required if partitions are not in the source's order.
     """
     source_rows = rows.drop(DELETED, SEQUENCE)
     is_numbered = SEQUENCE in rows.columns
@@ -65,10 +65,10 @@ def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
 
 
 def is_tombstone(rows: DataFrame, column: str | None) -> Column:
-    """Returns a boolean column, never null: whether a row is a tombstone.
+    """Returns whether a row is a tombstone, as a boolean column without nulls.
 
     Args:
-        column: the column that marks deleted rows by true, by a date or time, or by a number other
+        column: the column that flags deleted rows, with true, a date or time, or a number other
             than 0; None if the source has no such column.
     """
     if column is None:

@@ -1,8 +1,8 @@
-"""Cursor values: exact text with a type and an order.
+"""Cursor values, which are exact texts with a type and an order.
 
-A cursor is transferred as text from the database to the state and back, so it is never converted to
-a float or rounded. Only digits beyond the microsecond are cut off, so that the next window begins
-at or before the row.
+A cursor is transferred as text between database and state, so it is never converted to a float or
+rounded. Only digits beyond the microsecond are truncated, so that the next window begins at or
+before the row.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 EXACT = Context(prec=200)
-"""The context of decimal arithmetic, as Python's default context rounds to 28 digits."""
+"""The context of decimal arithmetic. Python's default context would round to 28 digits."""
 
 
 class CursorType(str, Enum):
-    """The type of a cursor: how its text is parsed, compared and written into SQL."""
+    """The type of a cursor. It determines how texts are parsed, compared and written into SQL."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"
@@ -45,12 +45,12 @@ class CursorType(str, Enum):
 
     @property
     def is_number(self) -> bool:
-        """Whether a lookback of the type is a number."""
+        """Whether the lookback for this type is a number."""
         return self in (CursorType.INTEGER, CursorType.DECIMAL, CursorType.DOUBLE)
 
     @classmethod
     def of(cls, data_type: DataType) -> CursorType | None:
-        """Returns the cursor type of a Spark column type; None if it cannot be a cursor."""
+        """Returns the cursor type for a Spark type, or None if the type is unsuitable."""
         name = data_type.typeName()
         if name == "decimal":
             return cls.DECIMAL
@@ -76,7 +76,7 @@ _SPARK_TYPES = {
 }
 
 _MOST_DIGITS = 1000
-"""No database's numbers have so many. A short text with an exponent could have billions."""
+"""The maximum digits of a number. With an exponent, a short text could have billions."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
@@ -85,10 +85,10 @@ _TIMESTAMP = re.compile(
 
 @dataclass(frozen=True)
 class Cursor:
-    """A cursor value: its exact text and its type.
+    """A cursor value with its exact text and type.
 
-    Create it with :meth:`parse`, which normalizes timestamps (``2025-01-01 00:00:00`` or, with a
-    fraction, ``2025-01-01 00:00:00.123456``).
+    Instances are created by :meth:`parse`, which normalizes timestamps (``2025-01-01 00:00:00``, or
+    ``2025-01-01 00:00:00.123456`` with a fraction).
     """
 
     text: str
@@ -98,7 +98,7 @@ class Cursor:
     def parse(cls, text: str, type_: CursorType) -> Cursor:
         """Parses a cursor from the text of a database, a spec or a state row.
 
-        Digits beyond the microsecond are cut off; times with an offset are converted to UTC.
+        Digits beyond the microsecond are truncated. Times with an offset are converted to UTC.
 
         Raises:
             ValueError: if the text is not a value of the type.
@@ -134,13 +134,13 @@ class Cursor:
 
     @staticmethod
     def is_finer(text: str | None, type_: CursorType) -> bool:
-        """Returns whether a source's text has digits that :meth:`parse` cuts off."""
+        """Returns whether a source's text has digits that :meth:`parse` truncates."""
         times = (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
         return type_ in times and re.search(r"\.\d{6}\d*[1-9]", text or "") is not None
 
     @property
     def next_microsecond(self) -> Cursor | None:
-        """The time a microsecond later; None if that is after the year 9999."""
+        """The time one microsecond later, or None after the year 9999."""
         try:
             return Cursor(_format_datetime(self.order + dt.timedelta(microseconds=1)), self.type)
         except OverflowError:
@@ -150,7 +150,7 @@ class Cursor:
     def order(self) -> Any:
         """A value that sorts like the cursor in the source, except for strings.
 
-        Only the database can order string cursors, by their collation.
+        Only the database can order string cursors, because it applies their collation.
         """
         if self.type is CursorType.INTEGER:
             return int(self.text)
@@ -165,7 +165,7 @@ class Cursor:
         return self.text
 
     def minus(self, lookback: Lookback | None) -> Cursor:
-        """Returns the cursor minus a lookback; for a date, the lookback is rounded up to days.
+        """Subtracts a lookback from the cursor. For a date, the lookback is rounded up to days.
 
         Raises:
             TableError: if the lookback does not fit the cursor's type.
@@ -176,7 +176,7 @@ class Cursor:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
                 span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
-            # Not before the year 1, which is a common default value.
+            # The result is limited to the year 1, which is a common default value.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _format_datetime(lower)
@@ -194,7 +194,7 @@ class Cursor:
 
 
 def read_clock(type_: CursorType) -> Cursor | None:
-    """Returns this machine's time in UTC as a cursor; None if the type is not a time."""
+    """Returns this machine's time in UTC as a cursor, or None if the type is not a time."""
     if not type_.is_time:
         return None
     now = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
@@ -202,7 +202,7 @@ def read_clock(type_: CursorType) -> Cursor | None:
 
 
 def choose_later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
-    """Returns the later of two cursors of the same type; for strings, the right one.
+    """Returns the later of two cursors of the same type. For strings, returns `right`.
 
     See :attr:`Cursor.order`.
     """
@@ -214,7 +214,7 @@ def choose_later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
 
 
 def parse_stored(text: str, type_: str, where: str) -> Cursor:
-    """Parses the cursor of a state row.
+    """Parses a stored cursor.
 
     Raises:
         StateError: if the text is not a value of the cursor's type.

@@ -1,4 +1,4 @@
-"""Casts texts to the types of a spec's `column_types`, without losing a digit."""
+"""Casts texts to the types of a spec's `column_types` without losing digits."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ _ZONE = r" ?(Z|UTC|[+-]\d\d(:?\d\d)?)?"
 
 
 def parse_data_type(name: str) -> t.DataType:
-    """Returns the type of an entry in `column_types`."""
+    """Parses the type of an entry in `column_types`."""
     decimal = DECIMAL.fullmatch(name)
     return t.DecimalType(int(decimal[1]), int(decimal[2])) if decimal else _TYPES[name]
 
 
 def cast_exactly(text: Column, target: t.DataType, name: str) -> Column:
-    """Casts a text to a type; the read fails on values that the cast would change.
+    """Casts a text to a type. Reading fails on values that the cast would change.
 
-    A text with more digits than the type is an error, as is a date with a time of day, or a
-    timestamp with a time zone for a type without one.
+    Examples are a text with more digits than the type, a date with a time of day, and a timestamp
+    with a time zone for a type without time zone.
 
     Args:
         text: the text column.
         target: a type that `column_types` supports.
-        name: the column's name, for the error.
+        name: the column's name for the error.
     """
     if isinstance(target, t.StringType):
         return text
     trimmed = f.trim(text)
     value = trimmed.cast(target)
     if isinstance(target, (t.IntegralType, t.DecimalType)):
-        if isinstance(target, t.IntegralType):  # Spark casts no text with an exponent to an integer
+        if isinstance(target, t.IntegralType):  # Spark cannot cast exponents to integers
             value = trimmed.cast(t.DecimalType(38, 0)).cast("string").cast(target)
         is_exact = trimmed.rlike(_NUMBER) & (
             _extract_digits(trimmed) == _extract_digits(value.cast("string"))
@@ -87,12 +87,12 @@ def cast_exactly(text: Column, target: t.DataType, name: str) -> Column:
 
 
 def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
-    """Casts a value to text as Spark does, but fails on bytes that are not UTF-8.
+    """Casts a value to text like Spark, but fails on bytes that are not UTF-8.
 
     Args:
-        column: the value's column.
+        column: the column to cast.
         kind: the column's type.
-        name: the column's name, for the error.
+        name: the column's name for the error.
     """
     if isinstance(kind, (t.StructType, t.ArrayType, t.MapType)):
         return f.when(column.isNotNull(), f.to_json(column))

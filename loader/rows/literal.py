@@ -1,4 +1,4 @@
-"""Spark literals. For literals of databases see :mod:`loader.sources.jdbc.dialect`."""
+"""Spark literals. Database literals are in :mod:`loader.sources.jdbc.dialect`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def cursor_literal(cursor: Cursor, data_type: t.DataType) -> Column:
-    """Returns a cursor as a literal of its column's type, with which Iceberg can prune files."""
+    """Converts a cursor to a literal of the column's type, so that Iceberg can prune files."""
     from pyspark.sql import functions as f  # a late import, because `loader status` needs no Spark
     from pyspark.sql import types as t
 

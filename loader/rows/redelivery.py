@@ -1,12 +1,13 @@
-"""Finds redelivered rows, and rows that overrule the order of cursors.
+"""Finds redelivered rows and rows that override the order of cursors.
 
-A row is redelivered if it is identical to its key's newest version in raw. Older versions do not
-matter: a value that changes back (A, B, A) is a new version.
+A row is redelivered if it is identical to the newest version of its key in raw. Older versions are
+irrelevant, so a value that changes back (A, B, A) is a new version.
 
-If the source declares the key, it returns only the current version of each key. If its cursor is
-lower than the cursor of the newest version in raw, it is nevertheless the newer version: a
-transaction that began earlier has committed later (`now()` is its start), or a user has set the
-cursor column back. Such a row overrules the order of cursors, and its batch begins a generation.
+If the source declares the key, it returns only the current version of each key. This version is
+newer than the newest version in raw even if its cursor is lower. The reason is either a transaction
+that began earlier and committed later (`now()` is the transaction's start), or a user who has set
+the cursor column back. Such a row overrides the order of cursors, and its batch begins a
+generation.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ OVERRULES = "_cq_overrules"
 
 @dataclass(frozen=True)
 class Generations:
-    """The generations of raw with which a window's rows are compared.
+    """The generations of raw that are compared with a window's rows.
 
     Attributes:
-        base: the newest generation that began with a full read; older generations are history.
-        current: the newest generation. It is higher than `base` if a later batch overruled cursors.
+        base: the newest generation that began with a full read; older generations are only history.
+        current: the newest generation; higher than `base` if a later batch overrode cursors.
     """
 
     base: int
@@ -53,19 +54,19 @@ def flag_redelivered(
 ) -> DataFrame:
     """Adds two boolean columns to the rows of a batch.
 
-    ``_cq_redelivered``: the key's newest version in raw is identical. ``_cq_overrules``: the key's
-    newest version in raw has a higher cursor, but is outdated.
+    ``_cq_redelivered`` is true if the key's newest version in raw is identical. ``_cq_overrules``
+    is true if the key's newest version in raw has a higher cursor but is outdated.
 
-    Reads only the rows of raw at or above the window's lower bound, which is a literal so that
-    Iceberg prunes files. The cost therefore depends only on the size of the window. If the cursor
-    is a string that the source does not order by bytes, reads all of raw.
+    Only the rows of raw at or above the window's lower bound are read. The bound is a literal, so
+    Iceberg prunes files, and the cost depends only on the size of the window. If the cursor is a
+    string that the source does not order by bytes, all rows of raw are read.
 
     Args:
         raw: the raw table.
-        key: the primary key; if empty, compares how often equal rows occur.
-        window, bounds: the request to the source, and the answer.
-        is_authoritative: whether the source returns only the current version of each key.
-            Otherwise, call :func:`assign_generation` first.
+        key: the primary key; if empty, the numbers of equal rows are compared.
+        window, bounds: the window and its bounds in the source.
+        is_authoritative: whether the source returns only the current version of each key. If false,
+            :func:`assign_generation` must be called first.
     """
     in_window = _select_window(raw, window, bounds)
     raw_rows = _select_comparable(raw, in_window, generations)
@@ -99,11 +100,11 @@ def flag_redelivered(
     if is_authoritative:
         redelivered = newest_version.isNotNull() & same_cursor & same_payload
     else:
-        # Versions in older generations are not compared.
+        # Versions in older generations are ignored.
         exists = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
         in_raw = f.coalesce(exists, f.lit(False))
-        # Rows of a key that have the newest cursor in raw are either all dropped or all appended:
-        # if (A, B) are read again, and only B is dropped, A would become the newest version.
+        # Rows of a key with raw's newest cursor are either all dropped or all appended. If (A, B)
+        # were reread and only B were dropped, A would become the newest version.
         group = Over.partitionBy(*(f.col(quote_name(name)) for name in key), same_cursor)
         all_in_raw = f.min(in_raw).over(group)
         last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
@@ -112,7 +113,7 @@ def flag_redelivered(
             .when(same_cursor, all_in_raw & last.eqNullSafe(newest_version["payload"]))
             .otherwise(in_raw)
         )
-    # A null cursor is lower than any other.
+    # A null cursor is lower than all other cursors.
     newest_cursor = newest_version["cursor"]
     is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
     overrules = f.coalesce(is_below, f.lit(False)) if is_authoritative else f.lit(False)
@@ -126,15 +127,14 @@ def flag_redelivered(
 def assign_generation(
     rows: DataFrame, raw: DataFrame, key: Sequence[str], generations: Generations
 ) -> DataFrame:
-    """Assigns each row to the generation of its key in raw.
+    """Assigns each row to its key's generation in raw.
 
-    For sources that may return several versions of a key in any order. Their cursor determines the
-    newest version, unless a repair has overruled it. A repair does so only for the keys that it
-    wrote: later rows of these keys are appended in its generation. Rows of all other keys are
-    appended in the base generation, where versions with a higher cursor remain newer than late
-    rows.
+    Some sources may return several versions of a key in any order. In this case the cursor
+    determines the newest version, unless a repair has overridden the order. Later rows of repaired
+    keys are appended in the repair's generation. Rows of all other keys are appended in the base
+    generation, where versions with a higher cursor remain newer than late rows.
 
-    Reads only the rows of raw above the base generation.
+    Only the rows of raw above the base generation are read.
 
     Args:
         raw: the raw table.
@@ -157,12 +157,12 @@ def assign_generation(
 
 
 def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
-    """Assigns a new generation to each version of a key, in the order of the source's log.
+    """Assigns a new generation to each version of a key in the order of the source's log.
 
-    So a later version is newer, regardless of its cursor.
+    A later version is therefore newer, regardless of its cursor.
 
     Args:
-        rows: the rows of a batch, with ``_cq_`` columns.
+        rows: the rows of a batch with ``_cq_`` columns.
         generation: the newest generation in raw.
     """
     order = Over.partitionBy(*(f.col(quote_name(name)) for name in key)).orderBy(SEQUENCE)
@@ -171,9 +171,9 @@ def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> Dat
 
 
 def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Returns whether a row without a cursor belongs to a key that has cursors in raw.
+    """Returns whether a new row has a null cursor although its key has cursors in raw.
 
-    Reads the keys of raw, so call it only if there are new rows without a cursor.
+    The function reads raw's keys, so it is only called if new rows have null cursors.
     """
     names = [quote_name(name) for name in key]
     keys = new_rows.where(f.col(quote_name(cursor)).isNull()).select(
@@ -185,10 +185,10 @@ def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cur
 
 
 def _select_comparable(raw: DataFrame, in_window: Column, generations: Generations) -> DataFrame:
-    """Returns the rows of raw that are needed to find each key's newest version in a window.
+    """Returns the rows of raw among which each key's newest version in a window is found.
 
-    If the window contains versions of an older generation, all later batches are needed, too: the
-    newest version of a key may be in a newer generation with a lower cursor.
+    If the window contains versions of an older generation, all later batches are included, because
+    a key's newest version may be in a newer generation with a lower cursor.
     """
     generation = f.col(GENERATION)
     if generations.base < generations.current:
@@ -223,7 +223,7 @@ def _select_window(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     if window.cursor is None or floor is None or window.cursor.collated:
         return f.lit(True)  # only the source can order collated strings
     name = window.cursor.name
-    # If the case of a column's name changes in the source, raw retains the old name.
+    # If a column's name changes only in case in the source, raw retains the old name.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
     column = f.col(quote_name(name))
     above = column >= cursor_literal(floor, data_type)

@@ -1,7 +1,7 @@
-"""Hashes the columns of a row, to decide whether two versions of it are equal.
+"""Hashes the columns of a row to compare versions of the row.
 
-The hash is independent of differences that do not change a value: the order of columns and fields,
-the case of their names, columns that are null, and the width of a number.
+The hash does not depend on the order of columns and fields, the case of their names, additional
+null columns, or the width of a numeric type.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from loader.rows.version_order import quote_name
 def row_hash(schema: t.StructType) -> Column:
     """Returns the xxhash64 of a row's columns.
 
-    Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would have the same hash; each
-    value is therefore preceded by its column's name. Null columns are skipped, so that old rows
-    remain equal if the source adds a column. They also remain equal if a column is widened: int and
-    bigint, float and double, and decimals of the same scale have the same hash.
+    Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would have the same hash. Therefore
+    each value is preceded by its column's name. Null columns are skipped, so that hashes do not
+    change if the source adds a column. Hashes also do not change if a column is widened, because
+    equal values have the same hash as int and bigint, as float and double, and as decimals of the
+    same scale.
     """
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):
@@ -38,7 +39,7 @@ def _build_named_parts(path: tuple[str, ...], value: Column, data_type: t.DataTy
 
 
 def _build_hash_input(path: tuple[str, ...], value: Column, data_type: t.DataType) -> Column:
-    """Returns an expression whose xxhash64 differs if the values differ."""
+    """Converts a value so that different values have different hashes."""
     if isinstance(data_type, (t.ByteType, t.ShortType, t.IntegerType)):
         return value.cast("bigint")
     if isinstance(data_type, t.FloatType):
@@ -56,7 +57,7 @@ def _build_hash_input(path: tuple[str, ...], value: Column, data_type: t.DataTyp
         return _hash_list(value, lambda element: f.struct(*_flag_null(path, element, element_type)))
     if isinstance(data_type, t.MapType):
         key, value_type = data_type.keyType, data_type.valueType
-        # The entries of a map are not ordered, so its keys are sorted.
+        # The entries of a map are unordered, so the keys are sorted.
         return _hash_list(
             f.array_sort(f.map_keys(value)),
             lambda name: f.struct(
@@ -67,12 +68,12 @@ def _build_hash_input(path: tuple[str, ...], value: Column, data_type: t.DataTyp
 
 
 def _hash_list(value: Column, build_input: Callable[[Column], Column]) -> Column:
-    # Includes the length: otherwise [[a], [b]] and [[a, b]] could have the same hash.
+    # Includes the length, because otherwise [[a], [b]] and [[a, b]] could have the same hash.
     return f.when(value.isNotNull(), f.struct(f.size(value), f.transform(value, build_input)))
 
 
 def _flag_null(
     path: tuple[str, ...], value: Column, data_type: t.DataType
 ) -> tuple[Column, Column]:
-    # A null in a list is a value: [null, a] differs from [a].
+    # A null in a list is significant, as [null, a] differs from [a].
     return value.isNull(), _build_hash_input(path, value, data_type)

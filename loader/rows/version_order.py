@@ -1,7 +1,7 @@
-"""The order of a key's versions; `macros/version_order.sql` defines the same order in SQL.
+"""The order of a key's versions. `macros/version_order.sql` defines the same order in SQL.
 
-By generation, then cursor (nulls lowest), then batch, then position in the batch. A test in
-`tests/dbt` compares the two definitions.
+Versions are ordered by generation, cursor (nulls lowest), batch, and position in the batch. A test
+in `tests/dbt` compares the two definitions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SOURCE_NAME = "_cq_source_name"
 
 
 def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[Any, ...]:
-    """Returns a sort key, with which the newest version sorts last."""
+    """Returns a sort key by which the newest version is last."""
     return (generation, cursor is not None, cursor if cursor is not None else 0, batch, seq)
 
 
 def version_column(cursor_field: str | None) -> Column:
-    """Returns the same sort key as a Spark struct, in which nulls sort lowest."""
+    """Returns the same sort key as a Spark struct. Nulls are lowest."""
     names = [GENERATION, *([cursor_field] if cursor_field else []), BATCH, SEQUENCE]
     return f.struct(*(f.col(quote_name(name)) for name in names))
 

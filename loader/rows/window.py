@@ -1,7 +1,8 @@
-"""Computes the window of rows that a sync reads: pure functions of cursors.
+"""Computes the window of rows that a sync reads, with pure functions.
 
-The lower bound is inclusive, because rows with the stored cursor may have been added since.
-Redelivered rows are dropped later, by comparing contents (:mod:`loader.rows.redelivery`).
+The lower bound is inclusive, because rows with the stored cursor may have been added since the last
+sync. Redelivered rows are dropped later, when contents are compared
+(:mod:`loader.rows.redelivery`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""A key in a mark: a user has set the cursor, so it is valid even if the source was replaced."""
+"""The mark's entry for a cursor set by a user, which is valid even for a replaced source."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class CursorField:
     """A table's cursor column and its type.
 
     Attributes:
-        collated: whether it is a string column that the source does not order by bytes, as Spark
-            does.
+        collated: whether the column is a string that the source does not order by bytes, unlike
+            Spark.
     """
 
     name: str
@@ -36,28 +37,28 @@ class CursorField:
 
 @dataclass(frozen=True)
 class Window:
-    """A request to a source: the rows at or above `low`, and rows without a cursor.
+    """A request to a source for the rows at or above `low` and the rows without a cursor.
 
     The source answers with :class:`Bounds`; :meth:`end` and :meth:`floor` combine the two.
 
     Attributes:
         cursor: the cursor column; None reads the whole table.
         low: the inclusive lower bound, after the lookback; None reads from the beginning.
-        high: the inclusive upper bound; None for the highest cursor at the time of the request.
-        open_ended: if `high` is None, there is no upper bound: rows that are added during the read
-            are included.
+        high: the inclusive upper bound; None means the highest cursor at the time of the request.
+        open_ended: whether there is no upper bound if `high` is None, so that rows that are added
+            during the read are included.
         nulls: whether rows without a cursor are read.
-        mark: the connector's opaque state, which the last sync stored with the cursor.
+        mark: the connector's opaque state from the last sync.
         whole_microsecond: whether the window includes all rows within the microsecond of `high`.
-        has_lookback: whether the user has set a lookback, which limits how late a row may be.
+        has_lookback: whether the user has set a lookback, which limits the delay of late rows.
         is_exhaustive: whether all rows at or above the floor are read, including rows below `low`
-            that are not late. Without a key, rows are compared by how often they occur, so the
-            range must be the same in the source and in raw.
+            that are not late. This is necessary without a key, because the numbers of equal rows
+            are compared and the range must be the same in source and raw.
         above: only rows above this cursor are read.
-        initial: the lowest cursor to load, from the spec; None for all.
-        stored_cursor: the stored cursor; None if this sync reads everything.
-        read_raw: reads columns of the rows that raw has since its newest full read; columns that
-            raw lacks are null. Connectors may use it to find rows that were never loaded.
+        initial: the lowest cursor to load according to the spec; None loads all rows.
+        stored_cursor: the stored cursor; None if this sync reads all rows.
+        read_raw: reads columns of raw's rows since the newest full read; columns that raw lacks are
+            null. Connectors may use this function to find rows that were never loaded.
     """
 
     cursor: CursorField | None = None
@@ -77,13 +78,13 @@ class Window:
     )
 
     def end(self, bounds: Bounds) -> Cursor | None:
-        """Returns the upper bound of a read; None if it has none."""
+        """Returns the upper bound of a read, or None."""
         if self.high is not None or self.open_ended:
             return self.high
         return bounds.high
 
     def floor(self, bounds: Bounds) -> Cursor | None:
-        """Returns the lower bound of a read, including late rows; None if it has none."""
+        """Returns the lower bound of a read, including late rows, or None."""
         if self.low is None or bounds.reach is None:
             return self.low
         return self.low if self.low.order <= bounds.reach.order else bounds.reach
@@ -91,17 +92,17 @@ class Window:
 
 @dataclass(frozen=True)
 class LogRange:
-    """The part of a source's log that a window reads (`sync_mode: cdc`): row versions, in order.
+    """The part of a source's log that a window reads (`sync_mode: cdc`).
 
-    The rows have a last column ``_cq_deleted``. None of them is redelivered, and a later row is
-    always the newer version, whatever its cursor.
+    The log contains ordered row versions. The rows' last column is ``_cq_deleted``. No row is
+    redelivered, and a later row is always the newer version, regardless of its cursor.
 
     Attributes:
-        low: the log position at which reading begins; None reads all rows of the table instead, in
-            a new generation.
+        low: the log position at which reading begins; None reads all rows of the table in a new
+            generation.
         high: the log position up to which raw is complete after the batch.
-        retained_bytes: how many bytes of log the source retains for the loader; None if unknown.
-        is_first_load_chunk: whether a further chunk of the table's first load is read, not the log.
+        retained_bytes: the bytes of log that the source retains for the loader; None if unknown.
+        is_first_load_chunk: whether a later chunk of the first load is read instead of the log.
     """
 
     low: str | None
@@ -112,24 +113,25 @@ class LogRange:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A source's answer to a window, from one snapshot, before the rows are read.
+    """A source's answer to a window from one snapshot, before the rows are read.
 
     Attributes:
-        rows: the number of rows at or above the lower bound or without a cursor; None if there are
-            rows, but they cannot be counted.
-        nulls: the number of these rows that have no cursor.
+        rows: the number of rows at or above the lower bound or without a cursor; None if rows exist
+            but cannot be counted.
+        nulls: the number of these rows without a cursor.
         rows_up_to_cursor: the number of these rows at or below the window's `stored_cursor`; None
-            if not counted.
+            if they were not counted.
         low, high: the lowest and the highest cursor of these rows.
         is_finer: whether the highest cursor has digits beyond the microsecond, which `high` lacks.
-        clock: the time of the source's clock, in the cursor's type; None if unknown.
+        clock: the time of the source's clock in the cursor's type; None if unknown.
         future: the number of rows whose cursor is later than the clock.
-        reach: the cursor from which the connector reads late rows, according to its mark.
-        mark: the connector's opaque state, to store with the cursor.
+        reach: the cursor at which the connector's search for late rows begins; None without late
+            rows.
+        mark: the connector's opaque state to store with the cursor.
         is_rewound: whether the source may reuse cursors, so that a lower cursor may be stored.
         must_store_mark: whether the mark must be stored even if nothing else has changed, for
-            example because no more late rows are expected.
-        notes: warnings for the user; the sync continues.
+            instance because no late rows are expected any longer.
+        notes: warnings for the user, which do not stop the sync.
         log: the part of the source's log to read; None without `sync_mode: cdc`.
         deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
     """
@@ -154,9 +156,10 @@ class Bounds:
 def lower_bound(
     stored: Cursor | None, initial: Cursor | None, lookback: Lookback | None
 ) -> Cursor | None:
-    """Returns the inclusive lower bound of the next window: the stored cursor minus the lookback.
+    """Returns the lower bound of the next window, which is the stored cursor minus the lookback.
 
-    The first sync begins at the initial cursor. A lookback never goes below the initial cursor.
+    The bound is inclusive. The first sync begins at the initial cursor, and a lookback never
+    extends below the initial cursor.
     """
     if stored is None:
         return initial

@@ -1,8 +1,8 @@
-"""The interface of state backends, which store the cursors.
+"""The interface of state backends, which store cursors.
 
-A backend stores rows ``key, value, version``. A change adds a row with the next version, and the
-row with the highest version is in effect. A null version is treated as 0, because CloudQuery's
-first state tables have no versions.
+A backend stores rows ``key, value, version``. A change adds a row with the next version. The row
+with the highest version is in effect. A null version is treated as 0, because CloudQuery's first
+state tables have no versions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StoreLocation:
 
     Attributes:
         table: ``backend_options.table_name``.
-        folder: the folder of the spec, to which relative paths refer.
+        folder: the folder of the spec, against which relative paths are resolved.
         where: the document and key in the spec, for error messages.
     """
 
@@ -43,11 +43,11 @@ def _ignore_warning(text: str) -> None:
 
 
 class StateBackend(ABC):
-    """Stores state rows; a new backend is one class with the four abstract methods.
+    """A store of state rows. A new backend is one class with the four abstract methods.
 
     A package provides a backend in the entry-point group ``strandline.state``. The class has an
-    `options_model`, which validates the destination's ``spec``, and a constructor that takes the
-    options and a :class:`StoreLocation` and opens no connection.
+    `options_model`, which validates the destination's ``spec``. The constructor's arguments are the
+    options and a :class:`StoreLocation`. The constructor must not open a connection.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -61,63 +61,64 @@ class StateBackend(ABC):
         """Creates the backend's tables or files if they do not exist.
 
         Raises:
-            StateError: if the backend is unreachable, or contains data of another tool.
+            StateError: if the backend is unreachable or contains data of another tool.
         """
 
     @abstractmethod
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """Returns all rows, or the rows of a key, ordered by key, newest version first.
+        """Returns all rows or the rows of a key, ordered by key and descending version.
 
         Raises:
-            StateError: if the backend cannot be read. If it was never prepared, it has no rows.
+            StateError: if the backend cannot be read. An unprepared backend has no rows.
         """
 
     @abstractmethod
     def append(self, rows: Sequence[StateRow]) -> None:
-        """Adds rows durably before it returns; atomically, if the store has transactions.
+        """Durably adds rows, atomically if the store has transactions.
 
         Raises:
-            StateError: if a version of a key exists already, or another writer adds it
-                concurrently; if the backend cannot be written.
+            StateError: if a version of a key exists already, if another writer adds it
+                concurrently, or if the backend is not writable.
         """
 
     @abstractmethod
     def prune(self, floors: Mapping[str, int]) -> None:
-        """Deletes the versions of each key that are lower than its floor; a null version is 0.
+        """Deletes the versions of each key below the key's floor. A null version is 0.
 
         Raises:
-            StateError: if the backend cannot be written.
+            StateError: if the backend is not writable.
         """
 
     def latest(self, key: str) -> list[StateRow]:
-        """Returns the rows of a key's highest version: one row, unless two writers wrote it.
+        """Returns the rows of a key's highest version, usually one row.
 
-        Override it if the store can find them without reading all versions of the key.
+        Several rows exist if two writers wrote the same version. Override this method if the store
+        can find these rows without reading all versions of the key.
         """
         rows = self.rows(key)
         return [row for row in rows if row.version == rows[0].version]
 
     def newest(self, key: str, warn: Callable[[str], None] = _ignore_warning) -> StateRow | None:
-        """Returns the row that is in effect; None if the key has no row.
+        """Returns the row that is in effect, or None if the key has no row.
 
         Args:
             warn: called with a warning if the highest version has several values.
 
         Raises:
-            StateError: if the values differ and none of them is safe.
+            StateError: if the values differ and no value is safe.
         """
         return choose_effective_row(self.latest(key), warn)
 
     def read(self, key: str, warn: Callable[[str], None] = _ignore_warning) -> TableState | None:
-        """Returns the state of a table; None if it has no state.
+        """Returns the state of a table, or None without a state.
 
         Raises:
-            StateError: if the backend cannot be read, or this loader has not written the value.
+            StateError: if the backend cannot be read, or the value was not written by this loader.
         """
         return choose_effective_state(key, self.latest(key), warn)
 
     def write(self, key: str, state: TableState) -> StateRow | None:
-        """Adds the next version, unless the state is unchanged; returns the new row.
+        """Adds the next version unless the state is unchanged. Returns the new row, if any.
 
         Raises:
             NewerStateError: if a newer loader has written the highest version.
@@ -132,7 +133,7 @@ class StateBackend(ABC):
     def build_next_rows(
         self, states: Mapping[str, TableState]
     ) -> dict[str, StateRow | StateError | None]:
-        """Returns the next row of each key, None if its state is unchanged, or an error."""
+        """Returns the next row of each key, None for an unchanged state, or an error."""
         stored = self.latest_by_key(list(states))
         results: dict[str, StateRow | StateError | None] = {}
         for key, state in states.items():
@@ -159,9 +160,9 @@ class StateBackend(ABC):
         return results
 
     def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """Returns the result of :meth:`latest` for each key, or its error.
+        """Returns the result or error of :meth:`latest` for each key.
 
-        Override it if the store can read many keys at once.
+        Override this method if the store can read many keys at once.
         """
         results: dict[str, list[StateRow] | StateError] = {}
         for key in keys:
@@ -172,7 +173,7 @@ class StateBackend(ABC):
         return results
 
     def floors(self, keep: int) -> dict[str, int]:
-        """Returns the floors with which :meth:`prune` keeps `keep` versions of each key."""
+        """Returns the floors that make :meth:`prune` keep `keep` versions of each key."""
         floors = {}
         for key, rows in groupby(self.rows(), key=lambda row: row.key):
             versions = sorted({row.version for row in rows}, reverse=True)
@@ -184,7 +185,7 @@ class StateBackend(ABC):
 def choose_effective_state(
     key: str, rows: Sequence[StateRow], warn: Callable[[str], None] = _ignore_warning
 ) -> TableState | None:
-    """Returns the state that is in effect, from the rows of a key's highest version.
+    """Chooses the state that is in effect among the rows of a key's highest version.
 
     Raises:
         StateError: see :meth:`StateBackend.read`.
@@ -194,7 +195,7 @@ def choose_effective_state(
 
 
 def build_second_writer_error(row: StateRow, where: str) -> StateError:
-    """Returns the error for the second writer of a version."""
+    """Builds the error for the second writer of a version."""
     return StateError(
         f"version {row.version} of {row.key} exists already: another run has written it",
         where=where,

@@ -1,4 +1,4 @@
-"""Reads the file that ``loader state export`` writes, and chooses the rows to import."""
+"""Reads files of ``loader state export`` and chooses the rows to import."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loader.state.value import LARGEST, choose_effective_row, format_time, parse
 
 
 def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
-    """Returns an export's rows by key, oldest version first.
+    """Returns an export's rows by key in ascending order of versions.
 
     Raises:
         SpecError: if a line is not from an export.
@@ -53,7 +53,7 @@ def _read_lines(file: IO[str]) -> Iterator[str]:
 
 
 def _parse_row(read: Any) -> StateRow:
-    """Returns the row of a line; raises various exceptions if the line is invalid."""
+    """Parses the row of a line. Raises various exceptions for an invalid line."""
     at, version = read.get("updated_at"), read["version"]
     version = 0 if version is None else version
     if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= LARGEST:
@@ -65,10 +65,10 @@ def _parse_row(read: Any) -> StateRow:
 
 
 def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
-    """Returns the rows to add.
+    """Returns the rows of a key to import.
 
     Raises:
-        StateError: if the backend has another value of the same or a newer version.
+        StateError: if the backend has a different value with the same or a newer version.
     """
     latest = [row for row in rows if row.version == rows[-1].version]
     newest = choose_effective_row(latest, _ignore_warning)
@@ -91,4 +91,4 @@ def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool
 
 
 def _ignore_warning(text: str) -> None:
-    """Ignores warnings about conflicting versions: all versions of the file are imported."""
+    """Ignores warnings about conflicting versions, as all versions in the file are imported."""

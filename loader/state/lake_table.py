@@ -1,4 +1,4 @@
-"""State in an append-only Iceberg table of the destination."""
+"""A state backend in an append-only Iceberg table of the destination."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from loader.state.value import format_time, parse_time
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
-# Each sync adds a file until the table is compacted. With more files, a Spark job is faster.
+# Each sync adds a file until the table is compacted. Above this number, a Spark job is faster.
 _FEW = 500
-# From this number of keys on, the table is read once, not once per key.
+# From this number of keys on, the table is read once instead of once per key.
 _MANY = 4
 
 
 class LakeState(StateBackend):
-    """Stores state in the table ``<schema>._cq_state``.
+    """A state backend in the table ``<schema>._cq_state``.
 
-    Two writers of the same version are excluded by a file lock if they share a folder. Iceberg
-    accepts both: then the safe value is used (:func:`loader.state.value.choose_effective_row`).
+    A file lock prevents two writers of the same version if they share a folder. Otherwise Iceberg
+    accepts both rows, and the safe value is used (:func:`loader.state.value.choose_effective_row`).
 
     Args:
         lake: the lake with the table.
@@ -129,7 +129,7 @@ class LakeState(StateBackend):
             self.lake.spark.sql(f"delete from {self.lake.name(self.table)} where {below}")
 
     def _check_free(self, records: Records, rows: Sequence[StateRow]) -> None:
-        """Raises an error if a version exists already; a null version is 0."""
+        """Raises an error if a version exists already. A null version is 0."""
         cache = get_cache(records.handle)
         if all(row.key in cache and _highest_version(cache[row.key]) < row.version for row in rows):
             return
@@ -148,7 +148,7 @@ class LakeState(StateBackend):
                 raise build_second_writer_error(row, self.where)
 
     def _query_latest(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """Returns the rows of each key's highest version, by one query."""
+        """Returns the rows of each key's highest version in one query."""
         rows = self._query(
             f"""
             with ranked as (
@@ -199,7 +199,7 @@ class LakeState(StateBackend):
 
 
 def _newest(rows: Iterable[StateRow]) -> list[StateRow]:
-    """Returns the rows of the highest version, the latest first."""
+    """Returns the rows of the highest version, latest first."""
     all_rows = list(rows)
     newest = max((row.version for row in all_rows), default=0)
     highest = [row for row in all_rows if row.version == newest]

@@ -1,4 +1,4 @@
-"""State in local JSON files: ``backend: local``, as in older versions of CloudQuery."""
+"""A state backend in local JSON files (``backend: local``), as in older CloudQuery versions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from loader.state import StateBackend, StateRow, build_second_writer_error
 from loader.state.value import format_time, parse_time
 
 _MAX_BYTES = 1 << 30
-"""The maximum size of a file in bytes; versions are pruned long before."""
+"""The maximum size of a file in bytes. Versions are usually pruned long before this size."""
 _FILE_NAME = re.compile(r"[a-z0-9._-]*-[0-9a-f]{32}\.json")
 
 
 class LocalState(StateBackend):
-    """Stores a file for each key, with all versions: ``{"key": …, "versions": [{…}, …]}``.
+    """A state backend with a file ``{"key": …, "versions": [{…}, …]}`` for each key.
 
-    A file is replaced atomically: the new file is written, flushed to disk and renamed, so a crash
-    leaves the old or the new file. Its name ends in a hash of the key, so keys that differ only in
+    A file is replaced atomically. The new file is written, flushed to disk and renamed, so a crash
+    leaves the old or the new file. File names end in a hash of the key, so keys that differ only in
     case, in slashes or after the maximum length of a file name have different files.
 
-    The folder must be persistent: in a container, mount it.
+    The folder must be persistent, so in a container it must be mounted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class LocalState(StateBackend):
                 if not _FILE_NAME.fullmatch(path.name):
                     raise self._build_foreign_error(path)
             with tempfile.TemporaryFile(dir=self.folder):
-                pass  # fails now if the folder is not writable, not after the data commit
+                pass  # detects an unwritable folder before the data commit
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._translate_errors():
@@ -121,7 +121,7 @@ class LocalState(StateBackend):
             try:
                 file.write(text + "\n")
                 file.flush()
-                # The file must be on disk before the method returns.
+                # The file must be on disk when the method returns.
                 replace_atomically(Path(file.name), path)
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)

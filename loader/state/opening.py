@@ -22,13 +22,13 @@ INCLUDED = ("sqlite", "postgresql", "redis")
 def open_state(
     spec: Spec, source: SourceSpec, open_lake: Callable[[DestinationSpec], Lake]
 ) -> StateBackend:
-    """Returns the state backend of a source; opens no connection.
+    """Returns the state backend of a source without opening a connection.
 
     Args:
-        open_lake: returns the lake of a destination with ``path: spark``.
+        open_lake: a function that returns the lake of a destination with ``path: spark``.
 
     Raises:
-        SpecError: if a package is missing, or the backend's options are wrong.
+        SpecError: if a package is missing or the backend's options are wrong.
     """
     if source.local_state is not None:
         from loader.state.local import LocalState
@@ -55,7 +55,7 @@ def _open_plugin(destination: DestinationSpec, location: StoreLocation) -> State
         assert isinstance(destination, StateDestination)
         return kind(destination.spec, location)
     except Exception as error:
-        # The module imports a driver, or the constructor does.
+        # The module or the constructor imports a driver.
         missing = error.__cause__ if isinstance(error, SpecError) else error
         if is_included and isinstance(missing, ModuleNotFoundError):
             raise SpecError(

@@ -1,4 +1,4 @@
-"""State in Redis: a sorted set for each key, with the versions as scores."""
+"""A state backend in Redis, with a sorted set for each key and versions as scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from loader.spec.redaction import excerpt
 from loader.state import StateBackend, StateRow, StoreLocation, build_second_writer_error
 from loader.state.value import format_time, parse_time
 
-# Redis runs a script atomically. This one returns the number of a row whose version exists, or 0.
+# Redis runs a script atomically. This script returns the number of a row with an existing version,
+# or 0.
 _APPEND = """
 for i = 2, #KEYS do
     local version = ARGV[(i - 2) * 3 + 2]
@@ -32,19 +33,19 @@ return 0
 
 
 class RedisState(StateBackend):
-    """Stores sorted sets ``<table_name>:<key>``, and a set ``<table_name>`` of all keys.
+    """A state backend with sorted sets ``<table_name>:<key>`` and a set ``<table_name>`` of keys.
 
     A member is JSON text ``{"updated_at": …, "value": …, "version": …}``.
 
-    The guarantees "no gap" and "no silent double" do not depend on the persistence of Redis: the
+    The guarantees against missing and duplicate rows do not depend on the persistence of Redis. The
     data commit contains the state, so the next run restores states that Redis loses in a crash or a
     failover. With ``appendonly yes`` and ``appendfsync always``, each write is durable before it is
-    acknowledged; with ``everysec``, a cursor that a user sets (``loader state set``) can be lost
-    within a second. State does not expire: set ``maxmemory-policy`` to ``noeviction`` or a
+    acknowledged. With ``everysec``, a cursor that a user sets (``loader state set``) can be lost
+    within a second. State must not expire, so ``maxmemory-policy`` must be ``noeviction`` or a
     ``volatile-`` policy.
 
-    Supports one server or a failover pair, but not Redis Cluster, where a script cannot use several
-    slots.
+    One server or a failover pair is supported. Redis Cluster is not supported, because its scripts
+    cannot use several slots.
     """
 
     options_model = StateStoreOptions
@@ -62,7 +63,7 @@ class RedisState(StateBackend):
                 socket_connect_timeout=10,
                 socket_timeout=30,
             )
-        except ValueError:  # its message may contain a part of the password
+        except ValueError:  # the message may contain a part of the password
             raise SpecError(
                 "it is not a URL that the Redis client can read",
                 where=f"{location.where}.connection_string",
@@ -172,8 +173,8 @@ def _format_member(row: StateRow) -> str:
 
 
 def _strip_url(url: str) -> str:
-    """Returns the URL without user, password and query."""
+    """Removes user, password and query from a URL."""
     parts = urlsplit(url if "://" in url else f"redis://{url}")
     if "@" in url and "@" not in parts.netloc:
-        return f"{parts.scheme}://…"  # a password with a character that must be encoded
+        return f"{parts.scheme}://…"  # an unencoded character in the password
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,4 +1,4 @@
-"""State in a database table, through SQLAlchemy: SQLite, PostgreSQL."""
+"""A state backend in a database table through SQLAlchemy (SQLite, PostgreSQL)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _REQUIRED_COLUMNS = ("key", "value", "version")
 
 
 class SqlState(StateBackend):
-    """Stores rows of a table with the columns ``key, value, version, updated_at``.
+    """A state backend in a table with the columns ``key, value, version, updated_at``.
 
-    If the loader creates the table, its primary key is (key, version), so a version cannot be
-    written twice. A table of another tool may lack this key, have null versions, or no
-    `updated_at`. It is used unchanged; if a version has several rows, reading chooses one.
+    If the loader creates the table, the primary key is (key, version), so a version cannot be
+    written twice. A table of another tool may lack this key, have null versions, or lack
+    `updated_at`. Such a table is used unchanged. If a version has several rows, reading chooses a
+    row.
 
-    Each operation opens a connection, because a sync may take hours, and servers and firewalls
-    close idle connections.
+    Each operation opens a connection, because a sync may take hours and servers and firewalls close
+    idle connections.
     """
 
     options_model = StateStoreOptions
@@ -46,8 +47,8 @@ class SqlState(StateBackend):
 
     @cached_property
     def _table(self) -> sa.Table:
-        # In MySQL, an indexed text needs a length; its default types ignore case, reject emoji, and
-        # drop fractions of a second.
+        # In MySQL, an indexed text needs a length. MySQL's default types are case-insensitive,
+        # reject emoji, and drop fractions of a second.
         mysql_ = ("mysql", "mariadb")
         key = sa.Text().with_variant(sa.String(700, collation="utf8mb4_bin"), *mysql_)
         value = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), *mysql_)
@@ -70,7 +71,7 @@ class SqlState(StateBackend):
                 self._table.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
             with self._connect() as connection:
-                if self._read_columns(connection) is None:  # else another process has created it
+                if self._read_columns(connection) is None:  # else another process created the table
                     raise self._translate_error(problem) from problem
 
     def rows(self, key: str | None = None) -> list[StateRow]:
@@ -85,8 +86,7 @@ class SqlState(StateBackend):
         try:
             self._append(rows)
         except StateError as error:
-            # InnoDB aborts one of two writers of a version; its retry finds the row of the other
-            # one.
+            # InnoDB aborts one of two writers of a version. The retry finds the other writer's row.
             if not _is_deadlock(error.__cause__):
                 raise
             self._append(rows)
@@ -97,7 +97,8 @@ class SqlState(StateBackend):
                 columns = self._read_columns(connection) or set()
                 for row in rows:
                     if connection.dialect.name == "postgresql":
-                        # Without a primary key, two concurrent checks could both find no row.
+                        # Without a primary key, two concurrent checks could both miss the other's
+                        # row.
                         lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(row.key, 0))
                         connection.execute(sa.select(lock))
                     if connection.execute(self._insert(row, columns)).rowcount == 0:
@@ -114,7 +115,7 @@ class SqlState(StateBackend):
                 connection.execute(sa.delete(self._table).where(old))
 
     def _insert(self, row: StateRow, columns: set[str]) -> sa.Insert:
-        """Returns a statement that adds a row if its version does not exist."""
+        """Returns a statement that adds a row unless its version exists."""
         t = self._table
         values: dict[str, Any] = {"key": row.key, "value": row.value, "version": row.version}
         if "updated_at" in columns:
@@ -152,11 +153,11 @@ class SqlState(StateBackend):
                     remedy="Correct or delete it, or set `backend_options.table_name` to a name "
                     "that nothing else uses",
                 ) from None
-        # Sorted here, because a database may sort by a collation.
+        # Sorted in Python, because a database may sort by a collation.
         return sorted(rows, key=lambda row: (row.key, -row.version))
 
     def _read_columns(self, connection: sa.Connection) -> set[str] | None:
-        """Returns the table's columns; None if the table does not exist.
+        """Returns the table's columns, or None if the table does not exist.
 
         Raises:
             StateError: if the table lacks a required column.
@@ -185,9 +186,10 @@ class SqlState(StateBackend):
             raise self._translate_error(problem) from problem
 
     def _translate_error(self, problem: SQLAlchemyError) -> StateError:
-        # The message of the driver, because SQLAlchemy adds the statement and its values.
+        # Uses the driver's message, because SQLAlchemy adds the statement and its values.
         lines = str(getattr(problem, "orig", None) or problem).strip().splitlines()
-        # With libpq, the first line has host and port, and the next one the server's answer.
+        # With libpq, the first line contains host and port, and the second line the server's
+        # answer.
         what = " ".join(line.strip() for line in lines[:2]) or type(problem).__name__
         return StateError(
             excerpt(what, 500).rstrip(". "),
@@ -198,7 +200,7 @@ class SqlState(StateBackend):
 
 
 def _is_deadlock(problem: BaseException | None) -> bool:
-    """Returns whether the database has aborted a transaction because of a deadlock."""
+    """Returns whether the database aborted a transaction because of a deadlock."""
     origin = getattr(problem, "orig", None)
     code = next(iter(getattr(origin, "args", ())), None)
     return code == 1213 or getattr(origin, "sqlstate", None) == "40P01"
@@ -214,7 +216,7 @@ def _create_engine(text: str, location: StoreLocation) -> sa.Engine:
     """Creates an engine from a connection string in the format of CloudQuery, libpq or SQLAlchemy.
 
     Raises:
-        SpecError: if the text has another format, or is an in-memory SQLite database.
+        SpecError: if the text has another format or specifies an in-memory SQLite database.
         ModuleNotFoundError: if the database's driver is not installed.
     """
     arguments: dict[str, Any] = {}

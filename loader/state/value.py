@@ -1,4 +1,4 @@
-"""Parses and formats state values, and chooses among conflicting rows: pure functions."""
+"""Parses and formats state values and chooses among conflicting rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from loader.rows.window import BY_HAND
 from loader.spec.redaction import excerpt
 
 FORMAT = 1
-"""The format of the state values that this loader reads. Values without `format` have format 1.
-
-A later version that changes the meaning of values will write a higher number, which this version
+"""The highest format of state values that this loader can read. Values without `format` have format
+1. A later version that changes the meaning of values will write a higher number, which this version
 rejects.
 """
 
 LARGEST = 2**62
-"""The highest version, batch or generation: columns have 64 bits, and the next value must fit."""
+"""The highest version, batch or generation, so that the next value also fits 64 bits."""
 
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
@@ -31,8 +30,10 @@ class StateRow:
     """One stored version of a key.
 
     Attributes:
-        version: increases by 1 with each change; a null in another tool's table is 0.
-        updated_at: when the row was written, text in UTC; None if the store has no times.
+        version: the version, which increases by 1 with each change; 0 for a null in another tool's
+            table.
+        updated_at: the time at which the row was written, as text in UTC; None if the store has no
+            times.
     """
 
     key: str
@@ -43,20 +44,20 @@ class StateRow:
 
 @dataclass(frozen=True)
 class TableState:
-    """The content of a state value: the cursor, and the batch up to which it is valid.
+    """The content of a state value, mainly the cursor and the batch.
 
     Attributes:
         batch: the newest batch; the cursor includes its rows.
-        generation: the newest generation. New rows are appended in it or in the generation of their
-            key (:func:`loader.rows.redelivery.assign_generation`).
-        base: the generation of the newest full read, if later generations overruled cursors; None
-            if it is `generation`.
-        cursor: None if no row had a cursor yet, or the table has no cursor column.
+        generation: the newest generation. New rows are appended in this generation or in the key's
+            generation (:func:`loader.rows.redelivery.assign_generation`).
+        base: the generation of the newest full read if later generations overrode cursors; None if
+            it equals `generation`.
+        cursor: the cursor; None if no row has had a cursor, or without a cursor column.
         cursor_field: the cursor column.
-        mark: the connector's opaque state at this cursor (PostgreSQL: its open transactions).
-        backfill: the progress of an unfinished backfill: `from`, `to`, `done_to`, and `to_cursor`,
-            whether `to` is the stored cursor.
-        boundary: the digest of the next window's first rows; see
+        mark: the connector's opaque state at this cursor, such as PostgreSQL's open transactions.
+        backfill: the progress of an unfinished backfill, with `from`, `to`, `done_to`, and
+            `to_cursor` (whether `to` is the stored cursor).
+        boundary: the digest of the rows at the next window's lower bound; see
             :mod:`loader.sync.boundary_digest`.
     """
 
@@ -70,7 +71,7 @@ class TableState:
     boundary: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
-        """Returns the stored JSON text, with sorted keys and the cursor as text."""
+        """Formats the state as JSON with sorted keys and the cursor as text."""
         value: dict[str, Any] = {
             "batch": self.batch,
             "cursor": self.cursor.text if self.cursor else None,
@@ -90,12 +91,12 @@ class TableState:
 
     @classmethod
     def from_json(cls, text: str, key: str) -> TableState:
-        """Reads a stored value.
+        """Parses a stored value.
 
         Raises:
-            NewerStateError: if a newer loader has written it.
-            StateError: if this loader has not written the value. To ignore it would read every row
-                again, and to guess the cursor could skip rows.
+            NewerStateError: if a newer loader has written the value.
+            StateError: if this loader has not written the value. Ignoring the value would cause a
+                reread of all rows, and guessing the cursor could skip rows.
         """
         try:
             value: Any = json.loads(text)
@@ -135,10 +136,11 @@ class TableState:
 
     @staticmethod
     def refuse_newer(text: str, key: str) -> None:
-        """Raises an error if a newer loader has written a value; ignores other invalid values.
+        """Raises an error if a newer loader has written a value. Ignores other invalid values.
 
         Raises:
-            NewerStateError: if it has; the next version would lose a part of its content.
+            NewerStateError: if a newer loader has written the value, because overwriting could lose
+                content.
         """
         try:
             value: Any = json.loads(text)
@@ -149,15 +151,15 @@ class TableState:
             _check_format(format_, key)
 
     def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """Returns a copy with another cursor, without the mark and the digest of the old cursor."""
+        """Returns a copy with another cursor and without the old cursor's mark and digest."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
     def set_by_hand(self, cursor: Cursor) -> TableState:
         """Returns a copy with a cursor that the user has set.
 
         The mark is retained unless the cursor skips rows, because transactions that were open at
-        the last sync may still commit rows. It then records that a user set the cursor, in case the
-        source was replaced.
+        the last sync may still commit rows. A retained mark records that a user set the cursor,
+        which matters if the source was replaced.
         """
         moved = self.move_cursor(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:
@@ -170,16 +172,17 @@ class TableState:
 
 
 def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) -> StateRow | None:
-    """Returns the row that is in effect among the rows of a key's highest version, or None.
+    """Chooses the row that is in effect among the rows of a key's highest version, or None.
 
-    If values differ, chooses the safe one: the lower batch, which the next run rolls forward from
-    the data, then the lower cursor, which reads more rows again.
+    If values differ, the safe value is chosen. It has the lowest batch, because the next run rolls
+    it forward from the data. For equal batches, it has the lowest cursor, which rereads more rows.
 
     Args:
         warn: called with a warning if values differ.
 
     Raises:
-        StateError: if values differ, and one was not written by this loader or none is safer.
+        StateError: if values differ, and a value was not written by this loader or no value is
+            safer.
     """
     different = {row.value: row for row in rows}
     if len(different) <= 1:
@@ -205,8 +208,9 @@ def _order_by_cursor(
     """Returns a sort key that orders states of the same batch by their cursors.
 
     Raises:
-        StateError: if they cannot be ordered: cursors of different columns, strings, which only the
-            database can order, or equal cursors with different marks or generations.
+        StateError: if the states cannot be ordered. Examples are cursors of different columns,
+            strings (which only the database can order), and equal cursors with different marks or
+            generations.
     """
     cursors = [state.cursor for state in states if state.cursor]
     kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}
@@ -225,7 +229,7 @@ def _order_by_cursor(
 
 
 def parse_time(text: str | None) -> dt.datetime:
-    """Parses a row's time; returns the current time if it is None.
+    """Parses a row's time. Returns the current time for None.
 
     Raises:
         ValueError: if the text is not an ISO time.
@@ -237,7 +241,7 @@ def parse_time(text: str | None) -> dt.datetime:
 
 
 def format_time(time: dt.datetime) -> str:
-    """Formats a time in UTC like Spark: ``2025-01-01 00:00:00.5``."""
+    """Formats a time in UTC like Spark, such as ``2025-01-01 00:00:00.5``."""
     text = time.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0").rstrip(".") if "." in text else text
 

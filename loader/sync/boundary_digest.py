@@ -114,7 +114,7 @@ def build_boundary(
 
 
 def _may_begin_below(low: Cursor, read_from: Cursor | None) -> bool:
-    """Returns whether a window may begin below this one; only the source can order strings."""
+    """Returns whether `low` may be below `read_from`. Only the source can order strings."""
     if read_from is None or low == read_from:
         return False
     return low.type is CursorType.STRING or low.order < read_from.order

@@ -40,8 +40,11 @@ _FEW_ROWS = 5_000
 """The maximum rows for which Spark's query optimization takes longer than the query."""
 
 _DRIVER_BYTES = 4 << 20
-"""Up to this number of bytes, the driver caches the rows. Spark sends them to a task in one message
-of at most 128 MB, and several tables are synced in parallel."""
+"""The maximum bytes of rows that the driver caches.
+
+Spark sends the rows to a task in one message of at most 128 MB, and several tables are synced in
+parallel.
+"""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Ingest", "PushedTable", "list_reserved", "prune_states"]
 
 PATIENCE = 300.0
-"""Seconds to wait for tables that another run has locked, for example `loader compact`."""
+"""The maximum seconds to wait for tables that another command has locked."""
 
 PAUSE = (1.0, 30.0)
 """The first and the maximum seconds between two attempts. The pause doubles each time."""
@@ -232,7 +232,7 @@ class Ingest:
         yield from locked
 
     def _record_pushed(self, pipeline: Pipeline, source: str, table: PushedTable) -> None:
-        """Records that a table is pushed; only warns on errors, as its rows are published."""
+        """Records that a table is pushed. Only warns on errors, as the rows are published."""
         name = f"{source}.{in_the_lake(table.name)}"
         try:
             record_pushed(self._lake, table)
@@ -264,21 +264,21 @@ class Ingest:
             )
 
     def _find_state_table(self, source: SourceSpec) -> tuple[str, str] | None:
-        """Returns the schema and name of a source's state table; None if it is not in a lake."""
+        """Returns the schema and name of a source's state table, or None without such a table."""
         schema = self._spec.state_schema_of(source)
         return None if schema is None else (schema, source.state_table.lower())
 
 
 def list_reserved(columns: Iterable[str]) -> list[str]:
-    """Returns the columns that only the loader may write, which a batch must not contain."""
+    """Returns the columns whose names are reserved for the loader."""
     return [n for n in columns if n.lower().startswith(RESERVED) and n not in FOREIGN_COLUMNS]
 
 
 def prune_states(lake: Lake, keep: int) -> None:
-    """Deletes old versions of the stored states; keeps the newest ones of each key.
+    """Deletes old versions of the stored states, but keeps the newest versions of each key.
 
     Args:
-        keep: how many versions to keep.
+        keep: the number of versions to keep per key.
     """
     name = lake.name(STATES)
     floors = f"""

@@ -1,18 +1,19 @@
-"""Checks which sources may load a raw table, and from which of their tables.
+"""Checks which sources, and which of their tables, may be loaded into a raw table.
 
-Batch numbers, state and comparisons of a raw table belong to one source. A second source is
-rejected before any row is read, unless both declare ``shared: true`` for the table (shards,
-regions). Then state and comparisons are separate for each source, batch numbers are shared, and
+By default, one source owns a raw table. A second source is rejected before any row is read, unless
+both sources declare ``shared: true`` for the table (shards, regions). In a shared table, each
+source has a separate state, rows are compared only within a source, batch numbers are shared, and
 source and key together identify a row.
 
-The sources of a spec are compared with each other. Sources of other specs are found through the raw
-table: its newest commit has the name of its source, and a property
-(:data:`loader.lake.commits.SOURCES`) lists the sources that share it, with their keys and cursors.
+The sources of a spec are compared with each other. Sources of other specs are detected in the raw
+table: its newest commit contains the source's name, and a property
+(:data:`loader.lake.commits.SOURCES`) lists the sources that share the table, with their keys and
+cursors.
 
-Several tables of a source can have the same name in the lake: `a.b_c` and `a_b.c`; `"Orders"` and
-`orders`; tables of different schemas, if the search path changes. So each raw table records the
-table from which it is loaded (:data:`loader.lake.commits.ORIGINS`), and another table with the same
-name in the lake is rejected.
+Several tables of a source can have the same name in the lake, such as `a.b_c` and `a_b.c`, or
+`"Orders"` and `orders`. After a change of the search path, the name can also refer to a table of
+another schema. Therefore each raw table records its origin, the table from which it is loaded
+(:data:`loader.lake.commits.ORIGINS`). Another table with the same name in the lake is rejected.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from loader.sync.table_plan import TablePlan
 
 @dataclass(frozen=True)
 class Claim:
-    """A table that a source of the spec loads into a raw table.
+    """A source's request to load one of its tables into a raw table.
 
     Attributes:
         table: the table's name in the source.
-        raw: the raw table, ``schema.table``.
+        raw: the raw table as ``schema.table``.
         shared: whether the spec allows other sources to load the same raw table.
     """
 
@@ -59,18 +60,18 @@ class Claim:
 
 
 def list_granted(claims: Sequence[Claim]) -> list[Claim]:
-    """Returns the allowed claims on a raw table: the first one in the spec, or all shared ones."""
+    """Returns the first claim on a raw table, or all shared claims if the first is shared."""
     return [claim for claim in claims if claim.shared] if claims[0].shared else list(claims[:1])
 
 
 def list_sharers(claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
-    """Returns the sources that load the same raw table, in the spec's order.
+    """Returns the sources that load the same raw table, ordered as in the spec.
 
     Args:
-        claims: all claims on the same raw table, in the spec's order.
+        claims: all claims on the raw table, ordered as in the spec.
 
     Raises:
-        TableError: if another source loads the raw table and they do not share it.
+        TableError: if another source loads the raw table and it is not shared.
     """
     # Another table of the same source is checked by `find_takeovers`.
     claims = [each for each in claims if each.source != claim.source or each == claim]
@@ -99,7 +100,7 @@ def check_same_shape(plan: TablePlan, other: TablePlan) -> None:
     """Raises an error if two sources that share a raw table differ in key or cursor.
 
     Raises:
-        TableError: if they differ; the message names both sources.
+        TableError: if they differ; contains both sources.
     """
     _compare_shapes(plan, other.source, _describe_shape(other))
 
@@ -111,13 +112,13 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
         newest: the newest commit of all sources.
 
     Raises:
-        TableError: if the table belongs to another source. The message names that source.
+        TableError: if the table belongs to another source; contains the source.
     """
     sources = _read_sources(lake, plan, newest)
     raw = f"{lake.schema}.{plan.lake_table}"
     if not plan.is_shared:
         others = [name for name in sources if name not in plan.names]
-        # A source that is registered as a sharer but has no rows does not exclude this source.
+        # A registered sharer without rows does not exclude this source.
         others = [name for name in others if _has_rows(lake, plan, name)]
         if others:
             raise TableError(
@@ -151,26 +152,26 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
 
 
 def select_own_rows(plan: TablePlan, raw: DataFrame) -> DataFrame:
-    """Returns the plan's source's rows of a raw table: all rows, unless the table is shared."""
+    """Returns the rows of the plan's source in a raw table."""
     return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.is_shared else raw
 
 
 def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
-    """Returns whether a source loads a raw table, according to the table's properties and commits.
+    """Returns whether a raw table's properties or commits contain a source.
 
     Args:
         names: the current and former names of the source.
     """
     loaded_by = list(sharers(lake.handle(table)))
     if not loaded_by:
-        source = newest_commit(lake, table).source  # mostly known, so that no row is read
+        source = newest_commit(lake, table).source  # usually available, which avoids reading a row
         rows = [] if source else lake.frame(table).select(SOURCE_NAME).take(1)
         loaded_by = [source] if source else [str(row[0]) for row in rows]
     return any(name in loaded_by for name in names)
 
 
 def register_sharer(plan: TablePlan, lake: Lake) -> None:
-    """Records in the raw table that a source shares it; the caller has locked the table."""
+    """Records in the raw table that a source shares it. The caller must have locked the table."""
     if not plan.is_shared or not lake.exists(plan.lake_table):
         return
     recorded = sharers(lake.handle(plan.lake_table))
@@ -186,7 +187,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Returns the shapes of a raw table's sources; None for a source that does not share it."""
+    """Returns the key and cursor of each source of a raw table, or None for an unshared source."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources
@@ -240,20 +241,20 @@ def find_takeovers(
     listed: Sequence[TableRef],
     full_refresh: bool = False,
 ) -> dict[tuple[str, str], TableError]:
-    """Finds tables that would be loaded into the raw table of another table of their source.
+    """Finds tables that would be loaded into the raw table of another table.
 
-    If the spec selects several tables with the same name in the lake, only the one that raw was
-    loaded from is accepted; if raw does not record it, none is.
+    If the spec selects several tables with the same name in the lake, only raw's recorded origin is
+    accepted. If no origin is recorded, all these tables are errors.
 
     Args:
         names: the current and former names of the source.
         selected: the tables that the spec selects.
         listed: all tables of the source.
-        full_refresh: whether the user requested a full refresh of these tables, which may replace
-            their rows by those of another table.
+        full_refresh: whether the user requested a full refresh of these tables, which may change
+            the origin of raw tables.
 
     Returns:
-        An error for each such table, by :attr:`TableRef.key`.
+        The error of each such table by :attr:`TableRef.key`.
     """
     selected_keys = {ref.key for ref in selected}
     by_raw: dict[str, list[TableRef]] = {}
@@ -280,7 +281,7 @@ def check_origin(plan: TablePlan, lake: Lake) -> None:
     """Raises an error if the raw table was loaded from another table of the source.
 
     Raises:
-        TableError: if it was, unless the user requested a full refresh of this table.
+        TableError: if the origin differs and the user did not request a full refresh of the table.
     """
     origin = _read_origin(lake, plan.lake_table, plan.names)
     if origin not in ("", plan.table.ref.qualified_name) and not plan.accepts_other_origin:
@@ -288,7 +289,7 @@ def check_origin(plan: TablePlan, lake: Lake) -> None:
 
 
 def record_origin(plan: TablePlan, lake: Lake) -> None:
-    """Records in the raw table from which table it is loaded; the caller has locked it."""
+    """Records the origin in the raw table. The caller must have locked the table."""
     table = plan.lake_table
     if (
         lake.exists(table)
@@ -298,10 +299,10 @@ def record_origin(plan: TablePlan, lake: Lake) -> None:
 
 
 def build_origin_property(plan: TablePlan, recorded: Mapping[str, str]) -> dict[str, str]:
-    """Returns the property of a raw table that records from which tables it is loaded.
+    """Builds the property of a raw table that contains its origins.
 
     Args:
-        recorded: the recorded table of each source.
+        recorded: the recorded origin for each source.
     """
     tables = {**recorded, plan.source: plan.table.ref.qualified_name}
     return {ORIGINS: encode_property(json.dumps(tables, sort_keys=True))}

@@ -1,4 +1,4 @@
-"""Binds a spec to a Spark session; selects and plans the tables that a run syncs."""
+"""Binds a spec to a Spark session, and selects and plans the tables of a run."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class PlannedSource:
     """A source with the plans of its tables for one run.
 
     Attributes:
-        errors: errors that concern the source as a whole.
-        refused: the errors of tables that cannot be synced, by the tables' names in the lake.
+        errors: errors of the source that do not belong to a table.
+        refused: the errors of tables that cannot be synced, by table name in the lake.
     """
 
     source: Source
@@ -50,22 +50,22 @@ class PlannedSource:
 
     @property
     def problems(self) -> list[LoaderError]:
-        """All errors, each once, as the tables of an unreachable source have the same error."""
+        """All distinct errors. The tables of an unreachable source share one error."""
         return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
 
 
 class Pipeline:
-    """A spec bound to a Spark session: its sources, their stores and their tables.
+    """A spec bound to a Spark session, with the sources, their stores and their tables.
 
     Attributes:
-        accepts_key_change: key and cursor columns may change their type if raw can follow.
-        paused_sources: names of sources that this run skips.
-        idle_since: for each source and table, when this process last recorded that it found
-            nothing new.
-        unreadable: errors of unreadable tables that another program may have pushed.
-        planned_names: the tables that this run selected, as `source.table`.
-        tables_in_progress: the tables on which this run has begun and not finished work. If the
-            JVM has exited, one of them may be the cause.
+        accepts_key_change: whether key and cursor columns may be widened.
+        paused_sources: the names of sources that this run skips.
+        idle_since: the time at which this process last recorded a sync without new rows, by source
+            and table.
+        unreadable: the errors of unreadable tables that another program may have pushed.
+        planned_names: the selected tables as `source.table`.
+        tables_in_progress: the tables with unfinished work. If the JVM has exited, one of these
+            tables may be the cause.
         fatal_source: the source whose tables were being listed when the JVM exited, or empty.
 
     Raises:
@@ -82,7 +82,7 @@ class Pipeline:
         self.planned_names: set[str] = set()
         self.tables_in_progress: set[str] = set()
         self.fatal_source = ""
-        self._lakes: dict[str, Lake] = {}  # by schema; each thread gets a copy
+        self._lakes: dict[str, Lake] = {}  # by schema; each thread receives a copy
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = find_connector(source.path, f"{source.where}.path")
@@ -90,13 +90,13 @@ class Pipeline:
             bound = kind(source.name, options, spark, spec.folder)
             bound.hide = spec.redactor.add
             self.sources.append((source, bound))
-            self.open_stores(source)  # raises now if a package is missing or an option is wrong
+            self.open_stores(source)  # raises an error now for a missing package or a wrong option
 
     def open_stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
         """Opens a source's stores.
 
         Args:
-            own_session: with a new Spark session, for a worker thread.
+            own_session: whether to create a new Spark session, for a worker thread.
 
         Raises:
             SpecError: if the state backend's package is missing, or its options are wrong.
@@ -123,10 +123,10 @@ class Pipeline:
         return open_state(self.spec, source, open_lake)
 
     def prepare(self, source: SourceSpec) -> None:
-        """Creates a source's schema, ledger and state store if they do not exist.
+        """Creates missing schemas, ledgers and state stores of a source.
 
         Raises:
-            StateError: if the state backend is unreachable or cannot be written.
+            StateError: if the state backend is unreachable or not writable.
         """
         stores = self.open_stores(source)
         stores.ledger.prepare()
@@ -135,10 +135,10 @@ class Pipeline:
     def plan_tables(
         self, select: Sequence[str] = (), full_refresh: bool = False, keep: int = 1
     ) -> list[PlannedSource]:
-        """Plans the tables of each source that the spec and `select` choose; collects errors.
+        """Plans the tables that the spec and `select` choose, and collects errors.
 
         Args:
-            keep: how many connections to each source stay open for reuse.
+            keep: the number of connections to each source that stay open for reuse.
 
         Raises:
             SpecError: if a selection matches nothing.
@@ -151,7 +151,7 @@ class Pipeline:
         """Reuses the sources' connections within the block.
 
         Args:
-            keep: how many connections to each source stay open.
+            keep: the number of connections to each source that stay open.
         """
         with ExitStack() as stack:
             for source, bound in self.sources:
@@ -181,7 +181,7 @@ class Pipeline:
                 }
                 errors = [] if refused else [source_error]
                 parts.append(PlannedSource(bound, source, errors=errors, refused=refused))
-                matched.update(select)  # each pattern might have matched one of the source's tables
+                matched.update(select)  # each pattern might match one of the source's tables
                 continue
             chosen, missing = match_tables(source, refs)
             source_names = (source.name, *source.formerly)
@@ -241,9 +241,9 @@ class Pipeline:
     def _group_claims(
         self, listings: Sequence[list[TableRef] | LoaderError]
     ) -> dict[str, list[tuple[Claim, Source, TableRef]]]:
-        """Groups the spec's tables by the name of their raw table, in lower case.
+        """Groups the spec's tables by raw table, in lower case.
 
-        An unreachable source has only the tables that the spec lists by name.
+        For an unreachable source, only tables that the spec lists by name are included.
         """
         claims: dict[str, list[tuple[Claim, Source, TableRef]]] = {}
         for (source, bound), refs in zip(self.sources, listings, strict=True):
@@ -286,7 +286,7 @@ class Pipeline:
         synced_names = {ref.lake_name.lower() for ref in allowed}
         for ref in chosen:
             if ref.key in takeovers and ref.lake_name.lower() in synced_names:
-                errors.append(takeovers[ref.key])  # the other table of this name is synced
+                errors.append(takeovers[ref.key])  # the other table with this name is synced
             elif ref.key in takeovers:
                 refused[ref.lake_name] = takeovers[ref.key]
         chosen = allowed
@@ -337,9 +337,9 @@ class Pipeline:
         return PlannedSource(bound, source, plans, errors, refused)
 
     def find_marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
-        """Returns the stored marks of a source's table, ignoring the case of its name.
+        """Returns the stored marks of a source's table. Table names are case-insensitive.
 
-        If the source has no state under its current name, looks under its former names.
+        If there is no state under the source's current name, former names are searched.
         """
         state = self.open_stores(source).state
         key = f"{source.name}.{in_the_lake(table)}"
@@ -355,7 +355,7 @@ class Pipeline:
 
     @contextmanager
     def track_table(self, name: str) -> Iterator[None]:
-        """Adds a table to `tables_in_progress` for the block; after an error, it stays there."""
+        """Adds a table to `tables_in_progress` and removes it if the block succeeds."""
         if not has_java_ended():
             self.tables_in_progress.add(name)
         yield
@@ -363,7 +363,7 @@ class Pipeline:
 
     @cached_property
     def _state_tables(self) -> dict[tuple[str, str], str]:
-        """The sources that have a state table in the lake, by its schema and name in lower case."""
+        """The sources by the schema and name, in lower case, of their state table in the lake."""
         tables: dict[tuple[str, str], str] = {}
         for source, _ in self.sources:
             state = self.open_stores(source).state
@@ -372,10 +372,10 @@ class Pipeline:
         return tables
 
     def _check_state_table_name(self, planned: TablePlan, schema: str) -> None:
-        """Raises an error if a raw table would have the name of a state table.
+        """Raises an error if a raw table and a state table would have the same name.
 
         Raises:
-            TableError: if it would; the message identifies the source of the state table.
+            TableError: if the names are equal; contains the source of the state table.
         """
         owner = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if owner is not None:
@@ -387,7 +387,7 @@ class Pipeline:
             )
 
     def redact_error(self, error: BaseException, where: str) -> LoaderError:
-        """Returns an error that the user can read, without secrets."""
+        """Converts an error to a readable error without secrets."""
         readable = translate_error(error, where)
         hide = self.spec.redactor.redact
         redacted = type(readable)(
@@ -397,7 +397,7 @@ class Pipeline:
         return redacted.with_traceback(error.__traceback__)
 
     def name_raw_table(self, source: SourceSpec, planned: TablePlan) -> str:
-        """Returns the raw table of a plan, as ``schema.table`` in lower case."""
+        """Returns the raw table of a plan as ``schema.table`` in lower case."""
         return f"{self.spec.schema_of(source)}.{planned.lake_table}".lower()
 
 
@@ -407,7 +407,7 @@ def find_table_options(source: Source, ref: TableRef) -> TableOptions:
 
 
 def _try_plan(claim: Claim, source: Source, ref: TableRef) -> TablePlan | None:
-    """Plans another source's table; None if that fails, because that source reports the error."""
+    """Plans another source's table. Returns None on errors, which that source reports."""
     try:
         return plan_table(claim.source, source.describe(ref), find_table_options(source, ref))
     except Exception:

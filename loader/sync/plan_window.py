@@ -1,4 +1,4 @@
-"""Plans the next batch before any row is read: the rows to read, and the state after it."""
+"""Plans the next batch before any row is read."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from loader.sync.table_sync import TableSync
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """The plan of a batch: the rows to read, and the state after it.
+    """The plan of a batch, which contains the rows to read and the resulting state.
 
     Attributes:
-        window, bounds: the request to the source, and the answer.
-        drift: the changes that raw needs to follow the source's columns.
+        window, bounds: the window and its bounds in the source.
+        drift: the changes that adapt raw to the source's columns.
         mode: the mode that the ledger records.
-        state: the state to store in the batch's commit. If rows turn out to overrule raw,
-            :mod:`loader.sync.extract` raises its generation.
+        state: the state to store in the batch's commit. If rows override raw,
+            :mod:`loader.sync.extract` increases its generation.
         idle_state: the state to store if no row is appended.
-        is_unchanged: raw has all rows of the window, so no row is read.
-        append_only: the new rows of the window, if they can be identified without reading the
-            window.
-        correction: for a repair, returns rows that overrule raw; they replace the window's rows.
-        is_followed: returns whether the table has another batch after this one.
+        is_unchanged: whether raw has all rows of the window, so that no row is read.
+        append_only: the new rows of the window if they can be identified without reading it; else
+            None.
+        correction: in a repair, a function that returns the rows to append instead of the window's.
+        is_followed: a function that returns whether another batch follows.
     """
 
     window: Window
@@ -62,14 +62,14 @@ class PlannedBatch:
 
 
 def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
-    """Plans the next batch of an ordinary sync: the rows that changed since the stored cursor.
+    """Plans the next batch of a normal sync, with the rows that changed since the stored cursor.
 
     Raises:
-        TableError: if raw cannot follow the source's columns; if rows have no cursor and the spec
-            makes that an error.
+        TableError: if raw cannot represent the source's columns, or if rows have a null cursor and
+            the spec forbids null cursors.
     """
     plan, snapshot, lake = sync.plan, sync.snapshot, sync.lake
-    # Raises an error before any row is read if raw cannot follow a schema change.
+    # Raises an error before any row is read if raw cannot represent a schema change.
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     window, bounds = choose_window(plan, snapshot, prior, lake, sync.watch, drift.added)
     is_window_unchanged = is_unchanged(plan, snapshot, prior, window, bounds)
@@ -110,10 +110,10 @@ def _warn_of_lost_columns(sync: TableSync, names: Sequence[str]) -> None:
 
 
 def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, is_full: bool) -> TableState:
-    """Returns the state after the rows of a window are published, without the boundary digest.
+    """Returns the state after publishing a window, without the boundary digest.
 
     Args:
-        is_full: the batch reads everything, in a new generation.
+        is_full: whether the batch reads all rows in a new generation.
     """
     before = prior.state
     return TableState(
@@ -132,12 +132,12 @@ def advance_state(
 ) -> TableState:
     """Returns the state after a sync that appended no row.
 
-    Raw has all rows up to the upper bound, so the cursor may move there. Otherwise, after a reset
-    to an older cursor, every sync would read these rows again.
+    Raw has all rows up to the upper bound, so the cursor may advance to this bound. Otherwise,
+    after a reset to an older cursor, every sync would reread these rows.
 
     Args:
-        is_resumed: the source resumes from its mark, so the mark is stored even before the first
-            batch.
+        is_resumed: whether the source resumes from its mark, so that the mark is stored even before
+            the first batch.
     """
     before = prior.state
     cursor = before.cursor if bounds.future > 0 else after.cursor
@@ -162,21 +162,21 @@ def choose_window(
     added: Sequence[str] = (),
     preview: bool = False,
 ) -> tuple[Window, Bounds]:
-    """Fixes the window before any row is read: the lower bound is inclusive, the upper bound fixed.
+    """Determines the window and its bounds before any row is read.
 
-    A full read has no upper bound if the source may change meanwhile: a row that is updated between
-    counting and reading would lie above the bound and be missed. The stored cursor is still the
-    counted maximum, so the next window begins there.
+    A full read has no upper bound if the source may change during the read. Otherwise a row that is
+    updated between counting and reading would be above the bound and be missed. The stored cursor
+    is still the counted maximum, so the next window begins at this maximum.
 
     An ALTER does not change cursors. So if a column was added or renamed and rows below the window
-    have values in it, all rows are read again.
+    have values in the column, all rows are reread.
 
     Args:
-        added: columns that the source has gained since the last batch.
-        preview: no row will be read, so the source prepares nothing.
+        added: columns that were added to the source since the last batch.
+        preview: whether no row will be read, so that the source must prepare nothing.
 
     Raises:
-        TableError: if rows have no cursor and the spec makes that an error.
+        TableError: if rows have a null cursor and the spec forbids null cursors.
     """
     window = _build_window(plan, snapshot, prior, lake)
     watch.report_phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
@@ -221,7 +221,7 @@ def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: 
 
 
 def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Watch) -> None:
-    """Raises an error or warns about rows of the window, as the spec demands."""
+    """Raises errors or warns about rows of the window according to the spec."""
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
             f"{bounds.nulls} rows have no cursor (null in {plan.cursor and plan.cursor.name})",
@@ -247,7 +247,7 @@ def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Wat
 def _find_full_window(
     plan: TablePlan, snapshot: Snapshot, window: Window, bounds: Bounds, added: Sequence[str]
 ) -> Window | None:
-    """Returns a window of all rows if rows outside the window have values in added columns."""
+    """Returns a window of all rows if other rows have values in added columns, else None."""
     if window.stored_cursor is None or not added or not plan.key:
         return None
     inside = snapshot.count_values(plan.table, added, window, bounds)
@@ -260,13 +260,14 @@ def _find_full_window(
         mark=None,
         stored_cursor=None,
     )
-    # In this order, rows that are inserted between the two counts can only raise the second one.
+    # In this order, rows that are inserted between the two counts can only increase the second
+    # count.
     everywhere = snapshot.count_values(plan.table, added, full_window, None) or 0
     return full_window if everywhere > inside else None
 
 
 def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
-    """Returns the window that a sync would read, and its bounds; writes nothing."""
+    """Returns the window that a sync would read and its bounds. Writes nothing."""
     _, _, state = reconcile_state(plan, stores, Watch())
     drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.policy)
     prior = PriorState(state or TableState(), 1)
@@ -274,7 +275,7 @@ def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[
 
 
 def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
-    """Returns the cursor column's name; if only its case has changed, the name that raw has."""
+    """Returns the cursor column's name, with raw's spelling if only the case has changed."""
     before, cursor = prior.state.cursor_field, plan.cursor
     if before and cursor and before.lower() == cursor.name.lower():
         return before
@@ -284,7 +285,7 @@ def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
 def _open_raw_reader(
     plan: TablePlan, lake: Lake, prior: PriorState
 ) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Returns a reader of raw's rows since the newest full read; None without a raw table."""
+    """Returns a reader of raw's rows since the newest full read, or None without a raw table."""
     if not lake.exists(plan.lake_table):
         return None
     base = prior.state.base or prior.state.generation

@@ -1,8 +1,8 @@
-"""Writes the states and the ledger rows of a run's tables together, each in one commit.
+"""Writes the states of a run's tables in one commit and their ledger rows in another commit.
 
-A table's data commit already contains its state and its ledger row. If the loader crashes before
-they are written, the next run recovers them from the commit. A table stays locked until both are
-written, so that no other run recovers them at the same time.
+A table's data commit also contains the table's state and ledger row. If the loader crashes before
+these are written to their stores, the next run recovers them from the commit. A table stays locked
+until both are written, so that no other run recovers them concurrently.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from loader.sync.table_sync import TableSync
 _log = logging.getLogger("loader")
 
 IDLE_SECONDS = 60
-"""If a process finds nothing new twice within this number of seconds, it records only the first."""
+"""The minimum seconds between two ledger rows without new data from one process."""
 _MAX_FAILURES = 3
-"""After this number of states that could not be stored one by one, the writer gives up."""
+"""The number of individual failures after which the writer stops storing states."""
 
 
 @dataclass
 class Entry:
-    """The progress of one table's sync that waits to be written.
+    """The unwritten progress of one table's sync.
 
     Attributes:
-        state: None if it has not changed.
+        state: the new state; None if it has not changed.
         record: the ledger row.
-        total: the sum of the sync's batches, for the user.
-        error: the error of the first step that failed.
+        total: the sum of the sync's batches for the user.
+        error: the error of the first failed step; None if no step has failed.
     """
 
     sync: TableSync
@@ -50,7 +50,7 @@ class Entry:
     error: Exception | None = None
 
     def run_step(self, step: Callable[[], object]) -> None:
-        """Runs a step, unless an earlier step failed; stores its error."""
+        """Runs a step unless an earlier step failed. Stores any error of the step."""
         if self.error is None:
             try:
                 step()
@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def state_location(self) -> Hashable:
-        """A value that is equal for entries whose states can be written in one commit."""
+        """An identifier of the store. Entries with the same store can share a commit."""
         state = self.sync.stores.state
         if isinstance(state, LakeState):
             return state.lake.schema, state.table
@@ -67,12 +67,12 @@ class Entry:
 
 
 class ProgressWriter:
-    """Collects the progress of a run's tables and writes it.
+    """A collector that writes the progress of a run's tables.
 
     Args:
-        idle_since: for each table whose last ledger row is "nothing new", when this process wrote
-            that row. It is not repeated at once: a loop with an interval of a second would
-            otherwise fill the ledger with such rows.
+        idle_since: the time of each table's last ledger row if its status is "nothing new". Such
+            rows are not repeated soon, because a loop with an interval of a second would fill the
+            ledger with them.
     """
 
     def __init__(self, idle_since: dict[tuple[str, str], float] | None = None) -> None:
@@ -82,14 +82,14 @@ class ProgressWriter:
         self._since = 0.0
 
     def seconds_waiting(self) -> float:
-        """Returns the seconds that the oldest unwritten entry has waited."""
+        """Returns the age in seconds of the oldest unwritten entry."""
         with self._adding:
             return time.monotonic() - self._since if self._entries else 0.0
 
     def add(
         self, sync: TableSync, state: TableState | None, record: SyncRecord, total: SyncRecord
     ) -> None:
-        """Adds the progress of a table's sync; any thread may call it."""
+        """Adds the progress of a table's sync. Thread-safe."""
         with self._adding:
             self._since = self._since if self._entries else time.monotonic()
             self._entries.append(Entry(sync, state, record, total))
@@ -98,7 +98,7 @@ class ProgressWriter:
         """Writes the waiting entries and unlocks their tables.
 
         Returns:
-            The entries, with the errors of those that could not be written.
+            The entries. An entry that could not be written contains an error.
         """
         with self._adding:
             entries, self._entries = self._entries, []
@@ -117,15 +117,15 @@ class ProgressWriter:
             try:
                 entry.sync.lease.release()
             except Exception as error:
-                # The progress is written, and the next run detects that the lock's owner has
-                # exited.
+                # The progress is already written, and the next run detects that the lock's owner
+                # has exited.
                 _log.warning("%s could not be unlocked: %s", entry.sync.plan.name, error)
         _report_step(entries, "unlocked")
         return entries
 
     @contextmanager
     def write_remaining(self) -> Iterator[None]:
-        """Writes the remaining entries at the end, even if the caller stops iterating early."""
+        """Writes the remaining entries at the end of the block, even after errors."""
         try:
             yield
         finally:
@@ -140,7 +140,7 @@ class ProgressWriter:
             self._record_group(group)
 
     def _store_group(self, entries: Sequence[Entry]) -> None:
-        """Stores states in one commit; if that fails, one by one, as one state may be the cause."""
+        """Stores states in one commit, or individually if one of the states may be faulty."""
         confirmed = _keep_locked(entries)
         if not confirmed:
             return
@@ -183,7 +183,7 @@ class ProgressWriter:
                 self._idle_since[entry.record.table] = time.monotonic()
 
     def _is_repeated(self, entry: Entry) -> bool:
-        """Returns whether the ledger recently got a row that is equal to this entry's."""
+        """Returns whether an equal row was recently added to the ledger."""
         if entry.record.status != NOTHING_NEW or entry.state is not None:
             return False
         recorded_at = self._idle_since.get(entry.record.table)
@@ -191,9 +191,10 @@ class ProgressWriter:
 
 
 def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
-    """Returns whether to write state and ledger in parallel, as both are commits to a lake.
+    """Returns whether state and ledger can be written in parallel, as commits to a lake.
 
-    The next run recovers whichever of them a crash prevents. Fault injection needs their order.
+    If a crash prevents one of the writes, the next run recovers it. Fault injection requires a
+    fixed order.
     """
     return any(entry.state is not None for entry in entries) and all(
         isinstance(entry.sync.stores.state, LakeState) and entry.sync.watch.steps is None
@@ -202,7 +203,7 @@ def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
 
 
 def _keep_locked(entries: Iterable[Entry]) -> list[Entry]:
-    """Returns the entries whose tables this run still has locked; the others get an error."""
+    """Returns the entries whose tables this run still has locked. Sets an error in all others."""
     for entry in entries:
         entry.run_step(entry.sync.stores.confirm)
     return [entry for entry in entries if entry.error is None]

@@ -1,4 +1,4 @@
-"""Publishes a batch: stages it as an invisible snapshot, then makes all of it visible at once."""
+"""Stages a batch as an invisible snapshot and then makes it visible atomically."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from loader.sync.table_sync import TableSync
 
 
 def publish(sync: TableSync, batch: Batch) -> Commit | None:
-    """Appends a batch in one commit, with its state and ledger row; returns None if it has no rows.
+    """Appends a batch in one commit, with its state and ledger row. Returns None without rows.
 
-    Creates the raw table even for a batch without rows, because models read it.
+    Creates the raw table even for a batch without rows, because models read the table.
 
     Raises:
-        TableError: if the raw table cannot follow the source's columns, if rows are missing, or if
-            the run was stopped. No reader sees any row of the batch.
+        TableError: if the raw table cannot represent the source's columns, if rows are missing, or
+            if the run was stopped. In all cases, the batch stays invisible to readers.
     """
     plan, lake = sync.plan, sync.lake
     if batch.rows is None:
@@ -55,7 +55,7 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
 
 
 def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
-    """Creates or alters the raw table as planned; returns the rows with its columns."""
+    """Creates or alters the raw table as planned. Returns the rows with the table's columns."""
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     rows = conform(rows, drift.mappings, f"table {plan.name}")
     columns = lake.schema_of(plan.lake_table, fresh=True) if lake.exists(plan.lake_table) else None
@@ -77,10 +77,10 @@ def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
 
 
 def ensure_raw_table(sync: TableSync, batch: int) -> None:
-    """Creates the raw table if it does not exist, even for a source without rows: models read it.
+    """Creates a missing raw table, even for a source without rows, because models read it.
 
     Args:
-        batch: the number of its first batch.
+        batch: the number of the table's first batch.
     """
     plan, lake = sync.plan, sync.lake
     if lake.exists(plan.lake_table):

@@ -1,7 +1,7 @@
-"""Finds raw tables whose rows another program has pushed: their sources are not in the spec.
+"""Finds raw tables whose rows another program has pushed.
 
-Each pushed raw table has a property with the key that the other program declared. Commands find the
-tables by this property.
+The sources of these tables are not in the spec. Each pushed raw table has a property with the key
+that the other program declared. Commands find the tables by this property.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 REMEDY = describe_remedy("Pushes of other programs", STATES)
 PUSHED = "pushed tables"
-"""The location of a pushed source in messages, instead of a document of the spec."""
+"""The location of pushed sources in messages, as they have no document in the spec."""
 
 _PROPERTY = "strandline.served"
-"""The property of pushed raw tables: their key, and whether a batch contains all rows."""
+"""The table property with the key, and whether a batch contains all rows."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class PushedTable:
     """A table in a batch that another program pushes.
 
     Attributes:
-        name: the program's name for the table.
-        primary_key: the key columns; if empty, the table keeps its key.
+        name: the table's name in the program.
+        primary_key: the key columns; empty to keep the recorded key.
         is_whole: whether the batch contains all rows of the table.
     """
 
@@ -60,7 +60,7 @@ class PushedTable:
 
 
 def record_pushed(lake: Lake, table: PushedTable) -> None:
-    """Records in a raw table that its rows are pushed, and its key.
+    """Records in a raw table that its rows are pushed, together with the key.
 
     Raises:
         LockedError: if another run has locked the table.
@@ -84,16 +84,17 @@ def record_pushed(lake: Lake, table: PushedTable) -> None:
 def add_pushed_tables(pipeline: Pipeline, where: str, warn: Callable[[str, str], None]) -> None:
     """Adds the pushed tables of a spec's lakes to a pipeline's sources.
 
-    A table that a source of the spec has loaded since then belongs to that source. If the spec has
-    sources, a lake that cannot be read is skipped, because commands that need it report its error.
-    Tables that cannot be read are in :attr:`loader.sync.pipeline.Pipeline.unreadable`.
+    If a source of the spec has since loaded such a table, the table belongs to that source. If the
+    spec has sources, an unreadable lake is skipped, because the commands that need it report the
+    error. Errors of unreadable tables are added to
+    :attr:`loader.sync.pipeline.Pipeline.unreadable`.
 
     Args:
-        warn: called for each skipped table or source, with its name and the reason.
+        warn: called with the name of each skipped table or source and the reason.
 
     Raises:
-        LoaderError: if there is no source, neither in the spec nor in a lake. If a table cannot be
-            read, the error of reading it.
+        LoaderError: if neither the spec nor a lake contains a source, or if a lake is unreadable
+            and the spec has no source.
     """
     spec = pipeline.spec
     names = {name for source in spec.sources for name in (source.name, *source.formerly)}
@@ -136,7 +137,7 @@ def _build_no_source_error(where: str) -> LoaderError:
 
 
 def _list_lakes(spec: Spec) -> list[LakeDestination]:
-    """Returns the lakes of a spec that this process's Spark session can read, each once."""
+    """Returns the distinct lakes of a spec that this process's Spark session can read."""
     every = [lake for lake in spec.destinations if isinstance(lake, LakeDestination)]
     used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     target = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)
@@ -150,9 +151,9 @@ def _list_lakes(spec: Spec) -> list[LakeDestination]:
 def _read_properties(
     lake: Lake,
 ) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
-    """Reads the property of each pushed table, by source and table.
+    """Reads the properties of all pushed tables by source and table.
 
-    Also returns the errors of tables that cannot be read; they may be pushed tables.
+    Also returns the errors of unreadable tables, because they may be pushed tables.
     """
     properties_by_source: dict[str, dict[str, dict[str, Any]]] = {}
     if not _has_state_table(lake):
@@ -171,7 +172,7 @@ def _read_properties(
 
 
 def _has_state_table(lake: Lake) -> bool:
-    """Returns whether a lake has the table of states, which an :class:`Ingest` creates first."""
+    """Returns whether a lake has the table of states, which :class:`Ingest` creates first."""
     try:
         return lake.exists(STATES)
     except (Py4JError, PySparkException) as problem:
@@ -187,7 +188,7 @@ def _read_property(lake: Lake, table: str) -> dict[str, Any] | None:
 
 
 class PushedSource(Source):
-    """A source whose rows are pushed; its tables are described by their raw tables."""
+    """A source whose rows are pushed. Its tables are described by the raw tables."""
 
     def __init__(
         self, name: str, lake: Lake, properties: Mapping[str, Mapping[str, Any]], folder: Path
@@ -198,7 +199,7 @@ class PushedSource(Source):
 
     @property
     def table_options(self) -> Mapping[str, TableOptions]:
-        """The options that follow from the tables' properties."""
+        """The options that correspond to the tables' properties."""
         return {
             name: TableOptions(
                 sync_mode="full_refresh" if properties["whole"] else "incremental",
@@ -223,7 +224,7 @@ class PushedSource(Source):
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
-        """Raises an error: the source has no rows to read."""
+        """Raises an error, because the source has no rows to read."""
         yield self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Records a batch: the state, then the ledger row. A crash in between is repaired on recovery."""
+"""Records a batch's state and then the ledger row. Recovery repairs a crash between the two."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def record(
     """Writes the state and the ledger row of a batch.
 
     Args:
-        commit: None if nothing was appended.
+        commit: the batch's commit; None if nothing was appended.
 
     Returns:
-        The prior state of the next batch, and the sum of all batches if this was the last one, else
+        The prior state of the next batch, and the sum of all batches after the last batch, else
         None.
     """
     row = batch.record

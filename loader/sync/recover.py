@@ -1,4 +1,4 @@
-"""Recovers a table before each sync: makes state and ledger agree with the newest commit."""
+"""Updates a table's state and ledger from the newest commit before each sync."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class PriorState:
     """The state of a table before a sync.
 
     Attributes:
-        next_batch: the number of the next batch. Sources that share a raw table share its numbers.
-        has_begun: whether the source ever published a batch, even if raw has lost it since.
-        total: the sum of this sync's batches so far; None before the first one.
+        next_batch: the number of the next batch. Sources that share a raw table share batch
+            numbers.
+        has_begun: whether the source ever published a batch, even if raw no longer contains it.
+        total: the sum of this sync's batches so far; None before the first batch.
     """
 
     state: TableState
@@ -35,14 +36,14 @@ class PriorState:
 
     @property
     def starts_over(self) -> bool:
-        """Whether raw has lost its batches: everything is read again, in a new generation."""
+        """Whether all rows must be reread in a new generation, because raw has lost its batches."""
         return self.state.batch == 0 and self.has_begun
 
     def advance(self, after: TableState, total: SyncRecord) -> PriorState:
         """Returns the prior state of the next batch.
 
         Args:
-            after: the state after the batch that was just recorded.
+            after: the state after the recorded batch.
             total: the sum of the batches so far.
         """
         has_begun = self.has_begun or after.batch > self.state.batch
@@ -50,10 +51,10 @@ class PriorState:
 
 
 def recover(sync: TableSync) -> PriorState:
-    """Makes state and ledger agree with the newest data commit; deletes unpublished staged files.
+    """Updates state and ledger from the newest data commit, and deletes unpublished staged files.
 
     Raises:
-        StateError: if the data is newer than the state and no commit has its cursor.
+        StateError: if the data is newer than the state and no commit contains the cursor.
     """
     plan, stores = sync.plan, sync.stores
     stores.confirm()
@@ -99,10 +100,10 @@ def recover(sync: TableSync) -> PriorState:
 
 
 def build_request(plan: TablePlan, stores: Stores) -> Request | None:
-    """Returns the request for a source that pushes its rows; None if the table cannot be synced.
+    """Returns the request for a source that pushes its rows, or None after an error.
 
-    Writes nothing. Later, :func:`recover` finds the same state, writes it, and reports the error if
-    this function returned None.
+    Writes nothing. Later, :func:`recover` computes and writes the same state, or reports the same
+    error.
     """
     try:
         _, own_commit, state = reconcile_state(plan, stores, Watch())
@@ -128,13 +129,13 @@ def build_request(plan: TablePlan, stores: Stores) -> Request | None:
 def reconcile_state(
     plan: TablePlan, stores: Stores, watch: Watch, progress: StoredProgress | None = None
 ) -> tuple[Commit, Commit, TableState | None]:
-    """Returns the newest data commit, the source's newest commit, and the state; writes nothing.
+    """Returns the newest data commit, the source's newest commit, and the state.
 
     Args:
-        progress: the stored progress of the table; None reads it.
+        progress: the stored progress of the table; by default it is read.
 
     Raises:
-        TableError: if the raw table belongs to another source, or to another table of this source.
+        TableError: if the raw table belongs to another source or to another table of this source.
     """
     lake, table = stores.lake, plan.lake_table
     newest = own_commit = Commit()

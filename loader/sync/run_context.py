@@ -1,4 +1,4 @@
-"""Reports a run's progress, and stops the run on request."""
+"""Reports a run's progress and stops the run on request."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _log = logging.getLogger("loader")
 
 
 class Listener(Protocol):
-    """Shows progress; see :mod:`loader.cli.console`."""
+    """A receiver of progress reports; see :mod:`loader.cli.console`."""
 
     def report_phase(self, table: str, phase: str, rows: int | None) -> None:
         """Shows that a table has entered a phase.
 
         Args:
-            rows: how many rows the phase will process, if that is known.
+            rows: the number of rows that the phase will process; None if unknown.
         """
 
     def warn(self, table: str, text: str) -> None:
-        """Shows a warning; the sync continues."""
+        """Shows a warning. The sync continues."""
 
 
 class _Silence:
@@ -33,19 +33,20 @@ class _Silence:
 
 
 class Steps(Protocol):
-    """Receives the steps that tables reach; see :mod:`loader.sync.fault_injection`."""
+    """A receiver of the steps that tables reach; see :mod:`loader.sync.fault_injection`."""
 
     def report_step(self, step: str, table: str) -> None:
-        """Receives the step that a table has reached."""
+        """Reports that a table has reached a step."""
 
 
 class Watch:
-    """Forwards progress to a listener; its flag `stopped` ends a run before the next publish.
+    """A forwarder of progress to a listener, with a flag `stopped` that ends the run.
 
-    The logger ``loader`` receives it, too: phases at level DEBUG, warnings at WARNING.
+    A stopped run ends before the next publish. The logger ``loader`` also receives phases (DEBUG)
+    and warnings (WARNING).
 
     Attributes:
-        redact: removes secrets from log messages; each run sets it to its spec's redactor.
+        redact: removes secrets from log messages; each run sets its spec's redactor.
     """
 
     def __init__(self, listener: Listener | None = None, steps: Steps | None = None) -> None:
@@ -56,7 +57,7 @@ class Watch:
 
     @property
     def keeps_tables_apart(self) -> bool:
-        """Whether no table may wait for another: faults are injected at several steps."""
+        """Whether tables must not wait for each other, as faults are injected at several steps."""
         return bool(getattr(self.steps, "has_several_points", False))
 
     def report_step(self, step: str, table: str) -> None:

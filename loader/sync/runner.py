@@ -1,8 +1,8 @@
-"""Runs a sync of many tables in parallel; a table that fails does not stop the others.
+"""Syncs many tables in parallel. A failed table does not stop other tables.
 
-Sources that share a raw table are synced one after the other, as only one may write it at a time.
-The run acquires that table's lease once, before it opens the first of their snapshots, and releases
-it after the last of them.
+Sources that share a raw table are synced sequentially, because only one source may write the table
+at a time. The run acquires the table's lease once, before it opens the first source's snapshot. It
+releases the lease after the last source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from loader.sync.table_sync import TableSync
 Work = Callable[[TableSync], SyncRecord | None]
 
 RECORD_SECONDS = 60.0
-"""How long the progress of a finished table waits to be written together with other tables."""
+"""The maximum wait of a finished table's progress for a joint write with other tables."""
 
 
 _log = logging.getLogger("loader")
@@ -45,7 +45,7 @@ _log = logging.getLogger("loader")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one table's sync; `error` is None on success."""
+    """The result of one table's sync. On success, `error` is None."""
 
     table: str
     record: SyncRecord | None = None
@@ -55,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Preview:
-    """The result of a dry run: the window that a sync would read, and its bounds."""
+    """The result of a dry run, with the window that a sync would read and its bounds."""
 
     plan: TablePlan
     window: Window
@@ -63,7 +63,7 @@ class Preview:
 
 
 _warmed_up = threading.Event()
-"""Set when a run of this process has begun to warm up the JVM."""
+"""Set once a run of this process has started to warm up the JVM."""
 
 
 def run_tables(
@@ -74,11 +74,11 @@ def run_tables(
     concurrency: int | None = None,
     work: Work = sync_table,
 ) -> Iterator[Outcome]:
-    """Syncs the selected tables, and yields the outcome of each as soon as its sync has ended.
+    """Syncs the selected tables and yields each outcome as soon as the table's sync has ended.
 
     Args:
-        concurrency: how many tables to sync in parallel; None for the spec's setting.
-        work: the function to call for each table, after the table is locked and its source is open.
+        concurrency: the number of tables to sync in parallel; by default the spec's setting.
+        work: the function to call for each table after it is locked and its source is open.
 
     Raises:
         SpecError: if a selection matches nothing.
@@ -98,7 +98,7 @@ def run_tables(
 def preview_tables(
     pipeline: Pipeline, select: Sequence[str], full_refresh: bool
 ) -> Iterator[Preview | Outcome]:
-    """Yields the windows that :func:`run_tables` would read; writes nothing."""
+    """Yields the windows that :func:`run_tables` would read. Writes nothing."""
     for part in pipeline.plan_tables(select, full_refresh):
         yield from (Outcome(error.where, error=error) for error in part.problems)
         if not part.plans:
@@ -127,13 +127,13 @@ def record_failure(
     plan: TablePlan | None = None,
     started: dt.datetime | None = None,
 ) -> Outcome:
-    """Logs why a table was not synced, and records it in the ledger.
+    """Logs a table's error and records it in the ledger.
 
     Args:
         table: the table's name in the lake.
-        run_id: the id of the run; by default a new one.
+        run_id: the id of the run; by default a new id.
         plan: the table's plan; None if it could not be planned.
-        started: when the attempt began; by default now.
+        started: the start of the attempt; by default now.
     """
     name = f"{source.name}.{table}"
     redacted = pipeline.redact_error(error, f"table {name}")
@@ -151,28 +151,28 @@ def record_failure(
     try:
         pipeline.open_stores(source).ledger.append(record)
     except Exception as ledger_error:
-        # The lake itself may be the cause; the first error reports it.
+        # The lake may be the cause of both errors. The first error is reported.
         redacted.__context__ = ledger_error
     return Outcome(name, record, redacted, source.name)
 
 
 def create_run_id() -> str:
-    """Returns the id of a new run in the ledger."""
+    """Creates the id of a new run in the ledger."""
     return uuid.uuid4().hex[:12]
 
 
 def count_workers(pipeline: Pipeline, concurrency: int | None) -> int:
-    """Returns how many tables a run syncs in parallel."""
+    """Returns the number of tables that a run syncs in parallel."""
     configured = [source.concurrency for source in pipeline.spec.sources if source.concurrency]
     if concurrency or configured:
         return concurrency or max(configured)
-    # A sync waits for its database and for files about half of its time.
+    # A sync spends about half of its time waiting for its database and for files.
     return max(1, min(4, 2 * int(pipeline.spark.sparkContext.defaultParallelism)))
 
 
 def _warm_up(pipeline: Pipeline) -> None:
     """Warms the JVM in the background during discovery."""
-    with suppress(Exception):  # there is no ledger yet, or the sync will report the error
+    with suppress(Exception):  # no ledger exists, or the sync will report the error
         pipeline.open_stores(pipeline.sources[0][0]).ledger.rehearse()
 
 
@@ -180,7 +180,7 @@ class _Run:
     """One run that syncs the tables of all sources.
 
     Args:
-        workers: how many tables to sync in parallel.
+        workers: the number of tables to sync in parallel.
     """
 
     def __init__(self, pipeline: Pipeline, watch: Watch, work: Work, workers: int) -> None:
@@ -190,8 +190,9 @@ class _Run:
         self.workers = workers
         self.id = create_run_id()
         self.writer = ProgressWriter(pipeline.idle_since)
-        # Written one by one: the chunks of a backfill, tables that fault injection keeps apart, and
-        # sources that share a raw table, because each of them reads the ledger of the one before.
+        # Some progress is written separately: the chunks of a backfill, tables with fault
+        # injection, and sources that share a raw table, because each source reads the previous
+        # source's ledger row.
         self.writes_together = work is sync_table and not watch.keeps_tables_apart
         self.slots = threading.Semaphore(workers)
         self.shared_leases: dict[str, SharedLease] = {}
@@ -199,7 +200,7 @@ class _Run:
         self.jobs: list[Future[Outcome | None]] = []
 
     def run(self, parts: Sequence[PlannedSource]) -> Iterator[Outcome]:
-        """Locks and syncs the tables of all sources; yields their outcomes."""
+        """Locks and syncs the tables of all sources and yields their outcomes."""
         raw = self.pipeline.name_raw_table
         sharing = Counter(raw(part.spec, plan) for part in parts for plan in part.plans)
         with (
@@ -232,7 +233,7 @@ class _Run:
                 yield from self._write_outcomes()
 
     def _prepare_stores(self, part: PlannedSource) -> LoaderError | None:
-        """Prepares a source's stores; returns the error that fails all tables of the source."""
+        """Prepares a source's stores. Returns any error, which affects all its tables."""
         try:
             self.pipeline.prepare(part.spec)
         except Exception as problem:
@@ -242,12 +243,12 @@ class _Run:
     def _lock_tables(
         self, part: PlannedSource, sharing: Mapping[str, int], opened: ExitStack
     ) -> Generator[Outcome, None, list[tuple[TablePlan, Lease]]]:
-        """Locks a source's tables in one commit; shared tables that this run has locked are reused.
+        """Locks a source's tables in one commit, and reuses the leases of shared tables.
 
-        Yields the outcomes of tables that cannot be locked, and returns the locked ones.
+        Yields the outcomes of tables that cannot be locked. Returns the locked tables.
 
         Args:
-            sharing: how many of the run's tables are loaded into each raw table.
+            sharing: the number of the run's tables that are loaded into each raw table.
         """
         raws = [self.pipeline.name_raw_table(part.spec, plan) for plan in part.plans]
         shared = [self.shared_leases.get(raw) for raw in raws]
@@ -284,18 +285,18 @@ class _Run:
         waiting: ExitStack,
         pool: ThreadPoolExecutor,
     ) -> Iterator[Outcome]:
-        """Opens a source and submits its locked tables to threads; yields failures."""
+        """Opens a source, submits its locked tables to threads, and yields failures."""
         stores = self.pipeline.open_stores(part.spec)
         unshared = [plan for plan, lease in locks if not isinstance(lease, LeaseTurn)]
         progress = None
         if self.writes_together:
-            with suppress(Exception):  # each table reads it again and reports the error
+            with suppress(Exception):  # each table repeats the read and reports the error
                 progress = load_progress(unshared, stores)
         try:
             snapshot = opened.enter_context(part.source.snapshot([plan.table for plan, _ in locks]))
             snapshot.use_marks(partial(self.pipeline.find_marks, part.spec))
             if snapshot.delivers and self.work is sync_table:
-                # Each table waits for the rows that the source pushes, so each gets a thread.
+                # Each table needs a thread, in which it waits for the rows that the source pushes.
                 pool = waiting.enter_context(ThreadPoolExecutor(len(locks)))
                 requests = (build_request(plan, stores) for plan, _ in locks)
                 snapshot.begin([request for request in requests if request is not None], self.watch)
@@ -317,7 +318,7 @@ class _Run:
             self.jobs.append(pool.submit(self._sync_table, sync))
 
     def _sync_table(self, sync: TableSync) -> Outcome | None:
-        """Syncs one table; returns None if the progress writer will yield the outcome."""
+        """Syncs one table. Returns None if the progress writer will yield the outcome."""
         started, plan, lease = now(), sync.plan, sync.lease
         source = self.pipeline.spec.source(plan.source)
         try:
@@ -338,7 +339,7 @@ class _Run:
         return _report_success(plan, record)
 
     def _write_outcomes(self) -> Iterator[Outcome]:
-        """Writes state and ledger of the finished tables; yields their outcomes."""
+        """Writes state and ledger of the finished tables and yields the outcomes."""
         for entry in self.writer.write():
             if entry.error is None:
                 yield _report_success(entry.sync.plan, entry.total)
@@ -354,11 +355,11 @@ class _Run:
 
 
 class SharedLease:
-    """A lease that several sources of a run use, one after the other.
+    """A lease that several sources of a run use sequentially.
 
     Args:
-        lease: the lease of the raw table, already acquired.
-        count: how many sources use it.
+        lease: the acquired lease of the raw table.
+        count: the number of sources that use the lease.
     """
 
     def __init__(self, lease: Lease, count: int) -> None:
@@ -377,7 +378,7 @@ class SharedLease:
 
 
 class LeaseTurn(Lease):
-    """One source's use of a shared lease, in the interface of a lease."""
+    """One source's use of a shared lease. It has the interface of a lease."""
 
     def __init__(self, shared: SharedLease) -> None:
         self.table = shared.lease.table
@@ -388,7 +389,7 @@ class LeaseTurn(Lease):
         self._is_acquired = False
 
     def acquire(self, tell: Callable[[str], None] | None = None) -> str | None:
-        """Waits until no other source uses the lease."""
+        """Waits for other sources to end their use of the lease."""
         self._shared.busy.acquire()
         self._is_acquired = True
         return None
@@ -397,7 +398,7 @@ class LeaseTurn(Lease):
         self._shared.lease.confirm()
 
     def release(self) -> None:
-        """Ends this use of the lease, and releases it after the last use; may be called twice."""
+        """Ends this use of the lease, and releases it after the last use. Idempotent."""
         if self._is_acquired:
             self._is_acquired = False
             self._shared.busy.release()
@@ -409,7 +410,7 @@ class LeaseTurn(Lease):
 def lock_all(
     plans: Sequence[TablePlan], lake: Lake, watch: Watch, run_id: str
 ) -> list[Lease | Exception]:
-    """Locks tables for this run; returns each table's lease, or the error of acquiring it.
+    """Locks tables for this run. Returns each table's lease or error.
 
     Acquires all leases in one commit, before the source's snapshot is opened.
     """
@@ -437,7 +438,7 @@ def _report_success(plan: TablePlan, record: SyncRecord | None) -> Outcome:
 
 
 def _unlock(lease: Lease) -> None:
-    """Unlocks a table; a failure, such as an unreachable catalog, is only logged."""
+    """Unlocks a table. An error, such as an unreachable catalog, is only logged."""
     try:
         lease.release()
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Reads state and ledger for commands that start no run, without Spark if possible.
+"""Reads state and ledger without Spark, if possible, for commands that start no run.
 
-The lake that `loader init` creates is a local folder. There, pyiceberg reads both tables in less
-than a second; other lakes need a Spark session. Both ways return equal rows.
+The lake that `loader init` creates is a local folder. In such a lake, pyiceberg reads both tables
+in less than a second. Other lakes need a Spark session. Both readers return equal rows.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _LEDGER = {
 
 
 class StateReader(Protocol):
-    """Reads state rows; each :class:`loader.state.StateBackend` implements it."""
+    """A reader of state rows, which each :class:`loader.state.StateBackend` implements."""
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         """Returns all rows, or the rows of a key, ordered by key, newest version first."""
 
 
 class LedgerReader(Protocol):
-    """Reads the ledger; :class:`loader.lake.ledger.Ledger` implements it."""
+    """A reader of the ledger, which :class:`loader.lake.ledger.Ledger` implements."""
 
     def newest(self) -> list[dict[str, Any]]:
-        """Returns each table's last successful attempt and its last attempt."""
+        """Returns each table's last successful attempt and last attempt."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class StatusReaders:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The current and former names of the source; a sync renames the state of its table."""
+        """The current and former names of the source. The next sync renames the state."""
         return self.source.name, *self.source.formerly
 
 
@@ -79,11 +79,11 @@ def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
 
 
 def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
-    """Returns the readers for all sources of a spec; their methods may raise SparkNeededError, too.
+    """Returns the readers for all sources of a spec. Their methods may raise SparkNeededError.
 
     Raises:
         SparkNeededError: if other programs may have pushed tables, which only Spark can list.
-        SpecError: if a state backend's package is missing, or its options are wrong.
+        SpecError: if a state backend's package is missing or its options are wrong.
     """
     warehouse = find_warehouse(profile.conf)
     lakes = [each.lake for each in spec.destinations if isinstance(each, LakeDestination)]
@@ -94,7 +94,7 @@ def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
 
 
 def list_state_readers(readers: Iterable[StatusReaders]) -> list[StateReader]:
-    """Returns the state backends of sources, each backend once."""
+    """Returns the distinct state backends of sources."""
     backends = {each.source.state_location: each.state for each in reversed([*readers])}
     return list(backends.values())[::-1]
 
@@ -119,7 +119,7 @@ def _build_readers(spec: Spec, source: SourceSpec, warehouse: Any) -> StatusRead
 
 
 class FolderState:
-    """Reads the state table of a lake in a local folder."""
+    """A reader of the state table of a lake in a local folder."""
 
     def __init__(self, tables: FolderTables, table: str) -> None:
         self.tables = tables
@@ -130,7 +130,8 @@ class FolderState:
         stored = self.tables.read(self.table, _STATE)
         rows = stored.to_pylist() if stored is not None else []
         rows = [row for row in rows if key in (None, row["key"])]
-        # Three stable sorts: by key, then the newest version first, then the latest time first.
+        # Three stable sorts order the rows by key, then by descending version, then by descending
+        # time.
         rows.sort(key=lambda row: (row["updated_at"] is not None, row["updated_at"]), reverse=True)
         rows.sort(key=lambda row: row["version"] or 0, reverse=True)
         rows.sort(key=lambda row: row["key"] or "")
@@ -146,13 +147,13 @@ class FolderState:
 
 
 class FolderLedger:
-    """Reads the ledger of a lake in a local folder."""
+    """A reader of the ledger of a lake in a local folder."""
 
     def __init__(self, tables: FolderTables) -> None:
         self.tables = tables
 
     def newest(self) -> list[dict[str, Any]]:
-        """Returns the last attempts per table, like :meth:`loader.lake.ledger.Ledger.newest`."""
+        """Returns the same rows as :meth:`loader.lake.ledger.Ledger.newest`."""
         attempts = self.tables.read(TABLE, _LEDGER)
         if attempts is None:
             return []
@@ -183,11 +184,11 @@ class FolderLedger:
 def _select_last_rows(
     rows: pa.Table, columns: Sequence[str], totals: Sequence[tuple[str, str]] = ()
 ) -> dict[tuple[str | None, str | None], dict[str, Any]]:
-    """Returns the last values of each table, with times in microseconds.
+    """Returns each table's last values, with times in microseconds.
 
     Args:
-        rows: ledger rows in their order.
-        totals: columns, and pyarrow's aggregate functions over all rows of a table.
+        rows: ledger rows in chronological order.
+        totals: pairs of a column and a pyarrow aggregate function over all rows of a table.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

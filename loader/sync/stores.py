@@ -1,6 +1,6 @@
-"""The stores of a sync: lake, state store and ledger. Each write first confirms the table's lock.
+"""The lake, state store and ledger of a sync. Each write first confirms the table's lock.
 
-A run reads state and ledger once for all tables that it has locked.
+A run reads state and ledger once for all locked tables.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from loader.state import StateBackend, StateRow, TableState, choose_effective_st
 from loader.sync.table_plan import TablePlan
 
 _MANY_TABLES = 8
-"""From this number of tables on, one query of the whole ledger is faster than one per table."""
+"""The number of tables from which one query of the whole ledger beats a query per table."""
 
 
 def _accept_lock() -> None:
-    """The default of `confirm`, for stores that are only read or that the caller has locked."""
+    """Does nothing. The default of `confirm` if the caller only reads or already has the lock."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Stores:
     """The stores to which a table's sync writes.
 
     Attributes:
-        confirm: raises a TableError if another run has taken over the table's lock. Called before
-            each write, so that nothing of the new owner is overwritten.
+        confirm: raises a TableError if another run has acquired the table's lock. Called before
+            each write, so that the new owner's data is not overwritten.
     """
 
     lake: Lake
@@ -37,34 +37,34 @@ class Stores:
     confirm: Callable[[], None] = _accept_lock
 
     def store(self, name: str, state: TableState) -> None:
-        """Writes the state of a table (`source.table`), if this run still has the lock."""
+        """Writes the state of a table (`source.table`) if this run still has the lock."""
         self.confirm()
         self.state.write(name, state)
 
     def record(self, sync: SyncRecord) -> None:
-        """Adds a row to the ledger, if this run still has the lock."""
+        """Adds a row to the ledger if this run still has the lock."""
         self.confirm()
         self.ledger.append(sync)
 
 
 @dataclass(frozen=True)
 class StoredProgress:
-    """The state and ledger of tables, read after they were locked: only this run can add to them.
+    """The state and ledger batches of locked tables. No other run can change them.
 
     Attributes:
-        states: for each key, the rows of its newest version, or the error of reading them.
-        batches: for each source and table, the highest batch in the ledger. None for few tables:
-            then the ledger is queried per table, and file statistics skip most of its files.
+        states: maps each key to the rows of its newest version or to a read error.
+        batches: maps each source and table to the highest batch in the ledger. None for few tables,
+            for which a ledger query per table is faster, as file statistics exclude most files.
     """
 
     states: Mapping[str, list[StateRow] | StateError]
     batches: Mapping[tuple[str, str], int] | None
 
     def find_state(self, plan: TablePlan, warn: Callable[[str], None]) -> TableState | None:
-        """Returns a table's state; None if it has none.
+        """Returns a table's state, or None if no state exists.
 
         Raises:
-            StateError: if the state cannot be read, or this loader has not written it.
+            StateError: if the state is unreadable or was not written by this loader.
         """
         for key in list_state_keys(plan):
             rows = self.states[key]
@@ -76,10 +76,10 @@ class StoredProgress:
         return None
 
     def find_last_batch(self, plan: TablePlan, ledger: Ledger, since: int) -> int:
-        """Returns the highest batch of a table in the ledger; 0 if the ledger has none.
+        """Returns the highest batch of a table in the ledger, or 0 without a batch.
 
         Args:
-            since: a query reads only this batch and later ones.
+            since: the lowest batch that a query must consider.
         """
         if self.batches is None:
             return ledger.last_batch(plan.lake_table, plan.names, since)

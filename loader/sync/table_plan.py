@@ -1,4 +1,4 @@
-"""Plans one table: checks the spec's options against the columns of the source."""
+"""Plans one table by checking the spec's options against the source's columns."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FULL_REFRESH = "full_refresh"
 CDC = "cdc"
 RESERVED = "_cq_"
 """The prefix of the loader's tables and columns."""
-# Columns that CloudQuery adds to its tables; a source may have them.
+# Columns that CloudQuery adds to its tables. A source may contain them.
 FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
 
 
 class NoCursorError(TableError):
-    """An incremental sync has no cursor: the options list no column of the table."""
+    """The error of an incremental sync whose options contain no cursor column of the table."""
 
     candidates: Sequence[str] = ()
 
     @classmethod
     def of(cls, table: SourceTable, where: str) -> NoCursorError:
-        """Returns the error for one table."""
+        """Builds the error for one table."""
         names = suggest_cursors(table)
         error = cls(
             "an incremental sync needs a cursor, and the table's options name none",
@@ -49,11 +49,11 @@ class NoCursorError(TableError):
     def of_all(
         cls, errors: Mapping[str, NoCursorError], source: str, more_cursors: str
     ) -> NoCursorError:
-        """Returns one error for many tables of a source.
+        """Builds one error for many tables of a source.
 
         Args:
             errors: the error of each table.
-            more_cursors: further cursors to suggest in the remedy; may be empty.
+            more_cursors: an additional cursor to suggest in the remedy; may be empty.
         """
         counts = Counter(name for error in errors.values() for name in error.candidates[:1])
         suggestions = [*(name for name, _ in counts.most_common(5)), *filter(None, [more_cursors])]
@@ -78,13 +78,13 @@ class TablePlan:
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
         mode: ``incremental``, ``full_refresh`` or ``cdc``.
-        initial: the cursor at which the first sync begins; None reads everything.
-        deleted: the column that marks deleted rows; None if there is none.
-        accepts_key_change: whether key and cursor columns may change their type if raw can follow.
+        initial: the cursor at which the first sync begins; None reads all rows.
+        deleted: the column that flags deleted rows; None if there is none.
+        accepts_key_change: whether key and cursor columns may be widened.
         accepts_other_origin: whether raw may contain rows of another table of the source, because
-            all rows are read in a new generation.
-        formerly: former names of the source.
-        sharers: all sources of the spec that load the same raw table, in the spec's order.
+            all rows are reread in a new generation.
+        formerly: the former names of the source.
+        sharers: all sources that load the same raw table, ordered as in the spec.
     """
 
     source: str
@@ -112,7 +112,7 @@ class TablePlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The current and former names of the source, in raw, its commits and the ledger."""
+        """The current and former names of the source in raw, in commits and in the ledger."""
         return (self.source, *self.formerly)
 
     @property
@@ -122,10 +122,11 @@ class TablePlan:
 
     @property
     def is_authoritative(self) -> bool:
-        """Whether the source declares the key, so that it returns each key's current version once.
+        """Whether the source declares the key and so returns only each key's current version.
 
-        Files, connectors with a mark, and tables whose key only the spec declares, may return
-        several versions of a key; then only the cursor determines the newest one.
+        False for files, for connectors with a mark, and for tables whose key only the spec
+        declares. These may return several versions of a key, and only the cursor determines the
+        newest version.
         """
         declared = self.table.primary_key
         if self.table.progress is not Progress.CURSOR:
@@ -134,17 +135,17 @@ class TablePlan:
 
     @property
     def keeps_redeliveries(self) -> bool:
-        """Whether redelivered rows are appended again.
+        """Whether redelivered rows are appended.
 
-        A connector with a mark does not return the same rows twice, so without a key, equal rows
-        may be different records.
+        A connector with a mark returns each row only once, so without a key, equal rows may be
+        different records.
         """
         keyless = self.table.progress is Progress.MARK and not self.key
         return self.options.redelivered_rows == "append" or keyless
 
     @property
     def name(self) -> str:
-        """``<source>.<table>``, used in messages and as the key of the state."""
+        """The name ``<source>.<table>``, used in messages and as the key of the state."""
         return f"{self.source}.{self.lake_table}"
 
     @property
@@ -168,15 +169,15 @@ def plan_table(
     """Plans one table.
 
     Raises:
-        TableError: if the cursor or key column is missing, or its type cannot be ordered; if a
-            column has a reserved name; if `deleted_field` is a column that cannot mark deleted
-            rows.
+        TableError: if the cursor or a key column is missing, if the cursor's type cannot be
+            ordered, if a column has a reserved name, or if `deleted_field` is a column that cannot
+            flag deleted rows.
     """
     where = f"table {source}.{table.ref.name}"
     _check_names(table, where)
     mode = FULL_REFRESH if full_refresh else options.sync_mode
     follows_log = options.sync_mode == CDC
-    # The log orders the changes; here, a cursor in the spec is only used by dbt models.
+    # The log orders the changes. Only dbt models use a cursor in the spec.
     name = None if follows_log else options.choose_cursor(table.schema.names) or table.cursor_field
     if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
         raise NoCursorError.of(table, where)

@@ -1,4 +1,4 @@
-"""Finds the tables of a source that a spec selects, and reads their columns and keys."""
+"""Finds the tables that a spec selects and reads their columns and keys."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from loader.spec.plugins import SourceSpec
 def match_tables(
     spec: SourceSpec, refs: Sequence[TableRef]
 ) -> tuple[list[TableRef], dict[str, TableError]]:
-    """Returns the tables that a source's patterns match, and an error for each unmatched pattern.
+    """Returns the tables that the spec's patterns match, and an error for each unmatched pattern.
 
-    A name ignores case if no table has exactly this name. A name with `*`, `?` or `[` is always a
-    pattern, even if a table has that name. Patterns do not match views.
+    A name is case-insensitive if no table has exactly this name. A name with `*`, `?` or `[` is
+    always a pattern, even if a table has this exact name. Patterns do not match views.
 
-    A name in `skip_tables` ignores case. Without a dot it matches tables of any schema, except
-    those that `tables` lists with their schema.
+    Names in `skip_tables` are case-insensitive. A name without a dot matches tables of any schema,
+    except tables that `tables` lists with their schema.
     """
     tables: dict[tuple[str, str], TableRef] = {}
     errors: dict[str, TableError] = {}
@@ -68,10 +68,11 @@ def _is_skipped(name: str, patterns: Sequence[str], listed: Collection[str]) -> 
 def _match_pattern(
     pattern: str, refs: Sequence[TableRef], by_name: Mapping[str, list[TableRef]]
 ) -> list[TableRef]:
-    """Returns the tables that a pattern or a name matches.
+    """Returns the tables that a pattern or name matches.
 
     Args:
-        by_name: the tables by their names in lower case, as a source may have 100,000 tables.
+        by_name: the tables by lower-case name. A mapping is used because a source may have 100,000
+            tables.
     """
     if is_wildcard(pattern):
         lowered = pattern.lower()
@@ -79,7 +80,7 @@ def _match_pattern(
             ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
         ]
     matches = by_name.get(pattern.lower(), [])
-    # If several tables match, `find_takeovers` chooses the one that raw was loaded from.
+    # If several tables match, `find_takeovers` chooses raw's recorded origin.
     return [ref for ref in matches if ref.name == pattern] or matches
 
 
@@ -109,7 +110,7 @@ def _matches_any(pattern: str, names: Collection[str]) -> bool:
 
 
 _PARALLEL = 4
-"""How many tables to describe in parallel if the source has no `concurrency`."""
+"""The number of tables to describe in parallel if the source sets no `concurrency`."""
 
 
 def describe_tables(
@@ -118,15 +119,16 @@ def describe_tables(
     concurrency: int | None,
     track: Callable[[str], AbstractContextManager[None]],
 ) -> list[SourceTable | Exception]:
-    """Describes tables in parallel; returns a description or an error for each, in their order.
+    """Describes tables in parallel. Returns a description or error for each, in order.
 
     Args:
-        track: a context manager that is entered with a table's name while it is described.
+        track: returns a context manager for a table's name, which is entered while the table is
+            described.
     """
 
     def describe(ref: TableRef) -> SourceTable | Exception:
         try:
-            # Locked tables may delay the descriptions for minutes.
+            # Locked tables may delay the description of tables for minutes.
             check_interruption(f"table {source.name}.{ref.name}")
             name = f"{source.name}.{ref.lake_name}"
             with step(f"{name}: reading its columns and keys"), track(name):

@@ -1,4 +1,4 @@
-"""One table of a run, locked and with its source open: the input of each step of the protocol."""
+"""The input of each step of the sync protocol."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from loader.sync.table_plan import TablePlan
 
 @dataclass(frozen=True)
 class TableSync:
-    """One table of a run, locked, with its source open.
+    """One locked table of a run with an open source.
 
     Attributes:
-        plan: the table's options, checked against the source.
-        lease: the table's lock. It is acquired before the source's snapshot is opened: an older
-            snapshot could restore rows that another run's last batch has replaced.
+        plan: the table's plan.
+        lease: the table's lock. It is acquired before the source's snapshot is opened, because an
+            older snapshot could restore rows that another run's last batch has replaced.
         snapshot: the source's snapshot.
         stores: the lake, the state store and the ledger.
-        watch: reports progress, and stops the sync on request.
+        watch: reports progress and stops the sync on request.
         run_id: the run's id in the ledger.
-        defer_progress: collects the state and the ledger row, to write them together with the run's
-            other tables before they are unlocked; None writes them immediately.
-        progress: state and ledger as read after locking; None if :func:`recover` must read them.
-        read_slot: entered while a batch is read and written, to limit how many run in parallel.
+        defer_progress: collects the state and the ledger row for a joint write with the run's other
+            tables; None writes them immediately.
+        progress: the state and ledger, read after locking; None if :func:`recover` must read them.
+        read_slot: a context manager that limits the number of batches that are read in parallel.
     """
 
     plan: TablePlan
@@ -52,7 +52,7 @@ class TableSync:
 
     @contextmanager
     def unlock_at_end(self) -> Iterator[None]:
-        """Releases the lock on exit and on errors, unless the progress is written later."""
+        """Releases the lock on exit and on errors, unless the progress is deferred."""
         if self.defer_progress is not None:
             yield
             return
@@ -69,12 +69,12 @@ class TableSync:
         total: SyncRecord | None = None,
         immediately: bool = False,
     ) -> None:
-        """Writes the state, then the ledger row, or defers both if the run writes them together.
+        """Writes the state and then the ledger row, or defers both.
 
         Args:
-            state: None if it has not changed.
-            total: the sum to report to the user, if the sync had several batches.
-            immediately: does not defer them.
+            state: the new state; None if it has not changed.
+            total: the sum to report to the user if the sync had several batches.
+            immediately: whether to write both even if progress is normally deferred.
         """
         if self.defer_progress is not None and not immediately:
             self.defer_progress(self, state, record, total or record)
@@ -92,7 +92,7 @@ class TableSync:
             self.snapshot.confirm_stored(self.plan.table, state.mark)
 
     def report_step(self, step: str) -> None:
-        """Reports that the table reached a step of :data:`loader.sync.fault_injection.STEPS`."""
+        """Reports that the table has reached one of :data:`loader.sync.fault_injection.STEPS`."""
         self.watch.report_step(step, self.plan.name)
 
     def report_phase(self, phase: str, rows: int | None = None) -> None:
@@ -105,4 +105,4 @@ class TableSync:
 
 
 DeferProgress = Callable[[TableSync, TableState | None, SyncRecord, SyncRecord], None]
-"""Takes a sync, its new state, its ledger row and the sum to report."""
+"""A function whose arguments are a sync, the new state, the ledger row and the sum to report."""

@@ -30,7 +30,7 @@ _IDENTITY = "stands_for"
 
 
 class MysqlLateCommits:
-    """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits` by time.
+    """An implementation of :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`.
 
     Args:
         snapshot: the snapshot to search for late rows.

@@ -134,7 +134,7 @@ class OpenWork:
         return self.since < self.clock - _ROUNDING
 
     def is_settled(self, now: OpenWork) -> bool:
-        """Returns whether all transactions of this mark have ended, so that `now` replaces it."""
+        """Returns whether `now` can replace this mark, because its transactions have ended."""
         return self.expects_late_rows and now.since > self.clock
 
     def reach(self, low: Cursor, wall_offset: int) -> Cursor:

@@ -20,7 +20,7 @@ from loader.spark.error_translation import DatabaseError
 
 
 class PostgresLateCommits:
-    """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits` by xmin.
+    """An implementation of :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`.
 
     Args:
         snapshot: the snapshot to search for late rows.
@@ -116,7 +116,7 @@ class PostgresLateCommits:
         """Returns whether the mark must be stored even without new rows.
 
         Without a new mark, the next sync would reread the same rows. After `loader state set`,
-        which deletes the mark, it would lack the list of open transactions.
+        which may delete the mark, it would lack the open transactions.
         """
         if self.transactions is None or window.low is None:
             return False
