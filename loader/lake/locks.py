@@ -231,7 +231,7 @@ class Lease:
         return LockedError(
             f"another run holds this table{by}",
             where=self.where,
-            remedy="It was skipped; run again when the other is done",
+            remedy="It was skipped; run again after the other run has ended",
         )
 
 

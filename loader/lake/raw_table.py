@@ -55,7 +55,7 @@ def create_raw_table(
         raise TableError(
             f"the source has a column {taken[0]!r}, which the loader writes itself",
             where=f"table {table}",
-            remedy="Rename it, or read the others through a view in the source",
+            remedy="Rename it, or read the other columns through a view in the source",
         )
     # By default, Iceberg collects statistics only for the first 100 columns. The `_cq_` columns are
     # last.
@@ -100,10 +100,10 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
     properties = lake.properties(table)
     if properties.get("write.wap.enabled") != "true":
         raise TableError(
-            "it has lost the property write.wap.enabled, so a batch would be seen before it "
-            "is whole: another program has made or replaced this table",
+            "its property write.wap.enabled is missing, so readers could see incomplete "
+            "batches: another program has created or replaced this table",
             where=f"table {lake.schema}.{table}",
-            remedy="If its rows are the loader's (a copy that was put back, say), set it: "
+            remedy="If the loader wrote its rows (for example before a restore), set it: "
             f"alter table {lake.name(table)} set tblproperties ('write.wap.enabled' = 'true')",
         )
     remembered = read_source_schema(properties, policy.source, f"table {table}")

@@ -91,10 +91,10 @@ def check_key_and_cursor(
             f"{shown.dataType.simpleString()} to {new.dataType.simpleString()}",
             where=policy.where,
             remedy=f"Accept it with `loader run --accept-key-change --select {policy.select}`: "
-            "raw can follow in place"
+            "raw can be changed in place"
             if follows
-            else "Raw cannot follow in place: take it back in column_types or by a view of the "
-            "source, or load the table again, into another schema or under another name",
+            else "Raw cannot be changed in place: undo the change by column_types or a view of the "
+            "source, or reload the table into another schema or under another name",
         )
 
 

@@ -93,7 +93,7 @@ def publish_batch(
             raise TableError(
                 "another run has published this batch number",
                 where=f"table {table}",
-                remedy="Nothing was lost or doubled; run again",
+                remedy="No row was lost or duplicated; run again",
             ) from error
         raise
     return newest_commit(lake, table)

@@ -51,8 +51,8 @@ def describe_remedy(stopped: str, table: str) -> str:
         stopped: the features that do not work until the table is recreated.
     """
     if not table.startswith(PREFIX):  # a table from the spec, which only the user may remove
-        return f"{stopped} are stopped until it is removed and created again. {RECOVERY}"
-    rebuilt = "until `loader state rebuild` (without --select) has created it again"
+        return f"{stopped} are stopped until it is removed and recreated. {RECOVERY}"
+    rebuilt = "until `loader state rebuild` (without --select) has recreated it"
     return f"{stopped} are stopped {rebuilt}. {RECOVERY}"
 
 

@@ -308,7 +308,7 @@ def _find_superseded(
         raise TableError(
             f"it has no column {missing[0]!r}, which is in the spec",
             where=f"table {raw.name}",
-            remedy="Sync it once more, then compact it",
+            remedy="Sync the table, then compact it",
         )
     return find_superseded(lake, raw.table, raw.key, raw.cursor, upkeep.keep, readers, upkeep.now)
 

@@ -250,7 +250,7 @@ def quarantine_table(lake: Lake, table: str) -> str | None:
             if not isinstance(error, DamagedError):
                 raise error from problem
         result = _move_folder(lake, table) if _is_hadoop(lake) else _unregister(lake, table)
-        return f"{error.what}. It is created again, empty; its remaining files {result}"
+        return f"{error.what}. An empty table replaces it; its remaining files {result}"
 
 
 def _is_hadoop(lake: Lake) -> bool:

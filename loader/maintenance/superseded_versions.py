@@ -103,7 +103,7 @@ def find_superseded(
         with report_damage(lake, LEDGER, REMEDY):
             floor = _find_lowest_cursor(lake, table, cursor, sources)
         if floor is None:
-            return SupersededVersions(note=f"the ledger has no sync by {cursor}: sync it once more")
+            return SupersededVersions(note=f"the ledger has no sync by {cursor}: sync the table")
     batch, note = _find_removal_limit(lake, table, keep, dependents, now)
     if batch < 1:
         return SupersededVersions(note=note)

@@ -88,7 +88,7 @@ def append_differences(
         raise TableError(
             "the differences disappeared before they could be appended",
             where=f"table {sync.plan.name}",
-            remedy="Reconcile again",
+            remedy="Run `loader reconcile` again",
         )
     return record
 

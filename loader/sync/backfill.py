@@ -84,11 +84,11 @@ class Backfill:
                 "a backfill needs a cursor, and the table "
                 + ("is read from the log" if plan.follows_log else "has none"),
                 where=f"table {plan.name}, --from",
-                remedy="Read everything again with --full-refresh",
+                remedy="Reload the table with --full-refresh",
             )
         if state.cursor is None or not state.batch:
             raise TableError(
-                "nothing was synced yet: there is nothing to read again",
+                "the table was never synced, so there is nothing to reread",
                 where=f"table {plan.name}, --from",
                 remedy="Run `loader run` first; initial_cursor sets where it begins",
             )

@@ -102,7 +102,7 @@ def describe_metadata(plan: TablePlan) -> list[str]:
     if plan.table.indexed and cursor.name not in {*plan.table.indexed, "xmin"}:
         notes.append(f"{cursor.name} has no index: every sync scans the whole table")
     if cursor.type is CursorType.DATE:
-        notes.append("a date cursor is coarse: each sync reads the last day again")
+        notes.append("a date cursor is coarse: each sync rereads the last day")
     if cursor.collated:
         notes.append(
             "the database orders this string cursor by a collation: each sync compares its rows "
@@ -135,7 +135,7 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
         top = snapshot.bounds(plan.table, at_top)
         has_many = top.rows is not None and top.rows > _MANY_ROWS
         if has_many and snapshot.digest(plan.table, at_top, top.rows) is None:
-            notes.append(f"{top.rows:,} rows share the highest {name}: every sync reads them again")
+            notes.append(f"{top.rows:,} rows share the highest {name}: every sync rereads them")
     return notes
 
 

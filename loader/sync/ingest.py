@@ -239,7 +239,7 @@ class Ingest:
         except Exception as problem:
             self.java_error = self.java_error or explain_java_end(problem, PUSHED)
             why = pipeline.redact_error(problem, f"table {name}")
-            self.watch.warn(name, f"its key was not recorded; its next sync tries again: {why}")
+            self.watch.warn(name, f"its key was not recorded, and its next sync will retry: {why}")
 
     def _check_source_name(self, source: SourceSpec) -> None:
         """Raises an error if a source would share tables or cursors with a source of the spec.
@@ -258,7 +258,7 @@ class Ingest:
             else:
                 continue
             raise TableError(
-                f"a source of the spec is called {source.name}, too, {conflict}",
+                f"a source of the spec has the same name, {source.name}, {conflict}",
                 where=other_source.where,
                 remedy="Rename one of them: otherwise they would share tables or cursors",
             )

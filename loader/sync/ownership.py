@@ -333,7 +333,7 @@ def _build_takeover_error(lake: Lake, ref: TableRef, owner: str, source: str) ->
         f"the raw table {lake.schema}.{ref.lake_name} was loaded from {owner}, and would now be "
         f"loaded from {ref.qualified_name}",
         where=f"table {name}",
-        remedy="If this is the same table, renamed or moved, read all of it again: `loader run "
+        remedy="If this is the same table, renamed or moved, reload it: `loader run "
         f"--full-refresh --select {name}`. If not, write the right table's name in `tables` of "
         f"source {source}, with its schema",
     )

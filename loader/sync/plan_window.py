@@ -104,7 +104,7 @@ def _warn_of_lost_columns(sync: TableSync, names: Sequence[str]) -> None:
     select = f"--select {sync.plan.policy.select}"
     sync.warn(
         "columns were dropped from the raw table, so they are null in the rows of earlier batches: "
-        f"{', '.join(names)}. Append these rows again with `loader reconcile --repair {select}` or "
+        f"{', '.join(names)}. Reload these rows with `loader reconcile --repair {select}` or "
         f"`loader run --full-refresh {select}`"
     )
 
@@ -238,7 +238,7 @@ def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Wat
     if is_full and bounds.rows == 0 and prior.has_begun:
         watch.warn(
             plan.name,
-            "the source is empty: nothing is appended, and the rows in raw do not count as deleted",
+            "the source is empty: nothing is appended, and rows in raw are not treated as deleted",
         )
     for note in bounds.notes:
         watch.warn(plan.name, note)

@@ -110,7 +110,9 @@ def add_pushed_tables(pipeline: Pipeline, where: str, warn: Callable[[str, str],
             pipeline.unreadable.append(pipeline.redact_error(why, f"table {lake.schema}.{table}"))
         for name, tables in tables_by_source.items():
             if name in names:
-                text = f"a source of the spec is called {name}, too: its pushed tables are skipped"
+                text = (
+                    f"a source of the spec has the same name, {name}: the pushed tables are skipped"
+                )
                 warn(lake.schema, text)
                 continue
             names.add(name)

@@ -76,7 +76,7 @@ def recover(sync: TableSync) -> PriorState:
         state = _roll_back(own_commit, state, plan)
         sync.warn(
             f"state was ahead of the data (batch {state_batch}, raw has {own_commit.batch}): "
-            + ("rolled back" if own_commit.batch else "raw is gone, reading everything again")
+            + ("rolled back" if own_commit.batch else "raw was dropped, rereading all rows")
         )
         stores.store(plan.name, state)
     sync.report_step("recovered-state")

@@ -276,9 +276,9 @@ def test_types_of_key_and_cursor(column: str, old: Any, new: Any, way_out: str) 
         assert len(found.notes) == 1
         assert accepted.drift(source, KEYED).notes == ()
     else:
-        assert "load the table again, into another schema" in refused.value.remedy
+        assert "reload the table into another schema" in refused.value.remedy
         for policy in (accepting, replace(accepting, reads_everything=True)):
-            with pytest.raises(TableError, match="load the table again"):
+            with pytest.raises(TableError, match="reload the table"):
                 table.drift(source, policy)
 
 

@@ -155,8 +155,8 @@ def _told(ran: Ran, where: str, stopped: str) -> None:
     [error] = ran.errors
     assert error.startswith(f"{where}: its "), error
     assert (
-        f"{stopped} are stopped until `loader state rebuild` (without --select) has created it "
-        "again" in error
+        f"{stopped} are stopped until `loader state rebuild` (without --select) has recreated it"
+        in error
     )
 
 

@@ -90,7 +90,7 @@ def test_needs_something_to_go_back_to(project: Project, postgres_database: Data
     postgres_database.execute("create table empty (id int primary key, at date)")
     project.jdbc(postgres_database, ["empty"], table_options={"empty": {"cursor_field": "at"}})
     ran = project.loader("run", "--from", "2025-01-01")
-    assert (ran.code, "nothing was synced yet" in ran.errors[0]) == (1, True)
+    assert (ran.code, "the table was never synced" in ran.errors[0]) == (1, True)
 
 
 def test_an_end_alone_is_wrong_usage(project: Project, orders: Database) -> None:

@@ -38,7 +38,7 @@ def test_what_is_wrong_with_a_cursor_is_seen_in_its_rows(
         "at has no index: every sync scans the whole table; "
         "1 of 3 rows have no at: they are read at every sync; 1 rows are dated in the future"
     )
-    assert "1,500 rows share the highest day: every sync reads them again" in notes["seen"]
+    assert "1,500 rows share the highest day: every sync rereads them" in notes["seen"]
     assert "share the highest" not in notes["coarse"]  # the database compares them
     assert "a date cursor is coarse" in notes["coarse"]
 

@@ -224,7 +224,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
         f"from s.t. {out}skip_tables",
         f"table shop.Orders: the raw table {project.schema}.Orders was loaded from public.orders, "
         "and would now be loaded from public.Orders. If this is the same table, renamed or "
-        "moved, read all of it again: `loader run --full-refresh --select shop.Orders`. If not, "
+        "moved, reload it: `loader run --full-refresh --select shop.Orders`. If not, "
         "write the right table's name in `tables` of source shop, with its schema",
     ]
     assert _appended(ran) == {

@@ -107,7 +107,7 @@ def test_a_raw_table_that_would_show_batches_unstaged_is_refused(
     postgres_database.execute("update t set u = clock_timestamp()")
     ran = project.loader("run")
     assert ran.code == 1
-    assert "it has lost the property write.wap.enabled" in ran.errors[0]
+    assert "its property write.wap.enabled is missing" in ran.errors[0]
     assert project.rows("select count(*), max(_cq_batch) from raw.t") == [(2, 1)]
     project.spark.sql(f"alter table {raw} set tblproperties ('write.wap.enabled' = 'true')")
     assert project.run().table("shop.t")["appended"] == 2

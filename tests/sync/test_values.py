@@ -455,7 +455,7 @@ def test_dates_and_numbers_that_only_mariadb_has(
     project.jdbc(mariadb_database, list(options), table_options=options)
     ran = project.run()
     assert project.rows("select bits from raw.wide order by id") == [(f"{1:064b}",), ("1" * 64,)]
-    reported = "are no dates (their month or day is zero): they are loaded as null"
+    reported = "are not dates (their month or day is zero): they are loaded as null"
     old = "lie before 15 October 1582: they are loaded up to ten days later or earlier"
     assert [warning.partition(", as Java")[0] for warning in sorted(ran.warnings)] == [
         f"shop.old: 1 values of at {old}",

@@ -61,7 +61,7 @@ def test_the_plug_in_is_found_by_the_kind_of_database() -> None:
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
-        ((), "no installed plug-in reads the log of postgresql. Install strandline again"),
+        ((), "no installed plug-in reads the log of postgresql. Reinstall strandline"),
         (
             (("postgresql", "loader.cdc.nowhere:Capture"),),
             "the plug-in loader.cdc.nowhere:Capture cannot be loaded: ModuleNotFoundError: ",

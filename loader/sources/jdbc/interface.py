@@ -106,7 +106,7 @@ def load_capture(url: str, where: str) -> LogCapture:
         raise SpecError(
             f"no installed plug-in reads the log of {kind or 'this database'}",
             where=where,
-            remedy="Install strandline again (`pip install --force-reinstall strandline`), or "
+            remedy="Reinstall strandline (`pip install --force-reinstall strandline`), or "
             "read the tables with a cursor (sync_mode: incremental)",
         )
     return load_plugin(plugins[kind], LogCapture, where)()  # type: ignore[type-abstract]

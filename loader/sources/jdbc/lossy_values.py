@@ -240,7 +240,7 @@ def _find_misread_times(index: int) -> LossyValue:
         "(?!(0[048]|[13][26]|2[048]|4[04])01)..01(01(1[4-9]|[23].)|02..|0301)BC)')",
         "are among the days that the driver may read as later ones: 17 February to 1 March of a "
         "year like 1300 or 1400, 14 January to 1 March of a year like 101 BC",
-        'Set `properties: {binaryTransfer: "false"}` in the source: then they are read as they are',
+        'Set `properties: {binaryTransfer: "false"}` in the source, to read them unchanged',
     )
 
 
@@ -258,7 +258,7 @@ def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
     none = LossyValue(
         index,
         "(month({}) = 0 or day({}) = 0)",
-        "are no dates (their month or day is zero): they are loaded as null",
+        "are not dates (their month or day is zero): they are loaded as null",
         loaded="(case when month({}) = 0 or day({}) = 0 then null else {} end)",
     )
     if kind == DATE:

@@ -211,7 +211,7 @@ def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:
     CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     [error] = bridge.errors
     assert error is not None
-    assert "a source of the spec is called shop, too" in error
+    assert "a source of the spec has the same name, shop" in error
     assert not project.lake().exists("orders")
 
 

@@ -113,7 +113,9 @@ class MysqlLateCommits:
             if table.ref.native.stored
             else "the view or its server was replaced since the last sync"
         )
-        effect = "all its rows are read; rows that it lacks stay in raw until a full refresh"
+        effect = (
+            "all its rows are read; rows that it no longer has stay in raw until a full refresh"
+        )
         notes = (f"{what}: {effect}",) * is_replaced
         if self._is_clock_behind(table, window):
             notes += ("the database's clock was set back: all its rows are read",)

@@ -265,7 +265,7 @@ def _explain_blindness(connection: Connection) -> str:
         )
     }
     if settings.pop("wsrep_on", "OFF") != "OFF":
-        return "a Galera node does not show the transactions that are open on the others"
+        return "a Galera node does not show the open transactions of other nodes"
     read_only = set(settings.values()) - {"OFF"}
     return _REPLICA if read_only or _is_replica(connection) else ""
 

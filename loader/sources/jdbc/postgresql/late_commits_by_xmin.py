@@ -184,7 +184,7 @@ class PostgresLateCommits:
                 "columns were renamed or recreated since the last sync: all its rows are read"
                 if self.lineages[table.ref.name].has_renamed_column(window.mark)
                 else "the table was replaced since the last sync: all its rows are read; "
-                "rows that it lacks stay in raw until a full refresh"
+                "rows that it no longer has stay in raw until a full refresh"
             )
         if before and self.transactions and before.is_clock_behind(self.transactions) and is_time:
             notes.append(
