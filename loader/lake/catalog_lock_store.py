@@ -149,7 +149,7 @@ class CatalogLockStore:
             return 0
 
     def move_tags(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
-        """Builds table metadata in which the tables' tags refer to these snapshots.
+        """Builds metadata of ``_cq_locks`` in which the raw tables' tags refer to these snapshots.
 
         Snapshots without a tag are removed, so the metadata does not grow.
 

@@ -112,7 +112,7 @@ def newest_of(source: str) -> str:
 
 
 def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Commit]:
-    """Returns all published batches, oldest first.
+    """Returns all published batches in ascending order.
 
     A batch whose commit has expired is derived from its rows. It has no state, and `sync` contains
     only the values of the rows' columns. If compaction has removed rows of the batch, `rows` is

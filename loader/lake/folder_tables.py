@@ -136,7 +136,7 @@ class FolderTables:
             "string": pa.string(),
             "timestamptz": pa.timestamp("us", "UTC"),
         }
-        # Cast, because older versions of pyiceberg read texts as `large_string`.
+        # The cast is necessary because older versions of pyiceberg read texts as `large_string`.
         arrays = [
             rows[existing[name]].cast(types[kind])
             if name in existing

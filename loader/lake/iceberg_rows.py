@@ -25,7 +25,7 @@ class Records:
     """The rows of one table at the time when its handle was loaded.
 
     Args:
-        handle: Iceberg's object for the table, freshly loaded.
+        handle: Iceberg's newly loaded object for the table.
     """
 
     def __init__(self, spark: SparkSession, handle: Any) -> None:
@@ -36,7 +36,7 @@ class Records:
         self._iceberg = jvm.org.apache.iceberg
 
     def files(self) -> int:
-        """Returns the number of data files, without listing them."""
+        """Returns the number of data files from the snapshot's summary."""
         snapshot = self.handle.currentSnapshot()
         return int(snapshot.summary().get("total-data-files") or 0) if snapshot else 0
 

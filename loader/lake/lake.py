@@ -1,6 +1,6 @@
 """Lists, creates, reads and inspects the Iceberg tables of one namespace.
 
-All code that uses Iceberg tables is in this folder. It is independent of the sources.
+All code that uses Iceberg tables is in this folder. The code is independent of sources.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Lake:
         Does nothing if another process has just created the table.
 
         Args:
-            schema: the columns, as a struct or as DDL.
+            schema: the columns as a struct or as DDL.
             properties: additional Iceberg table properties.
         """
         if isinstance(schema, StructType):

@@ -94,7 +94,7 @@ class SyncRecord:
         return self.source_name, self.table_name
 
     def finish(self, **changes: Any) -> SyncRecord:
-        """Returns a copy with these changes that ends now."""
+        """Returns a copy with these changes and the current time as the end."""
         return replace(self, finished_at=now(), **changes)
 
     def plus(self, later: SyncRecord) -> SyncRecord:
@@ -182,7 +182,7 @@ class Ledger:
         """Returns the batch numbers in the ledger by table.
 
         Args:
-            sources: reads only rows of these sources; empty means all.
+            sources: the sources to read; empty means all sources.
             table: the table to read; None means all tables.
         """
         one = f"and table_name = {text_literal(table)}" if table is not None else ""
@@ -201,7 +201,7 @@ class Ledger:
         """Returns a table's highest batch number in the ledger, or 0.
 
         Args:
-            sources: reads only rows of these sources; empty means all.
+            sources: the sources to read; empty means all sources.
             since: the lowest batch to read, which allows most files to be skipped.
         """
         records = self.lake.records(TABLE)

@@ -10,14 +10,14 @@ from loader.errors import TableError
 
 
 def confirm_place(handle: Any, name: str) -> None:
-    """Checks that a Hadoop table is in the folder that its metadata contains.
+    """Checks that a Hadoop table's folder is the location in its metadata.
 
     The metadata of a copied table refers to the original folder. A run would write to the original
     folder, and `compact` would delete newer files in it as orphans.
 
     Args:
         handle: Iceberg's object for the table.
-        name: the table's name, for the message.
+        name: the table's name for the message.
 
     Raises:
         TableError: if the folders differ.
@@ -32,7 +32,7 @@ def refuse_moved(here: str, recorded: str, name: str) -> None:
     Args:
         here: the table's folder.
         recorded: the location in the metadata.
-        name: the table's name, for the message.
+        name: the table's name for the message.
 
     Raises:
         TableError: if they differ.

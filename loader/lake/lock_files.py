@@ -49,7 +49,7 @@ class TableLocks:
 
     @cached_property
     def store(self) -> LockStore:
-        """The store of lock records. For shared catalogs, the catalog stores them."""
+        """The store of lock records, which is the catalog itself for shared catalogs."""
         if self._local_folder is not None:
             return FileLockStore(self._local_folder)
         return CatalogLockStore(self.lake.for_thread())

@@ -140,7 +140,7 @@ class LockStore(Protocol):
         """Returns the time of a run's last heartbeat, or None."""
 
     def write_heartbeat(self, run_id: str, text: str | None) -> None:
-        """Replaces a run's heartbeat, or removes it if `text` is None. Only for the run itself."""
+        """Replaces a run's heartbeat. Removes it if `text` is None. Must be called by the run."""
 
     def remove_heartbeat(self, run_id: str) -> None:
         """Removes a dead run's heartbeat unless a lock record still refers to the run."""
@@ -249,7 +249,7 @@ def _replace_text(path: Path, text: str | None) -> None:
 
 
 class StalenessClock:
-    """A clock that measures for how long values have not changed, in this machine's time.
+    """A clock that measures how long values have not changed, in this machine's time.
 
     Args:
         clock: a function that returns monotonic seconds.

@@ -1,6 +1,6 @@
 """Creates and alters raw tables according to their sources, and reads their file statistics.
 
-:mod:`loader.lake.staging` appends batches to them.
+:mod:`loader.lake.staging` appends batches to raw tables.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class SourceSchema:
     Attributes:
         schema: the source's columns with bare types (:func:`loader.lake.type_widening.bare`).
         dropped: former columns of the source in lower case.
-        variants: raw's columns for values of another type of a column.
+        variants: raw's columns that store values of another column with another type.
     """
 
     schema: t.StructType

@@ -1,8 +1,8 @@
 """Stages batches invisibly and then publishes them atomically (write-audit-publish).
 
 A batch is first written as a staged Iceberg snapshot, which is invisible to readers. One metadata
-commit publishes it. The batch number is its ``wap.id``: Iceberg refuses to publish a number twice,
-even from another machine.
+commit publishes it. The batch number is the ``wap.id``. Iceberg refuses to publish the same number
+twice, even from another machine.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
         DamagedError: if the table is damaged.
         TableError: if the warehouse was copied or moved.
     """
-    from py4j.protocol import Py4JError  # here, as `status` needs no Spark
+    from py4j.protocol import Py4JError  # late import: `status` needs no Spark
     from pyspark.errors import PySparkException
 
     try:
@@ -127,7 +127,7 @@ def add_missing_columns(
     """
     if not _find_missing(lake, records.handle, columns):
         return
-    from loader.lake.locks import lock_table  # here, as `status` needs no Spark
+    from loader.lake.locks import lock_table  # late import: `status` needs no Spark
     from loader.rows.version_order import quote_name
 
     with _shared, lock_table(lake, table):

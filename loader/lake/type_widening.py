@@ -68,7 +68,7 @@ def raw_type(data_type: t.DataType) -> t.DataType:
 
 
 def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
-    """Returns the type that can store values of both types, if a raw column can have it.
+    """Returns a raw column's type that can also store values of a source's type.
 
     Returns `raw` itself if it can store values of `source`. Returns None if Iceberg cannot widen
     the column in place. Struct fields are matched by case-insensitive name.

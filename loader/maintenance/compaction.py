@@ -81,7 +81,7 @@ class Upkeep:
         keep: the versions to keep; None keeps all versions.
         expire_days: the minimum age in days of Iceberg snapshots to expire.
         now: the end of the period of :attr:`Keep.days`.
-        dry_run: whether only to report the effects of a compaction.
+        dry_run: whether to report the effects of a compaction without changing tables.
     """
 
     keep: Keep | None
@@ -187,7 +187,7 @@ def compact_system_table(
 
 
 def _set_missing_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> None:
-    """Sets missing properties of a table, such as a table from an older version."""
+    """Sets missing properties of a table, which an older loader may have created."""
     existing = lake.properties(table)
     missing = {name: value for name, value in wanted.items() if name not in existing}
     if missing:

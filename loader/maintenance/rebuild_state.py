@@ -169,7 +169,8 @@ def _add_state_without_cursor(
 ) -> int:
     """Adds a state without a cursor if necessary. Returns the number of added rows.
 
-    It is used if the newest commit has expired, and makes the next sync reread the whole table.
+    Such a state is necessary if the newest commit has expired. It makes the next sync reread the
+    whole table.
     """
     rows = backend.latest(key)
     if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:

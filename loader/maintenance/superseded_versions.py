@@ -143,7 +143,7 @@ def build_superseded_sql(
     only_repeated: bool,
     excluded: Sequence[int] = (),
 ) -> str:
-    """Returns a SELECT of the batch and the position in the batch of rows to remove.
+    """Returns a SELECT of the rows to remove, with their batch and position in the batch.
 
     Args:
         raw: the quoted name of the raw table.

@@ -80,7 +80,7 @@ def parts_per_bucket(rows: int, buckets: int) -> int:
 
 
 def key_names(plan: TablePlan) -> list[str]:
-    """Returns the names of the key columns in a comparison, which differ from all table columns."""
+    """Returns unique names for the key columns in a comparison."""
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
 

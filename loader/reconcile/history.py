@@ -80,7 +80,7 @@ class VerificationHistory:
 
     @_reports_damage
     def prune(self, keep: int) -> int:
-        """Deletes all but the `keep` newest rows of each bucket and returns their number.
+        """Deletes all but the `keep` newest rows per bucket. Returns the number of deleted rows.
 
         :func:`choose_buckets` and the generic test `reconciled` read only the newest row.
         """
@@ -138,7 +138,7 @@ class VerificationHistory:
 def choose_buckets(
     last_verified: Mapping[int, int], buckets: int, per_run: int | None
 ) -> tuple[int, ...]:
-    """Returns the buckets to compare next, starting with never and least recently compared buckets.
+    """Returns the least recently compared buckets, with never compared buckets first.
 
     Args:
         last_verified: the last comparison time of each bucket.

@@ -71,7 +71,7 @@ class Finding:
 
 @dataclass
 class Reconciliation:
-    """The work that :meth:`loader.sync.runner.run_tables` does for each table to reconcile.
+    """The work that :meth:`loader.sync.runner.run_tables` calls for each table to reconcile.
 
     Attributes:
         repairs: whether to append differences to raw.

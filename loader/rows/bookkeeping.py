@@ -65,7 +65,7 @@ def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
 
 
 def is_tombstone(rows: DataFrame, column: str | None) -> Column:
-    """Returns whether a row is a tombstone, as a boolean column without nulls.
+    """Returns a boolean column without nulls that flags tombstones.
 
     Args:
         column: the column that flags deleted rows, with true, a date or time, or a number other

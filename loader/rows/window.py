@@ -116,8 +116,8 @@ class Bounds:
     """A source's answer to a window from one snapshot, before the rows are read.
 
     Attributes:
-        rows: the number of rows at or above the lower bound or without a cursor; None if rows exist
-            but cannot be counted.
+        rows: the number of rows at or above the lower bound or without a cursor; None if there are
+            rows that cannot be counted.
         nulls: the number of these rows without a cursor.
         rows_up_to_cursor: the number of these rows at or below the window's `stored_cursor`; None
             if they were not counted.
@@ -173,8 +173,8 @@ def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
     """Returns the cursor to store after the rows of `bounds` are published.
 
     It is never lower than the stored cursor unless the source was rewound, and never later than the
-    source's clock. So a row that is dated in the future is loaded, but does not exclude later rows
-    from the next syncs.
+    source's clock. Therefore a row that is dated in the future is loaded but does not exclude later
+    rows from the next syncs.
     """
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:

@@ -12,7 +12,7 @@ MARKS = (t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType, t.Numer
 
 
 def suggest_cursors(table: SourceTable) -> list[str]:
-    """Suggests cursor columns, likeliest first."""
+    """Suggests cursor columns, with the likeliest column first."""
 
     def score(name: str) -> int:
         type_ = CursorType.of(table.schema[name].dataType)
@@ -26,7 +26,7 @@ def suggest_cursors(table: SourceTable) -> list[str]:
 
 
 def suggest_deletion_columns(table: SourceTable) -> list[str]:
-    """Suggests columns that may flag deleted rows, likeliest first."""
+    """Suggests columns that may flag deleted rows, with the likeliest column first."""
 
     def score(name: str) -> int:
         data_type, lowered = table.schema[name].dataType, name.lower()

@@ -3,9 +3,9 @@
 Integers and booleans are formatted as digits, decimals as the digits of their unscaled value, dates
 as days since 1970, times as microseconds since 1970, and bytes in hex. Texts are prefixed with
 their length. A null is the control character 1. The texts of a row are joined by the control
-character 31. A row's checksum is the first 60 bits of their md5. A bucket's checksum is the sum of
-the checksums of its rows. A key's hash is the full md5 of the key's texts, so SQL can select a key
-of any type by its hash. The first 60 bits of the hash determine the key's bucket.
+character 31. A row's checksum is the first 60 bits of the md5 of the joined texts. A bucket's
+checksum is the sum of its rows' checksums. A key's hash is the full md5 of the key's texts, so SQL
+can select a key of any type by its hash. The first 60 bits of the hash determine the key's bucket.
 
 Databases and Spark format floating point numbers differently. Checksums that a database computes
 therefore exclude floating point columns. They also exclude columns of types without a text format.
@@ -24,7 +24,7 @@ from pyspark.sql import types as t
 from loader.rows.version_order import quote_name
 
 DIGITS = 15
-"""The number of hexadecimal digits of an md5 that are used: 60 bits, which fit a signed bigint."""
+"""The number of used md5 digits. Their 60 bits fit a signed bigint."""
 
 NULL, BETWEEN = 1, 31
 """The control characters for a null and for the separator of texts."""
@@ -113,5 +113,5 @@ def spark_number(md5: Column) -> Column:
 
 
 def spark_total(number: Column) -> Column:
-    """Returns the sum of 60-bit numbers, as text because it can overflow a bigint."""
+    """Returns the sum of 60-bit numbers as text, because the sum may overflow a bigint."""
     return f.sum(number.cast("decimal(20, 0)")).cast("string")

@@ -1,4 +1,4 @@
-"""Provides a source table's rows by key. `loader reconcile` compares them with the lake.
+"""Provides a source table's rows by key, for comparison with the lake in `loader reconcile`.
 
 There are three levels of detail: checksums of buckets, hashes of keys and rows, and rows. A
 database with an md5 function computes the first two (:mod:`loader.sources.jdbc.checksum_sql`). For
@@ -37,7 +37,7 @@ KEY = "_cq_key"
 """The column with a key's hash, which is the md5 of its texts in 32 hexadecimal digits."""
 
 CHECKSUM = "_cq_checksum"
-"""The column with a row's checksum (bigint), or with their sum for a bucket (text)."""
+"""The column with a row's checksum (bigint) or a bucket's checksum (text)."""
 
 BUCKET = "_cq_bucket"
 COUNT = "_cq_count"
@@ -51,7 +51,7 @@ class KeySelection:
     Attributes:
         of: the number of buckets; a key's bucket is its hash modulo this number.
         buckets: the selected buckets; None selects all.
-        keys: the hashes of the selected keys; None to select by `buckets`.
+        keys: the hashes of the selected keys; None if `buckets` selects the keys.
     """
 
     of: int
@@ -128,7 +128,7 @@ class Contents(ABC):
 
 
 class ReadContents(Contents):
-    """Contents that Spark reads and hashes; works for all sources.
+    """Contents that Spark reads and hashes, for all kinds of sources.
 
     Args:
         read: reads the rows of a window.

@@ -1,4 +1,4 @@
-"""The interface of a connector, which lists a source's tables and reads them as DataFrames.
+"""The connector interface. A connector lists a source's tables and reads them as DataFrames.
 
 A connector is one class that extends :class:`Source`. It is registered in the entry-point group
 ``strandline.sources``, under the name that source documents use as their ``path``. A connector does
@@ -73,10 +73,10 @@ class TableRef:
     """A reference to a table of a source.
 
     Attributes:
-        name: the table's name in specs and messages; includes any schema but the default one.
+        name: the table's name in specs and messages; qualified unless in the default schema.
         native: the connector's internal identifier of the table.
         kind: ``table`` or ``view``; wildcards match tables only.
-        origin: the quoted name with the schema, if `name` is ambiguous in the source; else empty.
+        origin: the quoted and qualified name if `name` is ambiguous in the source; else empty.
     """
 
     name: str
@@ -119,10 +119,10 @@ class SourceTable:
         ref: the table.
         schema: the columns of the DataFrame that :meth:`Snapshot.read` returns.
         primary_key: the key that the source declares; empty if it declares none.
-        no_key_reason: why the declared key cannot be used; empty if it can, or if none is declared.
+        no_key_reason: why the declared key is unusable; empty if it is usable or not declared.
         cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
-        indexed: the leading columns of indexes, by which reading a window is cheap.
-        system_cursors: system columns that can be cursors; not in `schema`.
+        indexed: the leading columns of indexes; reading a window by such a column is cheap.
+        system_cursors: system columns that can be cursors but are not in `schema`.
         collated: text columns that the source orders by a collation instead of by bytes.
         comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on columns, by column name.
@@ -254,7 +254,7 @@ class Request:
     Attributes:
         name: the table's name in messages, ``<source>.<table>``.
         mark: the connector's state after the last batch; None to start from scratch.
-        whole: whether to reread all rows as a single piece.
+        whole: whether to read all rows in a single batch.
         cursor: the cursor column; None if there is none.
         key: the primary key; empty if there is none.
     """
@@ -301,11 +301,11 @@ class Snapshot(ABC):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        """Reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
+        """Lazily reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``.
 
-        Partitions and their rows must be in the order in which the source emits the rows.
-        Otherwise, the column `_cq_seq` must number the rows. An optional boolean column
-        `_cq_deleted` is true for rows that the source has deleted.
+        Partitions and their rows must be in the source's order. Alternatively, a column `_cq_seq`
+        must contain each row's position. An optional boolean column `_cq_deleted` is true for rows
+        that the source has deleted.
         """
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
@@ -349,7 +349,7 @@ class Snapshot(ABC):
     """Whether the source itself decides which rows it sends next.
 
     Such a source reads all tables concurrently, starting at their marks. Its :meth:`bounds` waits
-    for the next piece of a table.
+    for the next batch of a table.
     """
 
     def probe(self) -> None:
@@ -361,10 +361,10 @@ class Snapshot(ABC):
         return
 
     def begin(self, requests: Sequence[Request], context: RunContext) -> None:  # noqa: B027
-        """Starts reading. If :attr:`delivers` is true, it is called once, before :meth:`bounds`."""
+        """Starts reading. Called once before :meth:`bounds`, only if :attr:`delivers` is true."""
 
     def has_more(self, table: SourceTable) -> bool:
-        """Returns whether the table has another piece. Called after each piece is recorded."""
+        """Returns whether the table has another batch. Called after a batch is recorded."""
         return False
 
     def abandon(self, table: SourceTable) -> None:
@@ -424,7 +424,7 @@ class Snapshot(ABC):
         possible, the rows are read from the live table instead of this snapshot.
 
         Args:
-            keys: the key's columns, named as in :meth:`read`.
+            keys: the key columns with the same names as in :meth:`read`.
         """
         window = Window()
         return self.read(spark, table, window, self.bounds(table, window)).drop(SEQUENCE)
@@ -458,7 +458,7 @@ class Snapshot(ABC):
         """Returns the bounds of a window that :meth:`contents` reads.
 
         Args:
-            part: the window to read: the window of :meth:`contents`, or all rows.
+            part: the window to read, either `window` or all rows.
             window: the window of :meth:`contents`.
         """
         return self.bounds(table, part)
@@ -473,7 +473,7 @@ def parse_bound(
         text: the cursor in the source's notation.
 
     Raises:
-        TableError: if the value cannot be ordered: NaN, infinity, or a date outside the calendar.
+        TableError: if the value has no order (NaN, infinity, a date outside the calendar).
     """
     if text is None:
         return None

@@ -147,8 +147,8 @@ def find_resume_point(
 
     Args:
         progress: the unfinished backfill in the state.
-        range_: `from`, `to`, and `to_cursor`, which states whether `to` is the stored cursor. The
-            stored cursor may have changed since the interruption.
+        range_: `from`, `to`, and `to_cursor` (whether `to` is the stored cursor, which may have
+            changed since the interruption).
         high: the upper bound of the range.
     """
     if progress is None or progress.get("from") != range_["from"]:

@@ -33,7 +33,7 @@ _MANY_ROWS = 1000
 def check_tables(
     pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Yields errors, and each table that can be synced with notes for the user.
+    """Yields each table that can be synced, with notes for the user, and errors.
 
     Reads from the source, the lake and the state store. Writes nothing.
     """
@@ -163,9 +163,9 @@ def discover_tables(
 ) -> tuple[list[tuple[str, SourceTable, list[str]]], list[LoaderError], list[LoaderError]]:
     """Lists the tables of each source with their cursor candidates.
 
-    Returns:         The tables with the name of their source; errors; and for each source an error
-    that lists         the tables and views that its account may not read, which are often not
-    needed.
+    Returns:
+        The tables with their source's name, the errors, and the denials. A denial is an error that
+        lists the tables and views of a source that the account may not read.
     """
     tables_found: list[tuple[str, SourceTable, list[str]]] = []
     errors: list[LoaderError] = []

@@ -36,7 +36,7 @@ def find_deleted(
         deletions: see :meth:`loader.sources.interface.Snapshot.deletions`.
 
     Returns:
-        None if there are no deletions.
+        The keys and hashes, or None if there are no deletions.
     """
     matches = [_find_matching_keys(plan, raw, deletion) for deletion in deletions]
     if not matches:

@@ -76,7 +76,7 @@ class _Extracted:
     """The rows of a batch with their counts.
 
     Attributes:
-        rows: None if there is no row to append, because all were redelivered.
+        rows: the rows; None if all rows were redelivered, so that no row is appended.
         generation: the newest generation of the rows; None means the planned generation.
         read, redelivered, nulls: the numbers of rows that were read, were dropped, and have no
             cursor; None if they were not counted.

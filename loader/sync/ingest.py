@@ -79,8 +79,7 @@ class Ingest:
         tidy: called after each batch that was appended.
 
     Attributes:
-        java_error: the error if the JVM has exited, so that every further batch would fail; else
-            None.
+        java_error: the error after an exit of the JVM, when every batch would fail; else None.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class Ingest:
         return "; ".join(messages) or None
 
     def explain(self, error: Exception) -> str:
-        """Returns the error message for the program that pushed a batch."""
+        """Converts an error to a message for the program that pushed a batch."""
         self.java_error = self.java_error or explain_java_end(error, PUSHED)
         if isinstance(error, LoaderError):
             return str(error)
@@ -174,7 +173,7 @@ class Ingest:
         return None
 
     def read_states(self) -> dict[str, dict[str, list[Any]]]:
-        """Returns the value and version of each stored state, by table and key."""
+        """Returns the value and version of each stored state by table and key."""
         newest = f.max_by(f.struct("value", "version"), f.struct("version", "updated_at"))
         rows = self._lake.frame(STATES).groupBy("table_name", "key").agg(newest.alias("newest"))
         states: dict[str, dict[str, list[Any]]] = {}

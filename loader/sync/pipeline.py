@@ -66,7 +66,7 @@ class Pipeline:
         planned_names: the selected tables as `source.table`.
         tables_in_progress: the tables with unfinished work. If the JVM has exited, one of these
             tables may be the cause.
-        fatal_source: the source whose tables were being listed when the JVM exited, or empty.
+        fatal_source: the source whose tables were being listed when the JVM exited; else empty.
 
     Raises:
         SpecError: if a connector is unknown or its options are wrong.
@@ -407,7 +407,7 @@ def find_table_options(source: Source, ref: TableRef) -> TableOptions:
 
 
 def _try_plan(claim: Claim, source: Source, ref: TableRef) -> TablePlan | None:
-    """Plans another source's table. Returns None on errors, which that source reports."""
+    """Plans another source's table. Returns None on errors, which the other source reports."""
     try:
         return plan_table(claim.source, source.describe(ref), find_table_options(source, ref))
     except Exception:

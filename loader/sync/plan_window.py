@@ -45,7 +45,7 @@ class PlannedBatch:
         is_unchanged: whether raw has all rows of the window, so that no row is read.
         append_only: the new rows of the window if they can be identified without reading it; else
             None.
-        correction: in a repair, a function that returns the rows to append instead of the window's.
+        correction: in a repair, a function that returns the rows to append; else None.
         is_followed: a function that returns whether another batch follows.
     """
 

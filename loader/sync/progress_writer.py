@@ -1,4 +1,4 @@
-"""Writes the states of a run's tables in one commit and their ledger rows in another commit.
+"""Writes the states of many tables in one commit and their ledger rows in another commit.
 
 A table's data commit also contains the table's state and ledger row. If the loader crashes before
 these are written to their stores, the next run recovers them from the commit. A table stays locked

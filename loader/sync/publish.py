@@ -16,7 +16,7 @@ from loader.sync.table_sync import TableSync
 
 
 def publish(sync: TableSync, batch: Batch) -> Commit | None:
-    """Appends a batch in one commit, with its state and ledger row. Returns None without rows.
+    """Appends a batch, its state and its ledger row in one commit. Returns None without rows.
 
     Creates the raw table even for a batch without rows, because models read the table.
 

@@ -324,7 +324,7 @@ class _Run:
         try:
             if isinstance(lease, LeaseTurn):
                 lease.acquire()
-            # A separate Spark session, because the id of a staged batch is a session setting.
+            # Uses a separate Spark session, because the id of a staged batch is a session setting.
             stores = self.pipeline.open_stores(source, own_session=True)
             stores = replace(stores, confirm=lease.confirm)
             with self.pipeline.track_table(plan.name):

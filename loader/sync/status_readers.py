@@ -40,7 +40,7 @@ class StateReader(Protocol):
     """A reader of state rows, which each :class:`loader.state.StateBackend` implements."""
 
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """Returns all rows, or the rows of a key, ordered by key, newest version first."""
+        """Returns all rows or the rows of a key, ordered by key and descending version."""
 
 
 class LedgerReader(Protocol):
@@ -126,7 +126,7 @@ class FolderState:
         self.table = table
 
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """Returns all rows, or the rows of a key, ordered by key, newest version first."""
+        """Returns all rows or the rows of a key, ordered by key and descending version."""
         stored = self.tables.read(self.table, _STATE)
         rows = stored.to_pylist() if stored is not None else []
         rows = [row for row in rows if key in (None, row["key"])]

@@ -15,7 +15,7 @@ from loader.state import StateBackend, StateRow, TableState, choose_effective_st
 from loader.sync.table_plan import TablePlan
 
 _MANY_TABLES = 8
-"""The number of tables from which one query of the whole ledger beats a query per table."""
+"""From this number of tables on, one query of the whole ledger is faster than many queries."""
 
 
 def _accept_lock() -> None:
@@ -54,7 +54,7 @@ class StoredProgress:
     Attributes:
         states: maps each key to the rows of its newest version or to a read error.
         batches: maps each source and table to the highest batch in the ledger. None for few tables,
-            for which a ledger query per table is faster, as file statistics exclude most files.
+            because file statistics make a query per table faster.
     """
 
     states: Mapping[str, list[StateRow] | StateError]

@@ -196,7 +196,8 @@ class _Reader:
 def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     """Returns whether a line ends within a quoted value.
 
-    Returns None, for no check, if the option `multiLine` is set to any value.
+    Returns None if the option `multiLine` is set to any value, because then the spec determines how
+    quotes are parsed.
     """
     found = open_quote_pattern(native)
     if native.option("multiline") is not None or found is None:
@@ -213,7 +214,8 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
     r"""Returns whether a line has `\"` within a quoted value, as Spark and MySQL escape quotes.
 
-    Returns None, for no check, if the option `escape` is set.
+    Returns None if the option `escape` is set, because then the spec determines how quotes are
+    parsed.
     """
     found, quote, comment = open_quote_pattern(native), _quote(native), native.option("comment")
     if "escape" in native.given or native.multiline or found is None:

@@ -5,8 +5,8 @@ load any file that the loader's user can read, and a named pipe would block the 
 omits files whose names it cannot decode. Spark reads archives, and compressed files without the
 usual extension, as text.
 
-The checks are not complete: an entry can be replaced between the check and the read, and hard links
-cannot be distinguished from files.
+The checks are not complete, because an entry can be replaced between the check and the read, and
+because hard links cannot be distinguished from files.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _check_kind(entry: str) -> TableError | None:
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(entry).st_mode))
     except FileNotFoundError:
-        kind = "a link without a target" if os.path.islink(entry) else None  # deleted meanwhile
+        kind = "a link without a target" if os.path.islink(entry) else None  # deleted concurrently
     if kind is None:
         return None
     return TableError(f"{entry} is {kind}, not a file", remedy=f"Remove it, {_HIDE}")

@@ -172,7 +172,7 @@ def _find_rounded_in(
 
 
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:
-    """Returns the type of a field of an object; None if the schema has no such field.
+    """Returns the type of an object's field, or None if the schema has no such field.
 
     In a string column, Spark formats an object as JSON, including its numbers.
     """

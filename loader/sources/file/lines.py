@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FORMATS = frozenset({"csv", "json", "text"})
 _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
-"""The maximum size of checked multi-line JSON files. Each must fit in memory."""
+"""The maximum size of a checked multi-line JSON file, which must fit in memory."""
 
 # Also matches non-empty texts, so that no match begins at an escaped quote. The group is the key.
 _EMPTY_KEY = r"""(?s)"(?:[^"\\]++|\\.)++"|'(?:[^'\\]++|\\.)++'|((?:""|'')\s*+:)"""
@@ -93,7 +93,7 @@ def _nothing(schema: StructType) -> list[Column]:
 
 
 def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | None:
-    """Returns an expression that fails for rejected lines; None if no check is possible.
+    """Returns an expression that fails for rejected lines, or None if no check is possible.
 
     For other lines the expression is null. Expensive parts are nested in `when`, because Spark
     evaluates repeated expressions for all lines, even if the left operand of `&` is false.
@@ -129,7 +129,7 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
         other = find_miscased_key(text, schema, _options(native))
         reason = f.concat(f.lit("a key differs from a column only in case, "), other)
         reason = f.concat(reason, f.lit(", in "), PATH)
-        # Null if there is no such key.
+        # The expression is null without a miscased key.
         refused = f.when(other.isNotNull(), _refuse(reason, text))
         found = f.when(~is_plain(text, schema, _options(native)), found.otherwise(refused))
     return found

@@ -99,8 +99,8 @@ class Seen:
     Attributes:
         cursor: a modification time.
         below: the files with an earlier time.
-        at: the files with exactly this time if the next sync can skip them; else None.
-        begin: a time to which a user set the cursor; files below it are ignored.
+        at: the files with exactly this time; None if the next sync must reread them.
+        begin: the cursor that a user has set; files with an earlier time are ignored.
         reader: a fingerprint of the reader options that were used.
         columns: the columns of the files; None if they are not stored.
         apart: see :attr:`loader.sources.file.options.ReaderOptions.apart`.
@@ -294,8 +294,8 @@ class ReadOrder:
 
     Attributes:
         places: PATH, and the number of the first block of each file.
-        number: a row's number; numbers increase, with gaps. It is computed from _cq_block, _cq_line
-            and the columns of `places`.
+        number: an expression for a row's increasing number, which uses _cq_block, _cq_line and the
+            columns of `places`.
     """
 
     places: DataFrame

@@ -18,8 +18,8 @@ class FileTableOptions(TableOptions):
     Attributes:
         path: a folder, file or glob relative to the source's path; by default the table's name.
         format, options: the format and options of Spark's reader; by default those of the source.
-        column_types: types by column name; or all columns as DDL (`id bigint, name string`), so
-            that Spark infers no types.
+        column_types: types by column name, or all columns as DDL (`id bigint, name string`). With
+            DDL, Spark infers no types.
     """
 
     path: str | None = None
@@ -50,8 +50,8 @@ class FileOptions(BaseModel):
         format: csv, json, parquet, orc, text, avro, or another format that Spark can read.
         options: options of Spark's reader, such as `sep`; by default CSV files have a header.
         line_limit: the maximum bytes in a line and the maximum characters in a multi-line value.
-        follow_links: whether to follow links to files outside the folder; by default, they are
-            errors.
+        follow_links: whether to follow links to files outside the folder; by default, such links
+            are errors.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,11 +80,11 @@ class ReaderOptions:
     """The reader's options for one table.
 
     Attributes:
-        path: the path, for messages.
+        path: the path for messages.
         pattern: the path for Spark; wildcards are escaped unless the spec contains them.
         home: the folder in the spec; links to files outside this folder are rejected.
         line_limit: the maximum number of bytes in a line.
-        given: names of the options that the spec sets, in lower case.
+        given: the lower-case names of the options that the spec sets.
         columns: all columns as DDL; None if the spec does not list all columns.
         types: the types that the spec sets for single columns.
         as_read: columns that Spark reads with one type and casts to the table's type.

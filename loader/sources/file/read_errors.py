@@ -75,7 +75,7 @@ def explain_read_error(
     )
     if found.remedy in (BROKEN_LINE, TOO_LONG, TOO_MANY):
         remedy = found.remedy
-    if what.endswith(".DefaultSource"):  # the class that Spark looked for
+    if what.endswith(".DefaultSource"):  # the class that Spark could not find
         what = f"Spark has no reader for the format {native.format!r}"
     return TableError(what, where=f"{where} ({native.path})", remedy=remedy)
 

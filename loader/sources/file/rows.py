@@ -49,7 +49,7 @@ def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOpti
 
     Raises:
         TableError: if a file's format differs from the spec.
-        PySparkException, Py4JJavaError: if Spark cannot read them.
+        PySparkException, Py4JJavaError: if Spark cannot read a file.
     """
     if native.columns is None and native.format.lower() == "parquet":
         return _read_parquet_columns(spark, native)

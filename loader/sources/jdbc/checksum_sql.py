@@ -37,7 +37,7 @@ class Checksum(ABC):
     """A builder of SQL for checksums, with a subclass for each kind of database that has md5.
 
     Args:
-        dialect: quotes names and texts.
+        dialect: the dialect that quotes names and texts.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -254,7 +254,7 @@ class JdbcContents(Contents):
         parts: the columns that a row's checksum includes.
         left_out: the columns that the checksum excludes, as ``name (type)``.
         query: runs a query in Spark.
-        read: reads the rows that match a WHERE clause, and an SQL expression as KEY.
+        read: reads the rows that match a WHERE clause, with an SQL expression as column KEY.
         judge: raises a TableError if rows that match a WHERE clause have values that the lake
             cannot store exactly.
     """
@@ -381,7 +381,7 @@ def read_digest(
     rows: int | None,
     indexed: bool,
 ) -> Digest | None:
-    """Returns a digest of rows, or None if there are too many rows or it needs a large scan.
+    """Returns a digest of rows, or None for too many rows or a large scan.
 
     Also returns None if a partition is a foreign table, because snapshots exclude such tables.
 

@@ -22,8 +22,7 @@ class ColumnSql:
 
     Args:
         source: the database.
-        transactions: the state of transactions in the PostgreSQL snapshot; None for other
-            databases.
+        transactions: the transactions of the PostgreSQL snapshot; None for other databases.
     """
 
     def __init__(self, source: Database, transactions: TransactionMark | None) -> None:
@@ -63,8 +62,8 @@ class ColumnSql:
         """Returns SQL for the loaded value of each column.
 
         Args:
-            cursor: the cursor of the window. Lossy values that a cursor may contain are not
-                converted.
+            cursor: the cursor of the window; its lossy values are converted only if the check's
+                `cursors` is set.
         """
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
@@ -91,7 +90,7 @@ class ColumnSql:
         return columns
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor in full precision."""
+        """Returns SQL for the lowest and the highest cursor with all digits."""
         column = self.column(table, cursor.name)
         ends = [f"min({column})", f"max({column})"]
         if cursor.type is CursorType.DOUBLE:

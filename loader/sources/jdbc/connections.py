@@ -57,7 +57,7 @@ def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str
 
 
 class Connection:
-    """A JDBC connection for queries with small results. All values are read as text."""
+    """A JDBC connection for queries with small results. Values are read as text."""
 
     def __init__(self, spark: SparkSession, java: Any, where: str, url: str = "") -> None:
         self.java = java
@@ -84,7 +84,7 @@ class Connection:
 
         Args:
             options: Spark's JDBC options (`url`, `driver`, `user`, `password`, properties).
-            where: the source, for error messages.
+            where: the source for error messages.
 
         Raises:
             DatabaseError: if the database is down, rejects the password, or has no driver.
@@ -375,7 +375,7 @@ class ConnectionPool:
     """A pool of idle connections. All sessions in the pool have the same settings.
 
     Args:
-        opened: opens a connection; its argument is the source or table for error messages.
+        opened: a function that opens a connection, given the source or table for error messages.
     """
 
     def __init__(self, opened: Callable[[str], AbstractContextManager[Connection]]) -> None:
@@ -389,7 +389,7 @@ class ConnectionPool:
         """Yields a connection. Closes the connection if the block raises an error.
 
         Args:
-            where: the source or table, for error messages.
+            where: the source or table for error messages.
         """
         connection, opened = self._take_idle(where)
         with opened:
@@ -414,7 +414,7 @@ class ConnectionPool:
         opened.close()
 
     def close_surplus(self, keep: int = 1) -> None:
-        """Closes all idle connections except the most recently used ones.
+        """Closes all but the most recently used idle connections.
 
         Args:
             keep: the number of connections that stay open.

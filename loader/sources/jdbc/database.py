@@ -98,7 +98,7 @@ class Database(Source):
 
     @cached_property
     def _server_facts(self) -> _ServerFacts:
-        """Facts about the server. A pooler may reject startup properties; then they are not set."""
+        """Facts about the server. Startup properties are omitted if a pooler rejects them."""
         properties = self.kind.choose_startup_properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):
@@ -235,7 +235,7 @@ class Database(Source):
         fetch_size: int = MOST_ROWS,
         instants: Sequence[str] = (),
     ) -> DataFrame:
-        """Reads a relation lazily with Spark's JDBC reader.
+        """Lazily reads a relation with Spark's JDBC reader.
 
         Args:
             connection: the connection for reading the schema.
@@ -262,8 +262,8 @@ class Database(Source):
     def _choose_reading_properties(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
         """Returns driver properties for reads, such as the binary format for values.
 
-        Empty behind a pooler, which may share sessions that contain a driver's prepared statements.
-        Also empty if the spec sets related properties.
+        The result is empty behind a pooler, because pooled sessions may contain prepared statements
+        of other drivers. It is also empty if the spec sets related properties.
 
         Args:
             types: the columns whose type the loader overrides; they are not read in the binary

@@ -176,9 +176,9 @@ class Dialect:
         return "cast({} as varchar(32))" if jdbc_type(row) in TIMES else ""
 
     def as_text(self, row: Column) -> str:
-        """Returns SQL for the exact text of a column, with ``{}`` for the column.
+        """Returns SQL for the exact text of a column. ``{}`` stands for the column.
 
-        Empty if the driver should convert the values to texts.
+        Returns "" if the driver should convert the values to texts.
 
         Args:
             row: the database's description of the column.
@@ -294,10 +294,9 @@ class Dialect:
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
 
     def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
-        """Returns whether the database orders a text column by UTF-8 bytes, as Spark does.
+        """Returns whether the database orders a text column by UTF-8 bytes, like Spark.
 
-        Returns false if the order is unknown. If false, only the database can compare two values of
-        the column.
+        Returns false if the order is unknown. If false, only the database can compare two values.
         """
         return False
 

@@ -83,8 +83,8 @@ class LogCapture(ABC):
 
         Args:
             database: the database to read.
-            followed: the tables to read from the log.
-            queried: the tables to read by queries.
+            followed: the tables that are read from the log.
+            queried: the tables that are read by queries.
             open_queries: opens a snapshot for queries; called only if necessary.
         """
 

@@ -33,14 +33,14 @@ class SnapshotQueries(Protocol):
         """Returns SQL for the stored value of a column."""
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor in full precision."""
+        """Returns SQL for the lowest and the highest cursor with all digits."""
 
     def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock in UTC."""
 
 
 class LateCommits(Protocol):
-    """A finder of late rows in one snapshot. Its methods must be called in the listed order."""
+    """A search for late rows in one snapshot. The methods must be called in this order."""
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Prepares the search in a table.

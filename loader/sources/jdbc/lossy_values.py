@@ -182,8 +182,8 @@ def find_postgresql_losses(
 
     Args:
         index: the position of the column.
-        kind: the type that Spark reads it as.
-        row: the description of the column by the database.
+        kind: the column's type in Spark.
+        row: the database's description of the column.
         binary: whether the driver receives values in the binary format.
     """
     if isinstance(kind, t.ArrayType):

@@ -71,7 +71,7 @@ class RangeSplit:
 
 @dataclass(frozen=True)
 class Ranges:
-    """A splitter of a window's rows into ranges for parallel readers.
+    """The division of a window's rows into ranges for parallel readers.
 
     Attributes:
         snapshot: the snapshot to read.
@@ -204,7 +204,7 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
 
     Args:
         cuts: the possible boundaries in ascending order.
-        counts: the number of rows below each boundary, then the number of all rows.
+        counts: the number of rows below each boundary, followed by the number of all rows.
         partitions: the number of ranges.
     """
     total = counts[-1]
@@ -221,7 +221,7 @@ def find_largest_share(below: Sequence[int]) -> float:
     """Returns the fraction of rows in the largest slice.
 
     Args:
-        below: the number of rows below each boundary, then the number of all rows.
+        below: the number of rows below each boundary, followed by the number of all rows.
     """
     total = below[-1]
     widths = [b - a for a, b in zip([0, *below], below, strict=False)]

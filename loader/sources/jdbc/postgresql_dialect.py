@@ -87,7 +87,7 @@ class PostgreSQL(Dialect):
         # The default of most operating systems is two hours.
         try:
             [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
-        except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
             return ()
         is_short = 0 < int(seconds or 0) <= _SILENT
         return () if is_short else (f"set tcp_keepalives_idle = {_SILENT}",)
@@ -192,7 +192,7 @@ class PostgreSQL(Dialect):
                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
                 """
             )
-        except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
             return set()
         return {(schema or "", name or "") for schema, name in tables}
 
@@ -265,7 +265,7 @@ class PostgreSQL(Dialect):
                 order by part.place
                 """
             )
-        except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
             return super().read_key(connection, place)
         columns = tuple(name or "" for name, _ in rows)
         if any(has_children == "true" for _, has_children in rows):

@@ -53,7 +53,7 @@ def read_relation(
     relation: str,
     conditions: Sequence[str] = (),
 ) -> DataFrame:
-    """Reads a relation lazily, as ``spark.read.jdbc`` does.
+    """Lazily reads a relation like ``spark.read.jdbc``.
 
     Args:
         connection: the connection for reading the schema; the readers open other connections.

@@ -194,10 +194,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
         Args:
             counts: the values of :meth:`_list_unusual_counts`. If all are zero, nothing is read.
-            where: a WHERE clause; empty for all rows.
+            where: a WHERE clause; empty selects all rows.
 
         Raises:
-            TableError: if some of the values are refused.
+            TableError: if some of the values are errors.
         """
         if not any(int(count or 0) for count in counts):
             return ()
@@ -210,10 +210,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """Checks that the lake can store the selected rows.
 
         Args:
-            where: a WHERE clause; empty for all rows.
+            where: a WHERE clause; empty selects all rows.
 
         Raises:
-            TableError: if some of the values are refused.
+            TableError: if some of the values are errors.
         """
         unusual = self._list_unusual_counts(table)
         if unusual:
@@ -270,7 +270,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 return read_digest(
                     connection, self.dialect, relation, columns, where, rows, indexed
                 )
-        except DatabaseError as error:  # such as a disabled md5; all rows are read instead
+        except DatabaseError as error:  # for example, md5 is disabled; all rows are read instead
             if error.is_locked_out:
                 raise
             self._digests = False

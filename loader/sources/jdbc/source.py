@@ -361,7 +361,7 @@ class JdbcSource(Database):
     def _resolve_domains(
         self, connection: Connection, native: NativeColumns, described: ColumnDescriptions
     ) -> ColumnDescriptions:
-        """Adds the base types of nested domains to the description of the columns."""
+        """Adds the base types of nested domains to the columns' description."""
         nested = [name for name, row in described.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
         if not nested:
             return described

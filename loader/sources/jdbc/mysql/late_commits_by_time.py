@@ -100,7 +100,7 @@ class MysqlLateCommits:
         return before is not None and after is not None and before.is_settled(after)
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the database may reuse numeric cursors."""
+        """Returns whether the database may reuse numeric cursor values."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         return not is_time and self._is_replaced(table, window)
 

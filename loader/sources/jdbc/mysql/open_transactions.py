@@ -9,7 +9,7 @@ transaction, so only late rows are read. See :mod:`loader.sources.jdbc.postgresq
 
 The database reports the start of a transaction, but the first statement may have started earlier
 and waited for a lock. Two facts limit the difference. A statement that was running at the last sync
-was in the process list then. All other statements started after the last sync.
+was in the process list. All other statements started after the last sync.
 
 The order of reads is essential: first the clock, then the process list, then InnoDB's transactions
 several times, and finally the rows.
@@ -72,7 +72,7 @@ class OpenTransactions:
         clock: the database's clock before the other attributes were read.
         base: the start of the oldest running statement, or the clock without such a statement.
         writers: the transactions that changed rows before `clock` and may commit later.
-        blind: why open transactions are hidden, for messages; empty if they are visible.
+        blind: the reason, for messages, why open transactions are hidden; empty if visible.
     """
 
     clock: dt.datetime
@@ -334,7 +334,7 @@ class _Copies:
         self._open = False
 
     def read_next(self) -> tuple[set[str], dict[str, Writer]]:
-        """Returns the ids of read-only sessions, and the writing transactions by id."""
+        """Returns the ids of read-only sessions and the writing transactions by id."""
         if self.stale:
             return set(), {}
         self._connection.execute(
@@ -366,7 +366,7 @@ class _Copies:
                         if wrote == "1"
                     },
                 )
-            # The pause is random, because two readers in step would prevent each other's refresh.
+            # The pause is random, because two synchronous readers would prevent all refreshes.
             time.sleep(_RENEWED_SECONDS * random.uniform(1, 2))
         self.stale = True
         return set(), {}

@@ -52,7 +52,7 @@ class TransactionMark:
         open: whether any transaction was open, so that late rows are possible.
         system: the identity and timeline of the cluster, ``7312…/1``; empty if hidden. A restored
             database has another identity or an older xmin. After a failover, the timeline differs.
-        xmax: the first transaction id that the snapshot does not see; not stored.
+        xmax: the first transaction id that is invisible to the snapshot; not stored.
         clock: the database's clock before the snapshot in UTC; empty if unknown; not stored.
         replica: whether the server is a read replica, which may lag; not stored.
     """
@@ -180,7 +180,7 @@ class ServerActivity:
         since: see :class:`TransactionMark`; None if it is hidden from the role.
         open: whether any transaction is open.
         system: the identity and timeline of the cluster; empty if hidden.
-        blind: why `since` is unknown, for messages; empty if it is known.
+        blind: the reason, for messages, why `since` is unknown; empty if it is known.
         clock: the database's clock in UTC; empty if unknown.
         replica: whether the server is a read replica.
     """
@@ -240,7 +240,7 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
                 and backend_type is distinct from 'autovacuum worker'
             """
         )
-    except ConnectionRefusedByServer:  # uses PostgreSQL's protocol, but is not PostgreSQL
+    except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
         return ServerActivity(None, True, "", "this server does not show open transactions")
     now = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
     if int(hidden or 0):

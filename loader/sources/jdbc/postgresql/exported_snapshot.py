@@ -1,7 +1,7 @@
 """Exports one PostgreSQL snapshot to all readers and locks the tables until the run ends.
 
-TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe. After them, an older snapshot sees
-an empty table. Therefore the session acquires read locks on the tables before the snapshot, as
+TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe. Afterwards the table is empty in
+older snapshots. Therefore the session acquires read locks on the tables before the snapshot, as
 pg_dump does. TRUNCATE and ALTER then wait until the run ends.
 """
 
@@ -25,7 +25,7 @@ from loader.spark.error_translation import ConnectionRefusedByServer, DatabaseEr
 
 @dataclass(frozen=True)
 class ExportedSnapshot:
-    """A snapshot that a session keeps open until the run ends.
+    """A snapshot that stays open until the run ends.
 
     Attributes:
         name: the identifier with which other sessions import the snapshot.
@@ -104,7 +104,7 @@ def lock_tables(
 
     Args:
         connection: a connection in a transaction that has not read anything.
-        relations: the quoted relations, by name.
+        relations: the quoted relations by name.
         seconds: the time limit.
 
     Returns:
