@@ -68,16 +68,22 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
     handle = lake.handle(table)
     if handle.currentSnapshot() is None:
         return Commit()
-    kept = _find_kept_by_compaction(handle, of)
-    for found in _list_published(handle):
-        if of and (found.source or source_of(lake, table, found.batch)) not in of:
+    kept_commit = _find_kept_by_compaction(handle, of)
+    for commit in _list_published(handle):
+        if of and (commit.source or source_of(lake, table, commit.batch)) not in of:
             continue
-        has_expired = found.state is None and kept is not None and kept.batch == found.batch
-        return kept if kept and has_expired else found
+        has_expired = (
+            commit.state is None and kept_commit is not None and kept_commit.batch == commit.batch
+        )
+        return kept_commit if kept_commit and has_expired else commit
     rows = lake.frame(table)
     rows = rows.where(f.col(SOURCE_NAME).isin(*of)) if of else rows
     [row] = rows.agg(f.max("_cq_batch").alias("batch")).collect()
-    return kept if kept and kept.batch == row["batch"] else Commit(batch=row["batch"] or 0)
+    return (
+        kept_commit
+        if kept_commit and kept_commit.batch == row["batch"]
+        else Commit(batch=row["batch"] or 0)
+    )
 
 
 def source_of(lake: Lake, table: str, batch: int) -> str | None:
@@ -92,8 +98,8 @@ def sharers(handle: Any) -> dict[str, Any]:
     Args:
         handle: Iceberg's object for the table.
     """
-    found: dict[str, Any] = json.loads(decode_property(handle.properties().get(SOURCES) or "{}"))
-    return found
+    sources: dict[str, Any] = json.loads(decode_property(handle.properties().get(SOURCES) or "{}"))
+    return sources
 
 
 def origins(handle: Any) -> dict[str, str]:
@@ -102,8 +108,8 @@ def origins(handle: Any) -> dict[str, str]:
     Args:
         handle: Iceberg's object for the table.
     """
-    found: dict[str, str] = json.loads(decode_property(handle.properties().get(ORIGINS) or "{}"))
-    return found
+    recorded: dict[str, str] = json.loads(decode_property(handle.properties().get(ORIGINS) or "{}"))
+    return recorded
 
 
 def newest_of(source: str) -> str:
@@ -123,19 +129,19 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
     """
     handle = lake.handle(table)
     current = handle.currentSnapshot()
-    found: dict[int, Commit] = {}
+    commits: dict[int, Commit] = {}
     for commit in _list_published(handle):
-        found.setdefault(commit.batch, commit)
+        commits.setdefault(commit.batch, commit)
     # The chain of parents begins at the newest snapshot, so only earlier batches can have expired.
-    has_commits = bool(found)
-    for kept in _all_kept(handle) if current is not None else ():
-        found.setdefault(kept.batch, kept)
-    missing = set(range(1, max(found, default=1) + 1)) - set(found)
+    has_commits = bool(commits)
+    for kept_commit in _all_kept(handle) if current is not None else ():
+        commits.setdefault(kept_commit.batch, kept_commit)
+    missing = set(range(1, max(commits, default=1) + 1)) - set(commits)
     if has_commits:
         missing -= set(known)
     if current is not None and missing:
-        found = {commit.batch: commit for commit in _read_from_rows(lake, table)} | found
-    return [found[batch] for batch in sorted(found)]
+        commits = {commit.batch: commit for commit in _read_from_rows(lake, table)} | commits
+    return [commits[batch] for batch in sorted(commits)]
 
 
 def keep_newest(lake: Lake, table: str) -> None:
@@ -147,8 +153,8 @@ def keep_newest(lake: Lake, table: str) -> None:
     wanted: dict[str, Collection[str]] = {NEWEST: ()}
     wanted |= {newest_of(name): (name,) for name in sharers(lake.handle(table))}
     changed = {}
-    for key, of in wanted.items():
-        newest = newest_commit(lake, table, of)
+    for key, sources in wanted.items():
+        newest = newest_commit(lake, table, sources)
         if newest.state is None:
             continue
         facts = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
@@ -215,17 +221,17 @@ def _list_published(handle: Any) -> Iterator[Commit]:
     """Yields the batches with unexpired commits, newest first."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None:
-        found = _commit(handle, snapshot)
-        if found is not None:
-            yield found
+        commit = _commit(handle, snapshot)
+        if commit is not None:
+            yield commit
         parent = snapshot.parentId()
         snapshot = handle.snapshot(parent) if parent is not None else None
 
 
 def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:
     """Returns the newest commit in the table properties. Later commits may exist."""
-    kept = [commit for commit in _all_kept(handle) if not of or commit.source in of]
-    return max(kept, key=lambda commit: commit.batch, default=None)
+    kept_commits = [commit for commit in _all_kept(handle) if not of or commit.source in of]
+    return max(kept_commits, key=lambda commit: commit.batch, default=None)
 
 
 def _all_kept(handle: Any) -> Iterator[Commit]:

@@ -39,13 +39,15 @@ def find_warehouse(conf: Mapping[str, str]) -> Path | None:
         conf: Spark settings from the profile.
     """
     prefix = f"spark.sql.catalog.{conf.get('spark.sql.defaultCatalog')}"
-    own = {key[len(prefix) + 1 :]: v for key, v in conf.items() if key.startswith(f"{prefix}.")}
-    warehouse = own.get("warehouse", "")
+    settings = {
+        key[len(prefix) + 1 :]: v for key, v in conf.items() if key.startswith(f"{prefix}.")
+    }
+    warehouse = settings.get("warehouse", "")
     local = re.fullmatch(r"(?:file:(?://)?)?(/.*)", warehouse)
     if (
         conf.get(prefix) != _CATALOG
-        or own.get("type", "").lower() != "hadoop"
-        or not all(map(_KNOWN.fullmatch, own))
+        or settings.get("type", "").lower() != "hadoop"
+        or not all(map(_KNOWN.fullmatch, settings))
         or local is None
         or any(key.startswith("spark.hadoop.fs.default") for key in conf)
     ):

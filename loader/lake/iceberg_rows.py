@@ -136,12 +136,12 @@ class Records:
             return [(None, list(records))]
         schema = self.handle.schema()
         wrapper = self._iceberg.data.InternalRecordWrapper(schema.asStruct())
-        found: dict[str, tuple[Any, list[Any]]] = {}
+        groups: dict[str, tuple[Any, list[Any]]] = {}
         for record in records:
             key = self._iceberg.PartitionKey(spec, schema)
             key.partition(wrapper.wrap(record))
-            found.setdefault(key.toPath(), (key, []))[1].append(record)
-        return list(found.values())
+            groups.setdefault(key.toPath(), (key, []))[1].append(record)
+        return list(groups.values())
 
     def _records(self, schema: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Converts rows to Iceberg records with the table's column types."""

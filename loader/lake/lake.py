@@ -67,9 +67,9 @@ class Lake:
 
     def for_thread(self) -> Lake:
         """Returns a lake for the same namespace with a separate session."""
-        made = Lake(self._shared, self.schema, separate=True)
-        made.__dict__ |= {"catalog": self.catalog, "_in_folders": self._in_folders}
-        return made
+        lake = Lake(self._shared, self.schema, separate=True)
+        lake.__dict__ |= {"catalog": self.catalog, "_in_folders": self._in_folders}
+        return lake
 
     def name(self, table: str) -> str:
         """Returns a table's qualified and quoted name."""
@@ -205,10 +205,10 @@ class Lake:
         """Returns a table's Iceberg properties."""
         # Transfers one JSON text, because reading a Java map takes several JVM calls per entry.
         mapper = self.jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        found: dict[str, str] = json.loads(
+        properties: dict[str, str] = json.loads(
             mapper.writeValueAsString(self.handle(table).properties())
         )
-        return found
+        return properties
 
     def _load(self, table: str) -> Any:
         # Iceberg finds catalogs in the settings of the thread's active session.

@@ -127,11 +127,11 @@ class SyncRecord:
     def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
         """Creates a record from the values in a commit. Ignores keys of later versions."""
         names = {field.name for field in fields(cls)}
-        known = {key: value for key, value in values.items() if key in names}
+        known_values = {key: value for key, value in values.items() if key in names}
         for key in ("started_at", "finished_at"):
-            if isinstance(known.get(key), str):
-                known[key] = dt.datetime.fromisoformat(known[key])
-        return cls(**known)
+            if isinstance(known_values.get(key), str):
+                known_values[key] = dt.datetime.fromisoformat(known_values[key])
+        return cls(**known_values)
 
 
 # With more rows or files, a Spark job is faster than Iceberg's API.
@@ -168,11 +168,11 @@ class Ledger:
     def append_all(self, records: Sequence[SyncRecord]) -> None:
         """Durably appends rows in one commit."""
 
-        def note(known: dict[Any, Any]) -> None:
-            for one in records:
-                of = one.source_name, one.table_name
-                if one.batch is not None and (of in known or _ALL in known):
-                    known[of] = max(known.get(of, 0), one.batch)
+        def note(cache: dict[Any, Any]) -> None:
+            for new_record in records:
+                key = new_record.source_name, new_record.table_name
+                if new_record.batch is not None and (key in cache or _ALL in cache):
+                    cache[key] = max(cache.get(key, 0), new_record.batch)
 
         if records:
             append_rows(self.lake, TABLE, [asdict(record) for record in records], note)
@@ -185,12 +185,12 @@ class Ledger:
             sources: the sources to read; empty means all sources.
             table: the table to read; None means all tables.
         """
-        one = f"and table_name = {text_literal(table)}" if table is not None else ""
+        condition = f"and table_name = {text_literal(table)}" if table is not None else ""
         rows = self.lake.spark.sql(
             f"""
             select table_name, collect_set(batch) as batches
             from {self.lake.name(TABLE)}
-            where batch is not null {one} {_among(sources)}
+            where batch is not null {condition} {_among(sources)}
             group by table_name
             """
         ).collect()
@@ -205,7 +205,7 @@ class Ledger:
             since: the lowest batch to read, which allows most files to be skipped.
         """
         records = self.lake.records(TABLE)
-        known = get_cache(records.handle)
+        cache = get_cache(records.handle)
 
         def last(equal: Mapping[str, str]) -> int:
             rows = records.select(["batch"], equal, {"batch": since})
@@ -214,13 +214,13 @@ class Ledger:
         if not sources:
             return last({"table_name": table})
         for source in sources:
-            of = source, table
-            if of in known or _ALL in known:
+            key = source, table
+            if key in cache or _ALL in cache:
                 continue
-            found = last({"table_name": table, "source_name": source})
-            if found:  # it is the highest batch, as it is at least `since`
-                known[of] = found
-        return max(int(known.get((source, table), 0)) for source in sources)
+            batch = last({"table_name": table, "source_name": source})
+            if batch:  # it is the highest batch, as it is at least `since`
+                cache[key] = batch
+        return max(int(cache.get((source, table), 0)) for source in sources)
 
     @_reports_damage
     def last_batches(self) -> Mapping[tuple[str, str], int]:
@@ -229,21 +229,21 @@ class Ledger:
         Uses the cache unless another process has written to the ledger since the last call.
         """
         records = self.lake.records(TABLE)
-        known = get_cache(records.handle)
-        if _ALL in known:
-            return known
+        cache = get_cache(records.handle)
+        if _ALL in cache:
+            return cache
         few = records.rows() <= _FEW_ROWS and records.files() <= _FEW_FILES
-        known |= self._by_iceberg(records) if few else self._by_spark()
-        known[_ALL] = 0
-        return known
+        cache |= self._by_iceberg(records) if few else self._by_spark()
+        cache[_ALL] = 0
+        return cache
 
     def _by_iceberg(self, records: Records) -> dict[tuple[str, str], int]:
         """Reads :meth:`last_batches` without a Spark job, whose start may take seconds."""
-        found: dict[tuple[str, str], int] = {}
+        batches: dict[tuple[str, str], int] = {}
         for row in records.select(["source_name", "table_name", "batch"], {}, {"batch": 0}):
-            of = row["source_name"], row["table_name"]
-            found[of] = max(found.get(of, 0), row["batch"])
-        return found
+            key = row["source_name"], row["table_name"]
+            batches[key] = max(batches.get(key, 0), row["batch"])
+        return batches
 
     def _by_spark(self) -> dict[tuple[str, str], int]:
         rows = self.lake.spark.sql(

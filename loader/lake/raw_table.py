@@ -129,17 +129,17 @@ def alter_table(lake: Lake, table: str, followed: Drift, source: str = "") -> No
 
 def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
     """Lists the raw tables and the errors of unreadable tables."""
-    found: list[str] = []
+    tables: list[str] = []
     unreadable: dict[str, Exception] = {}
     for name in lake.tables():
         if name.startswith(PREFIX):
             continue
         try:
             if lake.handle(name).properties().get("write.wap.enabled") == "true":
-                found.append(name)
+                tables.append(name)
         except Exception as problem:
             unreadable[name] = problem
-    return found, unreadable
+    return tables, unreadable
 
 
 def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:

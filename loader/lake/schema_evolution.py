@@ -75,16 +75,16 @@ def check_key_and_cursor(
         column, old, new = columns.get(name), before.columns.get(name), arriving[name]
         if name in key and old is None and not policy.reads_everything:
             raise _new_key(new.name, policy)
-        was = old or column
-        if was is None:
+        previous = old or column
+        if previous is None:
             continue
         follows = column is None or find_wider_type(column.dataType, new.dataType) is not None
         if name == cursor:
-            follows &= CursorType.of(was.dataType) is CursorType.of(new.dataType)
+            follows &= CursorType.of(previous.dataType) is CursorType.of(new.dataType)
         changed = old is not None and old.dataType != new.dataType
         if follows and (policy.accepts_key_change or not changed):
             continue
-        shown = was if changed or column is None else column
+        shown = previous if changed or column is None else column
         role = "key" if name in key else "cursor"
         raise TableError(
             f"the {role} column {new.name!r} changed its type from "
@@ -227,7 +227,7 @@ def derive_drift(
             remedy="Set schema_changes: evolve to accept the change, or undo it in the source "
             "or in a view of it",
         )
-    gone = {*before.dropped, *before.columns} - set(arriving)
+    dropped = {*before.dropped, *before.columns} - set(arriving)
     return Drift(
         notes,
         tuple(
@@ -235,7 +235,7 @@ def derive_drift(
         ),
         tuple(mappings),
         before=replace(before, variants=tuple(sorted(variants.values()))),
-        after=SourceSchema.of(source, gone, variants.values()),
+        after=SourceSchema.of(source, dropped, variants.values()),
         added=tuple(field.name for name, field in arriving.items() if name not in before.columns),
         raw=raw,
     )
@@ -264,20 +264,20 @@ def _variant(
     The column's name contains the complete scalar type. A number is appended if the name is already
     used by an incompatible struct or by a former column of the source.
     """
-    kept = raw_type(field.dataType)
-    first = name = f"{base}__{spell_type(kept)}"
+    variant_type = raw_type(field.dataType)
+    first = name = f"{base}__{spell_type(variant_type)}"
     for number in itertools.count(2):
-        found = columns.get(name.lower())
-        if found is None:
+        column = columns.get(name.lower())
+        if column is None:
             break
-        data_type = find_wider_type(found.dataType, field.dataType)
+        data_type = find_wider_type(column.dataType, field.dataType)
         if name.lower() in variants and data_type is not None:
-            return ColumnMapping(field.name, field.dataType, found.name, data_type)
+            return ColumnMapping(field.name, field.dataType, column.name, data_type)
         name = f"{first}_{number}"
     for wanted in (first, name):
         if wanted.lower() in arriving:
             raise _name_taken(arriving[wanted.lower()].name, first, policy)
-    return ColumnMapping(field.name, field.dataType, name, kept)
+    return ColumnMapping(field.name, field.dataType, name, variant_type)
 
 
 def _base_of(variant: str) -> str:
@@ -394,12 +394,12 @@ def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> D
     Raises:
         TableError: if a column's type differs from the table's description.
     """
-    there = {field.name.lower(): field for field in rows.schema.fields}
-    own = [name for name in rows.columns if name.lower() in COLUMNS]
+    fields = {field.name.lower(): field for field in rows.schema.fields}
+    loader_columns = [name for name in rows.columns if name.lower() in COLUMNS]
     columns = []
-    as_they_are = [mapping.raw for mapping in mappings] + own == rows.columns
+    is_unchanged = [mapping.raw for mapping in mappings] + loader_columns == rows.columns
     for mapping in mappings:
-        arrived = bare(there[mapping.source.lower()].dataType)
+        arrived = bare(fields[mapping.source.lower()].dataType)
         if arrived != mapping.source_type:
             # A cast to the expected type could truncate the values.
             raise TableError(
@@ -408,38 +408,40 @@ def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> D
                 where=where,
                 remedy="No row of this batch is visible; run again",
             )
-        as_they_are = as_they_are and mapping.source_type == mapping.raw_type
+        is_unchanged = is_unchanged and mapping.source_type == mapping.raw_type
         value = _conform_value(
             f.col(quote_name(mapping.source)), mapping.source_type, mapping.raw_type
         )
         columns.append(value.alias(mapping.raw))
-    if as_they_are:
+    if is_unchanged:
         return rows
-    return rows.select(*columns, *(f.col(quote_name(name)) for name in own))
+    return rows.select(*columns, *(f.col(quote_name(name)) for name in loader_columns))
 
 
 def _conform_value(value: Column, source: t.DataType, raw: t.DataType) -> Column:
     if source == raw:
         return value
     if isinstance(source, t.StructType) and isinstance(raw, t.StructType):
-        there = {field.name.lower(): field for field in source.fields}
+        source_fields = {field.name.lower(): field for field in source.fields}
         fields = []
         for field in raw.fields:
-            found = there.get(field.name.lower())
+            source_field = source_fields.get(field.name.lower())
             part = (
                 f.lit(None).cast(field.dataType)
-                if found is None
-                else _conform_value(value.getField(found.name), found.dataType, field.dataType)
+                if source_field is None
+                else _conform_value(
+                    value.getField(source_field.name), source_field.dataType, field.dataType
+                )
             )
             fields.append(part.alias(field.name))
         return f.when(value.isNotNull(), f.struct(*fields))
     if isinstance(source, t.ArrayType) and isinstance(raw, t.ArrayType):
-        of, to = source.elementType, raw.elementType
-        return f.transform(value, lambda element: _conform_value(element, of, to))
+        from_type, to_type = source.elementType, raw.elementType
+        return f.transform(value, lambda element: _conform_value(element, from_type, to_type))
     if isinstance(source, t.MapType) and isinstance(raw, t.MapType):
         key, raw_key = source.keyType, raw.keyType
-        of, to = source.valueType, raw.valueType
+        from_type, to_type = source.valueType, raw.valueType
         if key != raw_key:
             value = f.transform_keys(value, lambda name, _: _conform_value(name, key, raw_key))
-        return f.transform_values(value, lambda _, held: _conform_value(held, of, to))
+        return f.transform_values(value, lambda _, item: _conform_value(item, from_type, to_type))
     return value.cast(raw)

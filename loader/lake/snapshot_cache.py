@@ -26,13 +26,13 @@ def get_cache(handle: Any) -> dict[Any, Any]:
     """
     identity, current = str(handle.uuid()), _current(handle)
     with _changing:
-        as_of, known = _tables.pop(identity, (None, {}))
+        as_of, cache = _tables.pop(identity, (None, {}))
         if as_of != current:
-            known = {}
-        _tables[identity] = current, known
+            cache = {}
+        _tables[identity] = current, cache
         while len(_tables) > _MAX_TABLES:
             _tables.popitem(last=False)
-        return known
+        return cache
 
 
 def append_and_note(
@@ -46,14 +46,14 @@ def append_and_note(
         handle: Iceberg's newly loaded object for the table; `write` commits through it.
         note: adds the appended values to the cache.
     """
-    before, known = _current(handle), dict(get_cache(handle))
+    before, cache = _current(handle), dict(get_cache(handle))
     write()
     after = handle.currentSnapshot()
     if after is None or after.parentId() != before:
         return
-    note(known)
+    note(cache)
     with _changing:
-        _tables[str(handle.uuid())] = int(after.snapshotId()), known
+        _tables[str(handle.uuid())] = int(after.snapshotId()), cache
 
 
 def _current(handle: Any) -> int | None:

@@ -47,13 +47,13 @@ def read_source_schema(
     text = properties.get(property_of(source)) or properties.get(PROPERTY)
     if text is None:
         return None
-    found = SourceSchema.parse(text, where)
+    schema = SourceSchema.parse(text, where)
     if not source:
-        return found
+        return schema
     names = [name for name in properties if name.startswith(PROPERTY)]
     all_variants = (SourceSchema.parse(properties[name], where).variants for name in names)
     variants = {name for each in all_variants for name in each}
-    return replace(found, variants=tuple(sorted(variants)))
+    return replace(schema, variants=tuple(sorted(variants)))
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,9 @@ def stage_batch(
         lake.spark.conf.unset("spark.wap.id")
     local_files.count_written_batch(lake.spark)
     return next(
-        int(found.snapshotId())
-        for found in _newest_first(lake.fresh(table))
-        if found.summary().get("wap.id") == str(batch) and found.sequenceNumber() > before
+        int(snapshot.snapshotId())
+        for snapshot in _newest_first(lake.fresh(table))
+        if snapshot.summary().get("wap.id") == str(batch) and snapshot.sequenceNumber() > before
     )
 
 

@@ -73,12 +73,12 @@ def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
         from loader.spark.error_translation import translate_error
 
         where = f"table {lake.schema}.{table}"
-        found = translate_error(problem, where)
-        if not isinstance(found, DamagedError):
+        error = translate_error(problem, where)
+        if not isinstance(error, DamagedError):
             raise
         with suppress(Py4JError, PySparkException):
             lake.fresh(table)  # raises a TableError for a moved warehouse
-        raise DamagedError(found.what, where=where, remedy=remedy) from problem
+        raise DamagedError(error.what, where=where, remedy=remedy) from problem
 
 
 def reports_damage(

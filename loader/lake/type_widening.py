@@ -138,10 +138,10 @@ def _struct(raw: t.StructType, source: t.StructType) -> t.StructType | None:
 
 def _keeps(raw: t.DataType, source: t.DataType) -> bool:
     if isinstance(raw, t.DecimalType):
-        whole = raw.precision - raw.scale
+        whole_digits = raw.precision - raw.scale
         if isinstance(source, t.DecimalType):
-            return source.scale <= raw.scale and source.precision - source.scale <= whole
-        return type(source) in _DIGITS and _DIGITS[type(source)] <= whole
+            return source.scale <= raw.scale and source.precision - source.scale <= whole_digits
+        return type(source) in _DIGITS and _DIGITS[type(source)] <= whole_digits
     return isinstance(source, _HELD.get(type(raw), ()))
 
 

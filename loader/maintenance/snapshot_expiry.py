@@ -49,13 +49,13 @@ def select_expirable(
             belong to a running batch.
     """
     by_id = {each.id: each for each in snapshots}
-    kept = {main}
+    kept_ids = {main}
     for head in other_heads:
         ancestor: int | None = head
         while ancestor is not None and ancestor in by_id:
-            kept.add(ancestor)
+            kept_ids.add(ancestor)
             ancestor = by_id[ancestor].parent
-    old = [each for each in snapshots if each.id not in kept and each.committed_ms < before_ms]
+    old = [each for each in snapshots if each.id not in kept_ids and each.committed_ms < before_ms]
     return [each.id for each in sorted(old, key=lambda each: each.committed_ms)]
 
 

@@ -86,13 +86,15 @@ def group_by_header(
     for path, header in zip(paths, headers, strict=True):
         if header is not None:
             by_header.setdefault(header, []).append(path)
-    found: dict[tuple[str, ...], Group] = {}
+    groups: dict[tuple[str, ...], Group] = {}
     for header, of_header in by_header.items():
         columns = read.columns(header)
         literal = isinstance(header, str) and all(name in header for name in columns)
-        known = found.get(columns, Group(columns, (), True))
-        found[columns] = Group(columns, (*known.paths, *of_header), known.literal and literal)
-    return list(found.values())
+        existing = groups.get(columns, Group(columns, (), True))
+        groups[columns] = Group(
+            columns, (*existing.paths, *of_header), existing.literal and literal
+        )
+    return list(groups.values())
 
 
 def merge_columns(groups: Sequence[Group]) -> list[str]:
@@ -199,15 +201,15 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     Returns None if the option `multiLine` is set to any value, because then the spec determines how
     quotes are parsed.
     """
-    found = open_quote_pattern(native)
-    if native.option("multiline") is not None or found is None:
+    pattern = open_quote_pattern(native)
+    if native.option("multiline") is not None or pattern is None:
         return None
     quote, comment = _quote(native), native.option("comment")
-    opened = text.contains(quote) & text.rlike(found)
+    opened = text.contains(quote) & text.rlike(pattern)
     if _escape(native) == quote:
         # A cheap pre-check: a line with an open quote has an odd number of quotes.
         odd = (f.length(text) - f.length(f.replace(text, f.lit(quote)))) % 2 == 1
-        opened = odd & text.rlike(found)
+        opened = odd & text.rlike(pattern)
     return opened & ~text.startswith(comment) if comment else opened
 
 
@@ -217,12 +219,12 @@ def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
     Returns None if the option `escape` is set, because then the spec determines how quotes are
     parsed.
     """
-    found, quote, comment = open_quote_pattern(native), _quote(native), native.option("comment")
-    if "escape" in native.given or native.multiline or found is None:
+    pattern, quote, comment = open_quote_pattern(native), _quote(native), native.option("comment")
+    if "escape" in native.given or native.multiline or pattern is None:
         return None
     q, s = re.escape(quote), re.escape(_separator(native))
     # Matches the preceding values, and then a value that would end at the backslash.
-    begin = found.removesuffix(r"\z").replace(f"{s})*+", f"{s})*?", 1)
+    begin = pattern.removesuffix(r"\z").replace(f"{s})*+", f"{s})*?", 1)
     escaped = text.contains(f"\\{quote}") & text.rlike(rf"{begin}(?<=\\){q}(?!{s}|\z)")
     return escaped & ~text.startswith(comment) if comment else escaped
 

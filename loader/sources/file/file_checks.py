@@ -88,9 +88,9 @@ def _refusals(
 ) -> Iterator[tuple[str, TableError]]:
     """Yields each forbidden entry of a file or folder, with its error."""
     # Any parent folder of the root may be a link.
-    found = _check_link(root, home, follow_links) or _check_kind(root)
-    if found is not None:
-        yield root, found
+    error = _check_link(root, home, follow_links) or _check_kind(root)
+    if error is not None:
+        yield root, error
         return
     folders = [root] if os.path.isdir(root) else []
     while folders:
@@ -98,13 +98,13 @@ def _refusals(
             for entry in entries:
                 if _is_hidden(entry.name):
                     continue
-                found = _undecodable(entry.path, encoding)
-                if found is None and entry.is_symlink():
-                    found = _check_link(entry.path, home, follow_links)
-                if found is None and not entry.is_file() and not entry.is_dir():
-                    found = _check_kind(entry.path)
-                if found is not None:
-                    yield entry.path, found
+                error = _undecodable(entry.path, encoding)
+                if error is None and entry.is_symlink():
+                    error = _check_link(entry.path, home, follow_links)
+                if error is None and not entry.is_file() and not entry.is_dir():
+                    error = _check_kind(entry.path)
+                if error is not None:
+                    yield entry.path, error
                 elif entry.is_dir():
                     folders.append(entry.path)
 
@@ -177,11 +177,11 @@ def check_unpacked(path: str, stream: Any) -> None:
     stream.mark(_LOOKED_AT)
     first = bytes(stream.readNBytes(_LOOKED_AT))
     stream.reset()
-    for kind, found in (
+    for kind, is_match in (
         ("zip", first.startswith(_ZIP)),
         ("tar", first[_TAR_AT:] == _TAR),
     ):
-        if found:
+        if is_match:
             raise TableError(f"{path} is a {kind} archive, which Spark cannot read", remedy=UNPACK)
     for sign, (kind, ending) in _PACKED.items():
         if not first.startswith(sign) or (sign == b"BZh" and first[4:10] != _BZIP2_BLOCK):

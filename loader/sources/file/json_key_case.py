@@ -37,8 +37,8 @@ def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, 
         schema: the columns that are read.
         options: the reader's options for one value.
     """
-    found = _find_odd_key(text, schema, options)
-    return found if _allows_bare_keys(options) else f.when(_suspect(text, schema), found)
+    key = _find_odd_key(text, schema, options)
+    return key if _allows_bare_keys(options) else f.when(_suspect(text, schema), key)
 
 
 def _allows_bare_keys(options: Mapping[str, str]) -> bool:
@@ -75,9 +75,9 @@ def _tokens(schema: t.StructType, between: str) -> str:
     # Only unambiguous names. A name with another spelling on another level needs the full check.
     exact = [name for name in names if name and spelt[name.lower()] == 1]
     value = r'"(?:[^"\\\x00\uFFFD]++|\\.)*+"(?!\s*+:)'
-    known = rf'"{_any_of(exact)}(?=\s*+:)'
-    other = rf'"(?!(?i:{_any_of(spelt)}))[ -~&&[^"\\]]++"(?=\s*+:)'
-    return f"(?:{between}|{value}|{known}|{other})*+"
+    known_key = rf'"{_any_of(exact)}(?=\s*+:)'
+    other_key = rf'"(?!(?i:{_any_of(spelt)}))[ -~&&[^"\\]]++"(?=\s*+:)'
+    return f"(?:{between}|{value}|{known_key}|{other_key})*+"
 
 
 def _any_of(names: Collection[str]) -> str:
@@ -100,12 +100,12 @@ def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]
     an expression that grows with the depth of the schema.
     """
     places: list[dict[str, Any]] = []
-    whole = t.ArrayType(schema)
-    _add(whole, places)
-    known = f.from_json(f.lit(json.dumps(places)), _PLACES)
+    root = t.ArrayType(schema)
+    _add(root, places)
+    lookup = f.from_json(f.lit(json.dumps(places)), _PLACES)
 
     def placed(value: Column) -> Column:
-        return f.struct(f.get(known, value["place"]).alias("place"), value["text"].alias("text"))
+        return f.struct(f.get(lookup, value["place"]).alias("place"), value["text"].alias("text"))
 
     def read(value: Column) -> Column:
         place, inside, listed = value["place"], value["text"], value["place"]["listed"]
@@ -122,7 +122,7 @@ def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]
         return f.flatten(f.transform(f.transform(f.transform(values, placed), read), _next_level))
 
     start = f.array(_value(f.lit(0), text), _value(f.lit(1), text))
-    levels = f.sequence(f.lit(1), f.lit(_levels(whole)))
+    levels = f.sequence(f.lit(1), f.lit(_levels(root)))
     end = f.aggregate(levels, start, level)
     return f.get(f.filter(end, lambda value: value["place"] == _FOUND), f.lit(0))["text"]
 
@@ -130,15 +130,15 @@ def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]
 def _next_level(value: Column) -> Column:
     """Returns the values of the next level and the miscased keys."""
     place, keys = value["place"], value["keys"]
-    here = f.map_keys(keys)
+    present_keys = f.map_keys(keys)
     names, lowered, each = place["names"], place["lowered"], place["each"]
     odd = f.filter(
-        f.array_except(here, names),
+        f.array_except(present_keys, names),
         lambda key: (
             f.array_contains(lowered, f.lower(key))
             & ~f.exists(
-                here,
-                lambda one: (f.lower(one) == f.lower(key)) & f.array_contains(names, one),
+                present_keys,
+                lambda item: (f.lower(item) == f.lower(key)) & f.array_contains(names, item),
             )
         ),
     )
@@ -149,9 +149,9 @@ def _next_level(value: Column) -> Column:
         f.transform(
             place["inner"], lambda field: _value(field["place"], _last_value(keys, field["name"]))
         ),
-        f.when(each.isNotNull(), f.transform(values, lambda one: _value(each, one))),
+        f.when(each.isNotNull(), f.transform(values, lambda item: _value(each, item))),
     )
-    return f.flatten(f.filter(following, lambda ones: ones.isNotNull()))
+    return f.flatten(f.filter(following, lambda items: items.isNotNull()))
 
 
 def _value(place: Column, text: Column) -> Column:
@@ -176,19 +176,21 @@ def _add(shape: t.DataType, places: list[dict[str, Any]]) -> int | None:
     """
     if not any(_names(shape)):
         return None
-    own = len(places)
+    index = len(places)
     place: dict[str, Any] = {"names": [], "lowered": [], "inner": [], "listed": False}
     places.append(place)
     if isinstance(shape, t.StructType):
         place["names"] = shape.names
         place["lowered"] = [name.lower() for name in shape.names]
         inner = ((field.name, _add(field.dataType, places)) for field in shape.fields)
-        place["inner"] = [{"name": name, "place": of} for name, of in inner if of is not None]
+        place["inner"] = [
+            {"name": name, "place": child} for name, child in inner if child is not None
+        ]
     else:
         [of_each] = _inner(shape)
         place["each"] = _add(of_each, places)
         place["listed"] = isinstance(shape, t.ArrayType)
-    return own
+    return index
 
 
 def _levels(shape: t.DataType) -> int:

@@ -72,16 +72,16 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
     native: ReaderOptions = table.ref.native
     if native.format.lower() != "json":
         return
-    own = t.StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
+    columns = t.StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
     doubles = native.columns is None
-    leaves = list(_leaves(own))
+    leaves = list(_leaves(columns))
     if all(_holds_any(leaf, doubles) or isinstance(leaf, _WHOLE) for _, leaf in leaves):
         return
     read = _suspect(read_lines(spark, native, chosen), leaves, doubles)
     rows = read.take(_AT_ONCE)
     more = read.toLocalIterator() if len(rows) == _AT_ONCE else iter(())
     for path, line in chain(rows, islice(more, _AT_ONCE, None)):
-        for column, number in _find_rounded(line, own, doubles):
+        for column, number in _find_rounded(line, columns, doubles):
             raise TableError(
                 f"the number {number.text[:60]} of {path} has more digits than a double, and Spark "
                 "reads it as a double",
@@ -117,9 +117,13 @@ def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles:
     Ignores numbers in columns with exact types, so few lines remain.
     """
     text = left = f.col("value")
-    held = {n for n, leaf in leaves} - {n for n, leaf in leaves if not _holds_any(leaf, doubles)}
-    whole = {n for n, _ in leaves} - {n for n, leaf in leaves if isinstance(leaf, t.DoubleType)}
-    for names, number in ((held, r"-?\d[\d.eE+-]*+"), (whole, r"-?\d++(?![\d.eE])")):
+    exact_names = {n for n, leaf in leaves} - {
+        n for n, leaf in leaves if not _holds_any(leaf, doubles)
+    }
+    integer_names = {n for n, _ in leaves} - {
+        n for n, leaf in leaves if isinstance(leaf, t.DoubleType)
+    }
+    for names, number in ((exact_names, r"-?\d[\d.eE+-]*+"), (integer_names, r"-?\d++(?![\d.eE])")):
         if any(names):
             named = "|".join(re.escape(name) for name in sorted(names) if name)
             left = f.regexp_replace(left, rf'"(?:{named})"\s*+:\s*+{number}', "")
@@ -162,13 +166,15 @@ def _find_rounded_in(
             yield path, value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            of = _field(data_type, name)
-            if of is not None:
-                yield from _find_rounded_in(inner, of, f"{path}.{name}".lstrip("."), doubles)
+            inner_type = _field(data_type, name)
+            if inner_type is not None:
+                yield from _find_rounded_in(
+                    inner, inner_type, f"{path}.{name}".lstrip("."), doubles
+                )
     elif isinstance(value, list):
-        of = data_type.elementType if isinstance(data_type, t.ArrayType) else data_type
+        inner_type = data_type.elementType if isinstance(data_type, t.ArrayType) else data_type
         for inner in value:
-            yield from _find_rounded_in(inner, of, path, doubles)
+            yield from _find_rounded_in(inner, inner_type, path, doubles)
 
 
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:

@@ -56,12 +56,12 @@ def add_line_checks(
     form = native.format.lower()
     if form not in FORMATS:
         return rows
-    found = _refusals(native, form, rows.schema)
-    if found is None:
+    refusal = _refusals(native, form, rows.schema)
+    if refusal is None:
         return rows
     read = read_lines(spark, native, chosen)
     # The condition is never true. It raises an error for rejected lines and is false otherwise.
-    refused = read.where(found.isNotNull())
+    refused = read.where(refusal.isNotNull())
     return rows.union(refused.select(*_nothing(rows.schema)))
 
 
@@ -72,14 +72,14 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
     """
     options = {name.lower(): value for name, value in native.options}
     options.setdefault(RECURSIVE.lower(), "true")  # the same files, without partition columns
-    whole = native.format.lower() == "json" and native.multiline
-    if whole:
+    reads_whole_files = native.format.lower() == "json" and native.multiline
+    if reads_whole_files:
         options["wholetext"] = "true"
     read = spark.read.format("text").options(**options).load(native.pattern)
     read = read.withColumns(
         {MODIFIED: f.col("_metadata.file_modification_time"), PATH: list_of.path()}
     )
-    if whole:
+    if reads_whole_files:
         read = read.where(f.col("_metadata.file_size") <= _WHOLE)
     read = read if chosen is None else read.where(chosen)
     return read.select("value", MODIFIED, PATH)
@@ -103,43 +103,43 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
         return None  # a line end has several bytes
     utf8 = encoding.upper() in ("UTF-8", "UTF8")
     raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)
-    known = text == raw if utf8 else ~text.contains(_NO_CHARACTER)
+    is_decodable = text == raw if utf8 else ~text.contains(_NO_CHARACTER)
     reason = f.concat(PATH, f.lit(" is an archive, which Spark cannot read"))
     archive = f.when(is_archive(raw), f.raise_error(reason))
     reason = f.concat(PATH, f.lit(f" contains bytes that are not {encoding}"))
-    found = archive.when(~known, f.raise_error(reason))
+    refusal = archive.when(~is_decodable, f.raise_error(reason))
     text = raw if utf8 else text
     if form == "csv":
         opened = has_open_quote(native, text)
         if opened is not None:
             reason = f.concat(f.lit("a quote is still open where a line ends, in "), PATH)
-            found = found.when(opened, _refuse(reason, text))
+            refusal = refusal.when(opened, _refuse(reason, text))
         escaped = has_escaped_quote(native, text)
         if escaped is not None:
             reason = f.concat(f.lit("a quote follows a backslash within a quoted value, in "), PATH)
-            found = found.when(escaped, _refuse(reason, text))
+            refusal = refusal.when(escaped, _refuse(reason, text))
     if form == "json":
         if native.multiline:  # Spark's parser rejects undecodable bytes
-            found = archive
+            refusal = archive
         reason = f.concat(f.lit("text follows a JSON value, in "), PATH)
-        found = found.when(_goes_on(native, text), _refuse(reason, text))
+        refusal = refusal.when(_goes_on(native, text), _refuse(reason, text))
         if native.columns is None:
             reason = f.concat(f.lit("a JSON key is an empty text, in "), PATH)
-            found = found.when(_has_empty_key(text), _refuse(reason, text))
+            refusal = refusal.when(_has_empty_key(text), _refuse(reason, text))
         other = find_miscased_key(text, schema, _options(native))
         reason = f.concat(f.lit("a key differs from a column only in case, "), other)
         reason = f.concat(reason, f.lit(", in "), PATH)
         # The expression is null without a miscased key.
         refused = f.when(other.isNotNull(), _refuse(reason, text))
-        found = f.when(~is_plain(text, schema, _options(native)), found.otherwise(refused))
-    return found
+        refusal = f.when(~is_plain(text, schema, _options(native)), refusal.otherwise(refused))
+    return refusal
 
 
 def _has_empty_key(text: Column) -> Column:
     """Returns whether an object has an empty key. Spark ignores the value of such a key."""
     keys = f.regexp_extract_all(text, f.lit(_EMPTY_KEY), f.lit(1))
-    found = f.exists(keys, lambda key: key != "")
-    return f.when(text.rlike("(?:\"\"|'')\\s*+:"), found)
+    has_match = f.exists(keys, lambda key: key != "")
+    return f.when(text.rlike("(?:\"\"|'')\\s*+:"), has_match)
 
 
 def _refuse(reason: Column, text: Column) -> Column:
@@ -222,11 +222,13 @@ def check_line_lengths(
     """
     if native.option(_LINE_READER) is None or native.multiline:
         return
-    found = files(spark, native)
+    candidates = files(spark, native)
     size, limit = f.col(SIZE), native.line_limit
     packed = f.col(PATH).rlike(_endings(spark)) & (size > limit >> _PACKED)
-    found = found.where((size > limit) | packed)
-    paths = [row[PATH] for row in (found if chosen is None else found.where(chosen)).collect()]
+    candidates = candidates.where((size > limit) | packed)
+    paths = [
+        row[PATH] for row in (candidates if chosen is None else candidates.where(chosen)).collect()
+    ]
     error = _read(spark, native, paths)
     if error is None:
         return
@@ -257,10 +259,10 @@ def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple
     try:
         lines.where(f.length("value") < 0).count()
     except Py4JJavaError as error:
-        found = find_long_line(str(error))
-        if found is None:
+        long_line = find_long_line(str(error))
+        if long_line is None:
             raise
-        return found
+        return long_line
     return None
 
 

@@ -159,14 +159,14 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
     time, limit = f.col(MODIFIED), _literal(cursor)
     hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
     sides = (time < limit, time == limit, time > limit)
-    [found] = files.agg(
+    [row] = files.agg(
         *(f.count_if(side).alias(f"files{n}") for n, side in enumerate(sides)),
         *(
             f.sum(f.when(side, hashed)).cast("string").alias(f"sum{n}")
             for n, side in enumerate(sides)
         ),
     ).collect()
-    below, at, above = (Tally(found[f"files{n}"], found[f"sum{n}"] or "0") for n in range(3))
+    below, at, above = (Tally(row[f"files{n}"], row[f"sum{n}"] or "0") for n in range(3))
     return below, at, above
 
 
@@ -249,14 +249,14 @@ def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
     raw = window.read_raw(table.schema.names).schema
     types = zip(raw.fields, table.schema.fields, strict=True)
     if all(
-        isinstance(had.dataType, NullType)
-        or had.dataType.simpleString() == c.dataType.simpleString()
-        for had, c in types
+        isinstance(raw_field.dataType, NullType)
+        or raw_field.dataType.simpleString() == c.dataType.simpleString()
+        for raw_field, c in types
     ):
         return None
     name = f.concat_ws(" ", f.col(MODIFIED).cast("string"), PATH)
-    held = window.read_raw((PATH, MODIFIED)).where(f.col(MODIFIED) >= _literal(window.low))
-    return name.isin([row[0] for row in held.select(name).distinct().collect()])
+    loaded = window.read_raw((PATH, MODIFIED)).where(f.col(MODIFIED) >= _literal(window.low))
+    return name.isin([row[0] for row in loaded.select(name).distinct().collect()])
 
 
 def build_mark(
@@ -278,8 +278,10 @@ def build_mark(
     native: ReaderOptions = table.ref.native
     columns = None
     if native.columns is None and not native.types:
-        own = [field for field in table.schema.fields if field.name not in (MODIFIED, PATH)]
-        columns = StructType(own).jsonValue()
+        source_fields = [
+            field for field in table.schema.fields if field.name not in (MODIFIED, PATH)
+        ]
+        columns = StructType(source_fields).jsonValue()
         columns = columns if len(json.dumps(columns)) <= _LONGEST_COLUMNS else None
     seen = Seen(cursor, below, at, begin, fingerprint(native), columns, native.apart)
     return seen.to_mark()

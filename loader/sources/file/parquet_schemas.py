@@ -121,7 +121,7 @@ def _footer(spark: SparkSession, path: str) -> str:
 
 
 def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
-    found: dict[str, t.DataType] = {}
+    types: dict[str, t.DataType] = {}
     for column in schema.getColumns():
         kind = str(column.getPrimitiveType().getLogicalTypeAnnotation())
         name = ".".join(column.getPath())
@@ -134,11 +134,11 @@ def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
                 "column by the table's `column_types`",
             )
         zoned = kind.endswith("true)")
-        found[name.lower()] = t.TimestampType() if zoned else t.TimestampNTZType()
-    return found
+        types[name.lower()] = t.TimestampType() if zoned else t.TimestampNTZType()
+    return types
 
 
-def merge_schemas(found: Sequence[ParquetSchema]) -> t.StructType:
+def merge_schemas(schemas: Sequence[ParquetSchema]) -> t.StructType:
     """Returns columns whose types can represent the values of all files.
 
     Raises:
@@ -147,19 +147,19 @@ def merge_schemas(found: Sequence[ParquetSchema]) -> t.StructType:
     """
     columns: dict[str, t.StructField] = {}
     first: dict[str, str] = {}
-    for form in found:
+    for form in schemas:
         for name, data_type in form.types.items():
-            there = columns.get(name)
+            existing = columns.get(name)
             first.setdefault(name, form.paths[0])
-            both = data_type if there is None else widen(there.dataType, data_type)
-            if both is None and there is not None:
+            both = data_type if existing is None else widen(existing.dataType, data_type)
+            if both is None and existing is not None:
                 raise TableError(
-                    f"the column {there.name} is {there.dataType.simpleString()} in {first[name]} "
-                    f"and {data_type.simpleString()} in {form.paths[0]}",
+                    f"the column {existing.name} is {existing.dataType.simpleString()} in "
+                    f"{first[name]} and {data_type.simpleString()} in {form.paths[0]}",
                     remedy="Write it with one type in all files, or define two tables with "
                     "patterns as `path`",
                 )
-            shown = there.name if there is not None else _name_in(form, name)
+            shown = existing.name if existing is not None else _name_in(form, name)
             columns[name] = t.StructField(shown, both or data_type)
     return t.StructType(list(columns.values()))
 
@@ -168,16 +168,16 @@ def _name_in(form: ParquetSchema, name: str) -> str:
     return next(c.name for c in form.schema.fields if c.name.lower() == name)
 
 
-def find_odd_columns(found: Iterable[ParquetSchema], schema: t.StructType) -> tuple[str, ...]:
+def find_odd_columns(schemas: Iterable[ParquetSchema], schema: t.StructType) -> tuple[str, ...]:
     """Returns the columns that Spark cannot read with the table's type from all files."""
-    found = list(found)
-    odd = {name for form in found for name in form.nanos}
+    schemas = list(schemas)
+    odd = {name for form in schemas for name in form.nanos}
     for field in schema.fields:
         name = field.name.lower()
         if isinstance(field.dataType, (t.StructType, t.ArrayType, t.MapType)):
             continue  # Spark can read files that lack nested fields
-        theirs = {form.types.get(name, field.dataType) for form in found} - {field.dataType}
-        if any(widen(kind, field.dataType) == field.dataType for kind in theirs):
+        other_types = {form.types.get(name, field.dataType) for form in schemas} - {field.dataType}
+        if any(widen(kind, field.dataType) == field.dataType for kind in other_types):
             odd.add(name)
     return tuple(sorted(odd))
 
@@ -193,8 +193,12 @@ def widen(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataTyp
     if isinstance(one, t.StructType) and isinstance(other, t.StructType):
         fields = {field.name: field for field in one.fields}
         for field in other.fields:
-            there = fields.get(field.name)
-            both = field.dataType if there is None else widen(there.dataType, field.dataType, True)
+            existing = fields.get(field.name)
+            both = (
+                field.dataType
+                if existing is None
+                else widen(existing.dataType, field.dataType, True)
+            )
             if both is None:
                 return None
             fields[field.name] = t.StructField(field.name, both)

@@ -31,8 +31,8 @@ def explain_read_error(
     spark: SparkSession, native: ReaderOptions, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
     """Returns the error for files that Spark could not read. It contains the path, if known."""
-    found = translate_error(error, "")
-    colon = _COLON.search(found.what)
+    translated = translate_error(error, "")
+    colon = _COLON.search(translated.what)
     if colon is not None:
         name = colon[1].removeprefix(".")
         return TableError(
@@ -40,9 +40,9 @@ def explain_read_error(
             where=where,
             remedy="Rename it, for example to 2025-01-01T10.00.csv, and write new names so",
         )
-    if _PATTERN.search(found.what):
+    if _PATTERN.search(translated.what):
         return TableError(
-            f"Spark interprets the name of a file as a pattern ({found.what})",
+            f"Spark interprets the name of a file as a pattern ({translated.what})",
             where=where,
             remedy="Rename files with one of {}[] in their names, or declare the "
             "table's `column_types`",
@@ -68,23 +68,23 @@ def explain_read_error(
             where=f"{where} ({native.path})",
             remedy="Rename one of them in the files, and in the program that writes them",
         )
-    what = found.what
+    what = translated.what
     remedy = (
         "Check the path, format and options of the table's reader; set `column_types` if "
         "Spark cannot infer them"
     )
-    if found.remedy in (BROKEN_LINE, TOO_LONG, TOO_MANY):
-        remedy = found.remedy
+    if translated.remedy in (BROKEN_LINE, TOO_LONG, TOO_MANY):
+        remedy = translated.remedy
     if what.endswith(".DefaultSource"):  # the class that Spark could not find
         what = f"Spark has no reader for the format {native.format!r}"
     return TableError(what, where=f"{where} ({native.path})", remedy=remedy)
 
 
-def _name_differing_columns(one: str, other: str) -> str:
+def _name_differing_columns(left: str, right: str) -> str:
     """Lists the columns with different types in two DDL schemas."""
     first, second = (
         {c.name: c.dataType for c in schema.fields}
-        for schema in map(_parse_datatype_string, (one, other))
+        for schema in map(_parse_datatype_string, (left, right))
         if isinstance(schema, StructType)
     )
     return ", ".join(
@@ -104,8 +104,8 @@ def _find_reason(spark: SparkSession, native: ReaderOptions) -> LoaderError | No
     except TableError as packed:
         return packed
     except (PySparkException, Py4JJavaError) as error:
-        found = translate_error(error, "")
-        return found if found.remedy not in ("", BROKEN_LINE) else None
+        translated = translate_error(error, "")
+        return translated if translated.remedy not in ("", BROKEN_LINE) else None
     return None
 
 

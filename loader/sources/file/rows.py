@@ -56,18 +56,18 @@ def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOpti
     if native.columns is not None or not is_matched_by_name(native):
         return native, _reader(spark, native, None).schema
     # Read the headers first, because Spark's errors omit the path of a file that is not text.
-    found = group_by_header(spark, native, _list_paths(list_of.files(spark, native)))
-    if found and native.multiline and not _infers(native):
+    groups = group_by_header(spark, native, _list_paths(list_of.files(spark, native)))
+    if groups and native.multiline and not _infers(native):
         # Spark would interpret `{` and `[` in the names of multi-line files as patterns.
-        own = [StructField(name, StringType()) for name in merge_columns(found)]
-        return native, StructType([*own, *partition_columns(spark, native)])
+        fields = [StructField(name, StringType()) for name in merge_columns(groups)]
+        return native, StructType([*fields, *partition_columns(spark, native)])
     schema = _reader(spark, native, None).schema
-    if len(found) < 2:
+    if len(groups) < 2:
         return native, schema
-    frames = [spark.createDataFrame([], _infer_schema(spark, native, group)) for group in found]
-    whole = reduce(lambda left, right: left.unionByName(right, True), frames).schema
-    by_name = {field.name.lower(): field for field in whole.fields}
-    ordered = [by_name[name.lower()] for name in merge_columns(found)]
+    frames = [spark.createDataFrame([], _infer_schema(spark, native, group)) for group in groups]
+    merged = reduce(lambda left, right: left.unionByName(right, True), frames).schema
+    by_name = {field.name.lower(): field for field in merged.fields}
+    ordered = [by_name[name.lower()] for name in merge_columns(groups)]
     return native, StructType([*ordered, *partition_columns(spark, native)])
 
 
@@ -79,10 +79,10 @@ def _read_parquet_columns(
     except (PySparkException, Py4JJavaError) as error:
         if not re.search("CANNOT_MERGE_SCHEMAS|Illegal Parquet type.*NANOS", str(error)):
             raise
-    found = read_schemas(open_session(spark), _list_paths(list_of.files(spark, native)))
-    schema = merge_schemas(found)
-    whole = StructType([*schema.fields, *partition_columns(spark, native)])
-    return replace(native, apart=True), whole
+    schemas = read_schemas(open_session(spark), _list_paths(list_of.files(spark, native)))
+    schema = merge_schemas(schemas)
+    full_schema = StructType([*schema.fields, *partition_columns(spark, native)])
+    return replace(native, apart=True), full_schema
 
 
 def partition_columns(spark: SparkSession, native: ReaderOptions) -> list[StructField]:
@@ -112,7 +112,7 @@ def _infer_schema(spark: SparkSession, native: ReaderOptions, group: Group) -> S
     return (
         spark.read.format(native.format)
         .options(**{**dict(native.options), "__globPaths__": "false"})
-        .load([str(path(uri(one)).toString()) for one in group.paths])
+        .load([str(path(uri(file_path)).toString()) for file_path in group.paths])
         .schema
     )
 
@@ -139,33 +139,35 @@ def read_rows(spark: SparkSession, table: SourceTable, chosen: Column | None) ->
 
 def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
     native: ReaderOptions = table.ref.native
-    own = StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
+    file_columns = StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
     if native.format.lower() == "parquet" and (native.apart or native.columns is not None):
-        rows = _read_parquet_rows(spark, table, own, chosen)
+        rows = _read_parquet_rows(spark, table, file_columns, chosen)
         if rows is not None:
             return rows
     if not is_matched_by_name(native):
         by_name = native.format.lower() in _BY_NAME
         return _arrange_columns(
-            _reader(spark, native, own if by_name else None), table.schema, chosen
+            _reader(spark, native, file_columns if by_name else None), table.schema, chosen
         )
     files = list_of.files(spark, native)
     try:
-        found = group_by_header(
+        groups = group_by_header(
             spark, native, _list_paths(files if chosen is None else files.where(chosen))
         )
     except TableError as error:
         where = f"table {table.ref.name}"
         raise TableError(error.what, where=where, remedy=error.remedy) from error
     folders = partition_columns(spark, native)
-    frames = [_read_group(spark, table, group, folders, len(found) > 1, chosen) for group in found]
+    frames = [
+        _read_group(spark, table, group, folders, len(groups) > 1, chosen) for group in groups
+    ]
     if not frames:
-        return _arrange_columns(_reader(spark, native, own), table.schema, f.lit(False))
+        return _arrange_columns(_reader(spark, native, file_columns), table.schema, f.lit(False))
     return reduce(DataFrame.unionByName, frames)
 
 
 def _read_parquet_rows(
-    spark: SparkSession, table: SourceTable, own: StructType, chosen: Column | None
+    spark: SparkSession, table: SourceTable, file_columns: StructType, chosen: Column | None
 ) -> DataFrame | None:
     """Reads each Parquet file with the file's types and casts columns to the table's types.
 
@@ -181,28 +183,28 @@ def _read_parquet_rows(
         if native.columns is None:
             raise
         return None  # the error may be about a column that the spec excludes
-    names = find_odd_columns(of_files, own)
+    names = find_odd_columns(of_files, file_columns)
     if not names:
         return None
-    alike: dict[tuple[object, ...], list[ParquetSchema]] = {}
+    by_types: dict[tuple[object, ...], list[ParquetSchema]] = {}
     for form in of_files:
         types = {c.name.lower(): c.dataType for c in form.schema.fields}
         of_form = tuple((types.get(name), form.nanos.get(name)) for name in names)
-        alike.setdefault(of_form, []).append(form)
-    odd = [c for c in own.fields if c.name.lower() in names]
+        by_types.setdefault(of_form, []).append(form)
+    odd = [c for c in file_columns.fields if c.name.lower() in names]
     # A union runs in the session of its first DataFrame, so begin with a DataFrame of `spark`.
-    rows = _arrange_columns(_reader(spark, native, own), table.schema, f.lit(False))
-    for first, *others in alike.values():
-        theirs = {c.name.lower(): c.dataType for c in first.schema.fields}
-        as_is = {c.name: theirs.get(c.name.lower(), c.dataType) for c in odd}
-        read, placed = (
-            StructType([StructField(c.name, as_is.get(c.name, c.dataType)) for c in of.fields])
-            for of in (own, table.schema)
+    rows = _arrange_columns(_reader(spark, native, file_columns), table.schema, f.lit(False))
+    for first, *others in by_types.values():
+        file_types = {c.name.lower(): c.dataType for c in first.schema.fields}
+        as_is = {c.name: file_types.get(c.name.lower(), c.dataType) for c in odd}
+        read, output = (
+            StructType([StructField(c.name, as_is.get(c.name, c.dataType)) for c in schema.fields])
+            for schema in (file_columns, table.schema)
         )
         of_forms = f.col(PATH).isin([path for form in (first, *others) for path in form.paths])
-        found = _arrange_columns(_reader(session, native, read), placed, of_forms)
+        selected = _arrange_columns(_reader(session, native, read), output, of_forms)
         values = {c.name: first.value(c.name, c.dataType, table.ref.name) for c in odd}
-        rows = rows.unionByName(found.withColumns(values))
+        rows = rows.unionByName(selected.withColumns(values))
     return rows
 
 
@@ -226,8 +228,8 @@ def _read_group(
             "have no header, or enforceSchema: 'true' to read by position",
         )
     fields = [StructField(n, types.get(n.lower(), StringType())) for n in group.columns]
-    made = [StructField(field.name, types[field.name.lower()]) for field in folders]
-    rows = _reader(spark, group.guard_options(native), StructType([*fields, *made]))
+    folder_fields = [StructField(field.name, types[field.name.lower()]) for field in folders]
+    rows = _reader(spark, group.guard_options(native), StructType([*fields, *folder_fields]))
     if several:
         of_group = f.col(PATH).isin(*group.paths)
         chosen = of_group if chosen is None else chosen & of_group
@@ -236,7 +238,7 @@ def _read_group(
 
 def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataFrame:
     """Selects a table's columns and each row's position in its file."""
-    there = {name.lower(): name for name in (*rows.columns, MODIFIED, PATH)}
+    existing = {name.lower(): name for name in (*rows.columns, MODIFIED, PATH)}
     rows = rows.withColumns(
         {
             MODIFIED: f.col("_metadata.file_modification_time"),
@@ -247,12 +249,12 @@ def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None)
     rows = rows if chosen is None else rows.where(chosen)
 
     def name_column(field: StructField) -> Column | str:
-        found = there.get(field.name.lower())
-        if found is None:
+        existing_name = existing.get(field.name.lower())
+        if existing_name is None:
             return f.lit(None).cast(field.dataType).alias(field.name)
         # A name needs fewer Py4J calls than an expression; files may have thousands of columns.
         name = quote_name(field.name)
-        return name if found == field.name else f.col(name).alias(field.name)
+        return name if existing_name == field.name else f.col(name).alias(field.name)
 
     return rows.select(
         *map(name_column, schema.fields),
@@ -297,22 +299,22 @@ def apply_types(
     declared = schema.names if native.columns is not None else list(chosen)
     as_read = []
     for name in declared:
-        own, wanted = schema[name].dataType, chosen.get(name, schema[name].dataType)
-        kind = wanted if name in of_folders else _read_as(native, own, wanted)
+        file_type, wanted = schema[name].dataType, chosen.get(name, schema[name].dataType)
+        kind = wanted if name in of_folders else _read_as(native, file_type, wanted)
         if kind != wanted:
             as_read.append((name, kind))
     return replace(native, as_read=tuple(as_read)), t.StructType(fields)
 
 
-def _read_as(native: ReaderOptions, own: t.DataType, wanted: t.DataType) -> t.DataType:
+def _read_as(native: ReaderOptions, file_type: t.DataType, wanted: t.DataType) -> t.DataType:
     """Returns the type with which Spark reads a column without losing digits."""
     form = native.format.lower()
     if form not in _PARSED:
-        return own
+        return file_type
     if (native.option("mode") or "").lower() not in ("", "failfast"):
         return wanted  # with other modes, values that do not fit become null
-    if form == "json" and native.columns is None and isinstance(own, t.StringType):
-        return own  # the JSON reader would not parse a number in quotes
+    if form == "json" and native.columns is None and isinstance(file_type, t.StringType):
+        return file_type  # the JSON reader would not parse a number in quotes
     if isinstance(wanted, t.DecimalType):
         if form == "json":  # the JSON reader converts numbers to strings through doubles
             return t.DecimalType(38, 38 - (wanted.precision - wanted.scale))

@@ -42,19 +42,19 @@ class FileSnapshot(Snapshot):
             return self._bounds_of_files(table, window)
         rows = read_rows(self.spark, table, None).where(_is_in_window(table, window, window.high))
         column = f.col(quote_name(cursor.name))
-        [found] = rows.agg(
+        [row] = rows.agg(
             f.count(f.lit(1)).alias("rows"),
             f.count(column).alias("dated"),
             f.min(column).cast("string").alias("low"),
             f.max(column).cast("string").alias("high"),
         ).collect()
         clock = read_clock(cursor.type)
-        high = parse_bound(found["high"], cursor.type, table, window)
+        high = parse_bound(row["high"], cursor.type, table, window)
         ahead = high is not None and clock is not None and high.order > clock.order
         return Bounds(
-            rows=found["rows"],
-            nulls=found["rows"] - found["dated"],
-            low=parse_bound(found["low"], cursor.type, table, window),
+            rows=row["rows"],
+            nulls=row["rows"] - row["dated"],
+            low=parse_bound(row["low"], cursor.type, table, window),
             high=high,
             clock=clock,
             future=_count_future_rows(rows, column, clock, table, window) if ahead and clock else 0,
@@ -72,7 +72,7 @@ class FileSnapshot(Snapshot):
         beyond = has_read_boundary(files, native, window)
         unread = list_of.is_in_window(window, window.high, beyond)
         future = f.col(MODIFIED) > cursor_literal(clock, files.schema[MODIFIED].dataType)
-        [found] = inside.agg(
+        [row] = inside.agg(
             f.count_if(unread).alias("files"),
             f.min(MODIFIED).cast("string").alias("low"),
             f.max(MODIFIED).cast("string").alias("high"),
@@ -84,7 +84,7 @@ class FileSnapshot(Snapshot):
             [[oldest]] = moved.agg(f.min(MODIFIED).cast("string")).collect()
         low, high, reach = (
             parse_bound(text, CursorType.TIMESTAMPTZ, table, window)
-            for text in (found["low"], found["high"], oldest)
+            for text in (row["low"], row["high"], oldest)
         )
         mark = None
         passed = clock if high is not None and high.order > clock.order else high
@@ -92,11 +92,11 @@ class FileSnapshot(Snapshot):
         if before is not None and window.high is None:
             mark = list_of.build_mark(files, table, window, before, clock)
         return Bounds(
-            rows=None if found["files"] or reach else 0,
+            rows=None if row["files"] or reach else 0,
             low=low,
             high=high,
             clock=clock,
-            future=found["future"],
+            future=row["future"],
             reach=reach,
             mark=mark,
             must_store_mark=mark != window.mark,
@@ -115,8 +115,8 @@ class FileSnapshot(Snapshot):
             moved = find_moved_in(files, window) if bounds.reach is not None else None
             if moved is not None:
                 chosen = chosen | f.col(PATH).isin([row[PATH] for row in moved.collect()])
-            held = find_loaded_files(window, table)
-            chosen = chosen if held is None else chosen & ~held
+            loaded = find_loaded_files(window, table)
+            chosen = chosen if loaded is None else chosen & ~loaded
         check_line_lengths(spark, native, chosen, f"table {table.ref.name}")
         check_numbers(spark, table, chosen)
         rows = read_rows(spark, table, chosen)

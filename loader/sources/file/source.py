@@ -111,8 +111,8 @@ class FileSource(Source):
         for given in (defaults, self.options.options, options.options):
             # Spark ignores the case of option names.
             settings.update((name.lower(), (name, value)) for name, value in given.items())
-        own = frozenset(name.lower() for name in (*self.options.options, *options.options))
-        if form.lower() == "csv" and "quote" in own and "escape" not in own:
+        given_names = frozenset(name.lower() for name in (*self.options.options, *options.options))
+        if form.lower() == "csv" and "quote" in given_names and "escape" not in given_names:
             settings["escape"] = ("escape", settings["quote"][1] or '"')
         wide = _WIDE.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
@@ -121,15 +121,23 @@ class FileSource(Source):
         limit, multiline = self.options.line_limit, settings.get("multiline", ("", ""))[1]
         lengths = limiting_options(form.lower(), multiline.lower() == "true", limit)
         settings = {**{name.lower(): (name, value) for name, value in lengths.items()}, **settings}
-        whole = urlparse(path).scheme or path.startswith("/")
-        full = path if whole else f"{self.base}/{path}"
+        is_absolute = urlparse(path).scheme or path.startswith("/")
+        full = path if is_absolute else f"{self.base}/{path}"
         pattern = path if options.path is not None else literal_path(path)
-        if not whole:
+        if not is_absolute:
             pattern = f"{literal_path(self.base)}/{pattern}"
         chosen = tuple(sorted(settings.values()))
         types = () if options.ddl is not None else (*options.types.items(),)
         return ReaderOptions(
-            full, pattern, form, chosen, options.ddl, self._home(full), limit, own, types=types
+            full,
+            pattern,
+            form,
+            chosen,
+            options.ddl,
+            self._home(full),
+            limit,
+            given_names,
+            types=types,
         )
 
     def _home(self, path: str) -> str:
@@ -147,8 +155,8 @@ class FileSource(Source):
         check_entries(self.spark, ref.native, self.options.follow_links, where)
         try:
             native = self._read_nested(ref)
-            known = self._remembered_columns(ref, native)
-            native, schema = known or read_columns(self.spark, native)
+            remembered = self._remembered_columns(ref, native)
+            native, schema = remembered or read_columns(self.spark, native)
             native, schema = apply_types(self.spark, native, schema, where)
         except (PySparkException, Py4JJavaError) as error:
             raise explain_read_error(self.spark, ref.native, error, where) from error
@@ -161,10 +169,10 @@ class FileSource(Source):
                 where=where,
                 remedy="Rename it in the files, or exclude it by the table's `column_types`",
             )
-        own = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
+        loader_fields = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
         return SourceTable(
             replace(ref, native=native),
-            StructType([*schema.fields, *own]),
+            StructType([*schema.fields, *loader_fields]),
             cursor_field=MODIFIED,
             column_comments={
                 MODIFIED: "The modification time (UTC) of the file that contains the row.",

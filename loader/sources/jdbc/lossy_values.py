@@ -187,16 +187,16 @@ def find_postgresql_losses(
         binary: whether the driver receives values in the binary format.
     """
     if isinstance(kind, t.ArrayType):
-        of = (row.get("TYPE_NAME") or "").removeprefix("_")
+        element_type = (row.get("TYPE_NAME") or "").removeprefix("_")
         deep = LossyValue(
             index, "array_ndims({}) > 1", "have more than one dimension", LOAD_AS_TEXT
         )
-        if of not in ("date", "timestamp", "timestamptz"):
+        if element_type not in ("date", "timestamp", "timestamptz"):
             return [deep]
         endless = LossyValue(
             index, "value in ('infinity', '-infinity')", "contain infinite times", LOAD_AS_TEXT
         )
-        late = [_find_late_times(index, "value")] if of != "date" else []
+        late = [_find_late_times(index, "value")] if element_type != "date" else []
         return [deep, *map(move_into_array, [endless, *late])]
     if jdbc_type(row) not in (DATE, TIMESTAMP):
         return []

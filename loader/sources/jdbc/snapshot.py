@@ -137,16 +137,16 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             ends = self.ends(table, cursor)
             count_dated = f"count({self.dialect.time(column) if type_.is_time else column})"
             can_count = self._digests and self.is_steady(table) and not cursor.collated
-            known = window.stored_cursor if can_count else None
+            stored_cursor = window.stored_cursor if can_count else None
             selected = ["count(*)", count_dated, *ends]
-            selected += [self._count_up_to(column, known)] if known else []
+            selected += [self._count_up_to(column, stored_cursor)] if stored_cursor else []
             selected += self._list_unusual_counts(table, cursor)
             selected += [self.dialect.utc_clock.removeprefix("select ")] if with_clock else []
             where = self.where(table, window)
             [(rows, dated, low, high, *others)] = connection.rows(
                 f"select {', '.join(selected)} from {relation}{where}"
             )
-            before = int(others.pop(0) or 0) if known else None
+            before = int(others.pop(0) or 0) if stored_cursor else None
             clock = self._convert_clock(_parse_utc(others.pop()) if with_clock else now, type_)
             bottom, top = (parse_bound(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:

@@ -62,12 +62,14 @@ def open_exported_snapshot(
         holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")
         relations = {table.ref.name: database.relation(table.ref.native) for table in tables}
-        held, refused = lock_tables(holder, relations, database.lock_timeout)
+        locked, refused = lock_tables(holder, relations, database.lock_timeout)
         with database.lend_connection() as connection:
             activity = read_activity(connection, int(pid or 0))
         transactions = read_transaction_mark(holder, activity)
         [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
-        yield ExportedSnapshot(name or "", transactions, activity.blind, no_timeouts, held, refused)
+        yield ExportedSnapshot(
+            name or "", transactions, activity.blind, no_timeouts, locked, refused
+        )
 
 
 _IGNORED_STATES = ("42809", "42501", "42P01", "0A000")
@@ -114,11 +116,11 @@ def lock_tables(
     deadline = time.monotonic() + seconds
     connection.execute("savepoint free")
     while True:
-        held, refused = _try_locks(connection, relations)
+        locked, refused = _try_locks(connection, relations)
         is_locked_out = any(error.is_locked_out for error in refused.values())
         if not is_locked_out or time.monotonic() >= deadline:
             connection.execute("release savepoint free")
-            return held, refused
+            return locked, refused
         connection.execute("rollback to savepoint free")
         time.sleep(_PAUSE)
 
@@ -126,7 +128,7 @@ def lock_tables(
 def _try_locks(
     connection: Connection, relations: Mapping[str, str]
 ) -> tuple[frozenset[str], dict[str, DatabaseError]]:
-    held: set[str] = set()
+    locked: set[str] = set()
     refused: dict[str, DatabaseError] = {}
     for name, relation in relations.items():
         try:
@@ -134,9 +136,9 @@ def _try_locks(
                 f"set local lock_timeout = {_LOCK_MILLISECONDS}; savepoint held; "
                 f"lock table {relation} in access share mode; release savepoint held"
             )
-            held.add(name)
+            locked.add(name)
         except ConnectionRefusedByServer as error:
             connection.execute("rollback to savepoint held; release savepoint held")
             if error.state not in _IGNORED_STATES:
                 refused[name] = error
-    return frozenset(held), refused
+    return frozenset(locked), refused
