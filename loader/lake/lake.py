@@ -26,7 +26,7 @@ class Lake:
     """An Iceberg namespace that the loader writes to, in one Spark session.
 
     Each writing thread needs a separate session, because the id of a staged snapshot is a session
-        setting.
+    setting.
 
     Args:
         separate: whether to use a separate session. The session is created on first use, because

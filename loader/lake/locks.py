@@ -188,7 +188,7 @@ class Lease:
                 raise self._locked_error(owner)
             if not is_waiting and report is not None:
                 report(
-                    f"{owner.describe(heartbeat)} holds it and may be dead: watched for up to "
+                    f"{owner.describe(heartbeat)} has locked it and may be dead: waiting for up to "
                     f"{self.expiry - unchanged:.0f} s"
                 )
             is_waiting = True

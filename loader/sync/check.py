@@ -91,10 +91,12 @@ def describe_metadata(plan: TablePlan) -> list[str]:
     notes = []
     if not plan.key:
         why = f" ({plan.table.no_key_reason})" if plan.table.no_key_reason else ""
-        notes.append(f"no primary key: syncs and appends, but a snapshot needs a key{why}")
+        notes.append(f"no primary key: rows are appended, but a snapshot model needs a key{why}")
     marks = suggest_deletion_columns(plan.table)
     if plan.deleted is None and marks:
-        notes.append(f"{marks[0]} may mark deleted rows: deleted_field makes tombstones of them")
+        notes.append(
+            f"{marks[0]} may flag deleted rows: set deleted_field to load them as tombstones"
+        )
     cursor = plan.cursor
     if cursor is None or plan.mode != INCREMENTAL:
         return notes

@@ -309,7 +309,7 @@ class _Run:
         for plan, lease in locks:
             if not plan.key:
                 why = f" ({plan.table.no_key_reason})" if plan.table.no_key_reason else ""
-                self.watch.warn(plan.name, f"no primary key: a snapshot needs one{why}")
+                self.watch.warn(plan.name, f"no primary key: a snapshot model needs a key{why}")
             sync = TableSync(plan, lease, snapshot, stores, self.watch, self.id)
             if snapshot.delivers:
                 sync = replace(sync, read_slot=self.slots)

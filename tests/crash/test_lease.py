@@ -203,7 +203,7 @@ def test_another_machines_clock_does_not_matter(
         _lease(tmp_path / "here", owners, "b", clock=clock).acquire(reported.append)
     assert clock.time <= 20 + POLL_INTERVAL
     assert [re.sub(r"run .* may", "it may", text) for text in reported] == [
-        f"it may be dead: watched for up to {EXPIRY:.0f} s"
+        f"it may be dead: waiting for up to {EXPIRY:.0f} s"
     ]
     clock.meanwhile = lambda: None
     clock.time = 0

@@ -148,7 +148,8 @@ def test_columns_that_cannot_mark_anything_are_told_with_those_that_can(
     }
     notes = {e["table"]: e["notes"] for e in checked.events if "notes" in e}
     assert notes == {
-        "shop.hinted": "is_deleted may mark deleted rows: deleted_field makes tombstones of them",
+        "shop.hinted": "is_deleted may flag deleted rows: set deleted_field to load them as "
+        "tombstones",
         "shop.fine": "",
     }
     ran = project.loader("run")

@@ -112,7 +112,7 @@ class Connection:
         """Aborts the connection if the block exceeds the time limit.
 
         The driver's timeout is insufficient, because it restarts with each byte that the server
-            sends.
+        sends.
         """
         timer = threading.Timer(seconds, self._abort)
         timer.daemon = True

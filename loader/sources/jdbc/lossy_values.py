@@ -266,7 +266,7 @@ def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
     old = "({} < '1582-10-15' and month({}) > 0 and day({}) > 0)"
     message = (
         "lie before 15 October 1582: they are loaded up to ten days later or earlier, as Java "
-        "counts such times by another calendar"
+        "converts such times by another calendar"
     )
     return [none, LossyValue(index, old, message)]
 
