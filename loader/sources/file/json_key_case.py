@@ -72,7 +72,7 @@ def _tokens(schema: t.StructType, between: str) -> str:
     """
     names = sorted(set(_names(schema)))
     spelt = Counter(name.lower() for name in names)
-    # Only unambiguous names. A name with another spelling on another level needs the full check.
+    # Excludes ambiguous names, because a name with two spellings needs the full check.
     exact = [name for name in names if name and spelt[name.lower()] == 1]
     value = r'"(?:[^"\\\x00\uFFFD]++|\\.)*+"(?!\s*+:)'
     known_key = rf'"{_any_of(exact)}(?=\s*+:)'

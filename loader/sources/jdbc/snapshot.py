@@ -86,7 +86,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
         self._digests = True
-        # The columns of locked tables. They cannot change while the tables are locked.
+        # The columns of locked tables, which cannot change while the lock exists.
         self._layouts: dict[str, ColumnLayout] = {}
         self._idle = ConnectionPool(self._connect)
 

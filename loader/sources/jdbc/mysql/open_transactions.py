@@ -184,7 +184,7 @@ class TransactionWatcher:
     All tables of a run share one object, which is thread-safe.
 
     Args:
-        text: returns a string literal.
+        text: a function that formats a string literal.
     """
 
     def __init__(self, text: Callable[[str], str]) -> None:

@@ -78,7 +78,7 @@ class Lineage:
         """Returns whether a column name refers to a different column than in a mark.
 
         Also returns True if a column was changed to another text type, which rewrites its values.
-        Other type changes are detected by the column's type in Spark.
+        Other type changes are detected elsewhere, because they change the column's type in Spark.
         """
         stored = str((mark or {}).get("columns") or "").split()
         before = dict(column.split(":") for column in stored)
