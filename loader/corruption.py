@@ -11,7 +11,8 @@ _METADATA = re.compile(
     r"[^/\s:\"']*\.metadata\.json\b|version-hint\.text|snap-[^/\s:\"']*\.avro"
     r"|(?<=/metadata/)[^/\s:\"']*-m[^/\s:\"']*\.avro"
 )
-# Matches only names of Iceberg's data files, because a source's Parquet file may be damaged, too.
+# Matches only names of Iceberg's data files, because the damaged Parquet file may belong to a
+# source.
 _DATA = re.compile(r"\d{5}-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d{5}[\w-]*\.parquet")
 _MISSING = re.compile(r"Metadata file for version (\d+) is missing")
 _ERRORS = re.compile(
@@ -24,8 +25,8 @@ _CORRUPT_FILE_ERROR = re.compile(
     r"|InvalidAvroMagicException|Not an Avro data file|Expected magic number"
     r"|CRC checksum verification failed|Checksum error"
 )
-# Classes in a stack trace that indicate which kind of file was read if the message has no file
-# name. Only classes that read, because the trace of a job also contains classes that write.
+# If the message has no file name, these classes in the stack trace show which kind of file was
+# read. All of them are readers, because the trace of a job also contains classes that write.
 _MANIFEST_READER = re.compile(
     r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro(?:Iterable|IO))\b"
 )
@@ -34,7 +35,7 @@ RECOVERY = f"{page('recovery', 'A damaged table')}, describes the recovery"
 
 
 def detect_damage(text: str, where: str) -> DamagedError | None:
-    """Returns an error if an exception reports a damaged or missing file of a table; else None.
+    """Returns an error if an exception reports a damaged or missing file of a table, else None.
 
     Args:
         text: the text of the exception and its causes.

@@ -1,4 +1,4 @@
-"""Durations, and lookbacks for time cursors (a duration) and number cursors (steps)."""
+"""Parses durations, and lookbacks, which reread rows before the stored cursor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXAMPLES = (
 
 @dataclass(frozen=True)
 class Lookback:
-    """The distance of the next window's lower bound from the stored cursor.
+    """The distance below the stored cursor at which the next sync begins to read.
 
     Attributes:
         seconds: the seconds for time cursors, or None if `steps` is set.
@@ -83,7 +83,7 @@ def seconds_of(text: str, what: str, examples: str) -> Fraction:
         if part is None:
             raise ValueError(f"{text!r} is not {what}: {examples}")
         unit = part[2].lower()
-        if unit not in _UNITS and unit.endswith("s") and len(unit) > 2:  # not "ms"
+        if unit not in _UNITS and unit.endswith("s") and len(unit) > 2:  # excludes "ms"
             unit = unit[:-1]
         if unit not in _UNITS:
             raise ValueError(f"{part[2]!r} is not a unit of time: {examples}")

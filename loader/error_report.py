@@ -11,7 +11,7 @@ from loader.errors import LoaderError
 
 E = TypeVar("E", bound=LoaderError)
 
-_MAX_ERRORS = 50  # a file with more mistakes is usually the wrong file
+_MAX_ERRORS = 50  # more mistakes usually mean that the file is the wrong one
 _MAX_NAMES = 1000
 
 

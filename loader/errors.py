@@ -1,4 +1,4 @@
-"""Errors with problem, location and remedy. Each class is handled differently."""
+"""Errors with problem, location and remedy. Commands handle each class differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def sentence(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     called = lines[0].startswith("An error occurred while calling ") and len(lines) > 1
     first = re.sub(r"^: (?:[\w$]+\.)+[\w$]+: ", "", lines[1]) if called else lines[0]
-    first = re.sub(r"\s*SQLSTATE: \w{5}$", "", first)  # Spark 4 adds it
+    first = re.sub(r"\s*SQLSTATE: \w{5}$", "", first)  # Spark 4 adds this suffix
     return re.sub(r"^\[[A-Z_.]+\] ", "", first).rstrip(". ")
 
 

@@ -1,9 +1,9 @@
 """Checks the names of tables, namespaces and state keys, which become folders and files.
 
 In a file-system warehouse, a raw table is a folder and its lock is a file, so a name must not be a
-path. dbt does not escape backticks in names, so they must not contain any. Dots, slashes and
-backticks in the name of a source's table become `_`. :func:`explain_refusal` checks names from the
-spec, the command line and files of cursors.
+path. dbt does not escape backticks in names, so a name must not contain backticks. In the names of
+a source's tables, dots, slashes and backticks become `_`. :func:`explain_refusal` checks names from
+the spec, the command line and exported cursors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 # Includes Python's line separators, because the macros split Spark's plans into lines.
 _INVALID = re.compile(r"[/`\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FILE_CHARACTER = re.compile(r"[^/%\x00-\x1f\x7f]")
-_MAX_BYTES = 180  # file systems allow 255, including suffixes
+_MAX_BYTES = 180  # file systems allow 255 bytes, including suffixes
 
 
 def in_the_lake(name: str) -> str:

@@ -49,9 +49,9 @@ class PostgresCapture(LogCapture):
         open_queries: OpenQueries,
     ) -> Iterator[Snapshot]:
         with open_log(database, followed) as log, ExitStack() as opened:
-            # Does not lock the tables that are read from the log, to prevent a deadlock: a waiting
-            # ALTER TABLE would block Debezium, and the run releases its locks only after Debezium
-            # ends.
+            # Locks on tables that are read from the log could cause a deadlock. An ALTER TABLE
+            # would wait for the locks, and Debezium would wait for the ALTER TABLE. But the run
+            # releases its locks only after Debezium has ended.
             snapshot = CompositeSnapshot(lambda: opened.enter_context(open_queries(queried)), log)
             if queried:
                 snapshot.open_queries()
@@ -62,7 +62,8 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
     """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        by_queries: whether to forward the calls for every table to the snapshot for queries.
+        by_queries: whether to forward the calls to the snapshot for queries, regardless of the
+            table.
     """
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,11 @@
 """Detects changes of a table's definition that are missing from the log.
 
 An attached or detached partition adds or removes rows that were never logged for this table. A
-second ALTER can revert the first. Changes logged between the two ALTERs may have another column
-name or format, or lack the old key. Changes of a detached partition are missing from the log. Each
-ALTER rewrites a row of PostgreSQL's catalog, which changes the row's `xmin`. So each sync stores a
-fingerprint of the catalog rows.
+second ALTER can revert the first. Changes that were logged between the two ALTERs may use a
+different column name or format than the table has now. They may also lack the old value of the key.
+Changes of a detached partition are missing from the log. Each ALTER rewrites a row of PostgreSQL's
+catalog, which changes the row's `xmin`. So each sync stores a fingerprint of the catalog rows, and
+the next sync compares it with the current fingerprint.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _FILES = "files"
 def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     """Returns fingerprints of a table and its columns, indexes and partitions.
 
-    A fingerprint consists of the id of the last transaction that wrote the catalog row, and a hash
-    of the row's harmless properties, such as a column's default. The keys are:
+    A fingerprint consists of the id of the last transaction that wrote the catalog row, and a hash.
+    The hash covers the properties that do not affect logged changes, such as a column's default.
+    The keys are:
 
     - `column 3`, `index 16390`, `partition 16400`: the catalog row with this number or id.
     - `table 16384`: the table's row type. A rename rewrites it, but a GRANT does not.
@@ -105,7 +107,7 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
 
 
 def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, str]) -> str:
-    """Describes an alteration since the last sync that was reverted; empty if there is none.
+    """Describes an alteration that was made and reverted since the last sync; empty if none was.
 
     Ignores columns, indexes and partitions that were added or removed.
 
@@ -131,8 +133,8 @@ def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, st
 def has_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str]) -> bool:
     """Returns whether a column may have been renamed and renamed back since the last sync.
 
-    The catalog cannot distinguish two renames from two `alter column … set statistics`. The column
-    names in the log can.
+    In the catalog, two renames look like two `alter column … set statistics`. Only the column names
+    in the log show the difference.
     """
     return bool(_list_rewritten_columns(before, current))
 
@@ -145,7 +147,7 @@ def _list_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str
 
 
 def _is_rewritten(name: str, before: Mapping[str, str], current: Mapping[str, str]) -> bool:
-    """Returns whether a catalog row was rewritten without a change of its harmless properties."""
+    """Returns whether a catalog row was rewritten, but not to change a default or the like."""
     (old_xmin, old_harmless), (new_xmin, new_harmless) = (
         before[name].split(" "),
         current[name].split(" "),
@@ -161,8 +163,8 @@ class Partition:
         name: the quoted name.
         parent: the id of the table to which it is attached.
         is_leaf: whether the partition stores rows.
-        created_attached: whether one transaction created and attached the partition. No other
-            transaction can then have written to it before.
+        created_attached: whether one transaction created and attached the partition. If so, no
+            other transaction can have written to the partition before.
         transaction, command: the transaction and the command that attached the partition.
     """
 
@@ -236,8 +238,8 @@ def _build_unlogged_query(
 
     If one transaction created and attached the partition, the query selects the rows that this
     transaction wrote before the attaching command. It also selects rows that this transaction has
-    locked, because a lock hides the number of the command. In all other cases, the query selects
-    all rows.
+    locked, because a lock overwrites the number of the command that wrote the row. In all other
+    cases, the query selects all rows.
     """
     leaf = current[oid]
     rows, command = f"select from {leaf.name}", leaf.command

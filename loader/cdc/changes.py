@@ -1,13 +1,13 @@
-"""Converts a table's spooled changes to rows, in the order of the log.
+"""Converts a table's changes, which Debezium has written to files, to rows in the log's order.
 
-- An insert or update becomes the new row. If an update changes the key, it also becomes a
-  tombstone of the old key.
+- An insert or update becomes a row with the new values. If an update changes the key, it also
+  becomes a tombstone of the old key.
 - A delete becomes a tombstone, which contains only the key.
 - A TRUNCATE becomes a tombstone of every existing key.
 - The log omits a large value that an update does not change. The previous version of the row
   supplies the value.
 
-After a full read of the table, each key that exists only in raw becomes a tombstone
+After a full read of the table, each key that exists only in the raw table becomes a tombstone
 (`find_missing_keys`).
 """
 
@@ -52,13 +52,13 @@ class Changes:
 
     Attributes:
         table: the table.
-        spool: the spool.
+        spool: the files that Debezium has written.
         log_name: the table's name in the log.
         columns: the table's columns, in the order of its schema.
         key: the names of the key's columns.
-        first: the ordinal of the first transaction that raw does not contain yet.
-        snapshot: the first load's snapshot. Raw contains all changes that are visible in it. None
-            if it is no longer needed (:class:`loader.cdc.position.Mark`).
+        first: the number of the first transaction in the spool that raw does not contain yet.
+        snapshot: the database snapshot of the first load, whose visible changes are already in raw.
+            None if it is no longer needed (:class:`loader.cdc.position.Mark`).
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         placeholder: Debezium's text for a value that the log omits.
         cache: caches a DataFrame until the run ends.
@@ -97,7 +97,7 @@ class Changes:
         """Returns whether the log omits a large value in an update that changed a key.
 
         Debezium writes such an update as a delete and an insert. The log contains all values of
-        every other insert.
+        every other insert, so an insert that lacks a value is part of such an update.
         """
         change = f.col("change")
         after = change.getField("after")
@@ -115,7 +115,7 @@ class Changes:
         return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
 
     def _parse_changes(self, spark: SparkSession) -> DataFrame:
-        """Parses the lines that are not in raw: returns their numbers, transactions and changes."""
+        """Parses the changes that raw lacks. Returns their numbers, transactions and contents."""
         schema = build_json_schema(self.columns)
         change = f.from_json("text", schema, _JSON)
         return self._read_lines(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
@@ -236,7 +236,7 @@ class Changes:
 
         In `rows`, such an update is a tombstone followed by a row. In the log, it is one change,
         but Debezium may write it as a delete and an insert. The log contains all values of every
-        other insert.
+        other insert, so an insert that lacks a value is part of such an update.
         """
         tombstones = rows.where(f.col(DELETED)).select(
             f.col(_NUMBER).alias("deleted"), self._key_text.alias("old")
@@ -258,7 +258,7 @@ class Changes:
     def _add_row_ids(
         self, versions: DataFrame, key_changes: Sequence[tuple[int, str, str]]
     ) -> DataFrame:
-        """Adds each row's first key, an id that stays the same when the key changes."""
+        """Adds each row's first key, which identifies the row even after its key changes."""
         key = self._key_text
         if not key_changes:
             return versions.withColumn(_ROW_ID, key)
@@ -266,7 +266,7 @@ class Changes:
         intervals = []
         for number, old, new in key_changes:
             row_ids[new] = row_ids.get(old, old)
-            row_ids[old] = f"{old} {number}"  # for a later row with this key
+            row_ids[old] = f"{old} {number}"  # if a later row gets the old key
             intervals += [(changed_key, number, row_ids[changed_key]) for changed_key in (old, new)]
         columns = {"_cq_key": "string", "_cq_since": "bigint", "_cq_first_key": "string"}
         spans = _create_rows(versions.sparkSession, columns, intervals)
@@ -288,7 +288,7 @@ class Changes:
         return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
 
     def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Replaces each TRUNCATE by tombstones of the keys that existed when it ran."""
+        """Replaces each TRUNCATE by tombstones of the keys that existed at this time."""
         no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
         rows = self.cache(rows)
@@ -298,8 +298,8 @@ class Changes:
         others = rows.where(~is_truncate)
         keys = [f.col(quote_name(name)) for name in self.key]
         types = {field.name: field.dataType for field in self.table.schema.fields}
-        # For each interval that ends with a TRUNCATE, finds the keys that exist at its end. Older
-        # keys already have tombstones.
+        # For each interval that ends with a TRUNCATE, finds the keys that exist at its end. Keys
+        # from before the previous TRUNCATE already have tombstones.
         columns = {"_cq_since": "bigint", "_cq_until": "bigint"}
         spans = _create_rows(rows.sparkSession, columns, list(pairwise([0, *truncates])))
         within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_until"))
@@ -360,7 +360,7 @@ class Changes:
 def _create_rows(
     spark: SparkSession, columns: Mapping[str, str], values: Sequence[tuple[object, ...]]
 ) -> DataFrame:
-    """Creates a DataFrame of a few rows. PySpark's `createDataFrame` would start a process."""
+    """Creates a DataFrame of a few rows, without the Python worker of `createDataFrame`."""
     text = json.dumps([dict(zip(columns, row, strict=True)) for row in values])
     fields = ", ".join(f"{name}: {kind}" for name, kind in columns.items())
     return spark.range(1).select(f.inline(f.from_json(f.lit(text), f"array<struct<{fields}>>")))

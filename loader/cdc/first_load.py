@@ -1,14 +1,15 @@
 """Runs first loads, and prevents other runs from moving the slot during them.
 
-Before a table's first load is published, the state contains no mark of the table. Other runs would
-therefore ignore the table when they move the slot. An advisory lock prevents this: first loads lock
-the slot in shared mode, and a run that moves the slot locks it in exclusive mode.
+Before a table's first load is published, the state contains no mark (no log position) for the
+table. Other runs would therefore ignore the table when they move the slot. An advisory lock
+prevents this: first loads lock the slot in shared mode, and a run that moves the slot locks it in
+exclusive mode.
 
 A large table is loaded in chunks. Each chunk is a range of the key, and is appended as one batch.
-If the load is interrupted, the next run continues after the last chunk in raw, but reads a new
+If the load is interrupted, the next run continues after the last published chunk, but reads a new
 snapshot. So a change may be visible in one chunk's snapshot but not in another chunk's snapshot. A
-change is already in raw if it is visible in the snapshot of the chunk that contains its key
-(`position.is_visible_to_chunk`).
+change is already in the raw table if it is visible in the snapshot of the chunk that contains its
+key (`position.is_visible_to_chunk`).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class FirstLoads:
         )
 
     def plan_load(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
-        """Returns a table's start position in the log, its bounds, and its visible transactions.
+        """Returns a table's start position in the log, its bounds, and its snapshot's transactions.
 
         The slot does not move until :meth:`release_slot`.
         """
@@ -115,7 +116,8 @@ class FirstLoads:
     def refuse_lossy_values(self, table: SourceTable) -> None:
         """Refuses values that the lake cannot store.
 
-        Called if another run began the load, because that run checked its own snapshot only.
+        Called if another run began the load, because that run checked only the rows of its own
+        snapshot.
 
         Raises:
             TableError: if there are such values.
@@ -148,8 +150,8 @@ class FirstLoads:
     def _open_snapshot(self, table: SourceTable, is_resumed: bool = False) -> JdbcSnapshot:
         """Returns the snapshot for a first load. The slot and the publication must exist.
 
-        An open snapshot blocks ALTER TABLE on its tables. So it includes only the given table,
-        unless too many snapshots are open.
+        An open snapshot blocks ALTER TABLE on its tables. So a new snapshot includes only the given
+        table. But if too many snapshots are open, it includes all remaining tables.
 
         Args:
             table: the table to load.
@@ -205,7 +207,7 @@ class FirstLoads:
         self._slot_lock.close()
 
     def _unlock(self, connection: Connection) -> None:
-        with suppress(DatabaseError):  # the server has released the lock of a broken connection
+        with suppress(DatabaseError):  # a broken connection holds no lock any more
             connection.execute(f"select pg_catalog.pg_advisory_unlock_shared({self._lock_key})")
 
     @contextmanager

@@ -49,7 +49,7 @@ _log = logging.getLogger("loader")
 T = TypeVar("T")
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-"""The size of a log file. The server recycles only whole files."""
+"""The size of a log file. The server recycles only complete files."""
 
 
 class LogSnapshot(Snapshot):
@@ -80,11 +80,12 @@ class LogSnapshot(Snapshot):
         stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        # The window of a full refresh has no mark, so each chunk continues from the mark of the
-        # previous chunk.
+        # A full refresh ignores the stored mark. So each of its chunks after the first continues
+        # from the mark of the previous chunk.
         unfinished = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or unfinished
-        # Recorded before anything can fail, so that the slot is not moved past a failed table.
+        # The mark is recorded first: if the table fails later, the slot must not move past this
+        # mark.
         self._slot_advance.record_mark(table.ref.name, mark)
         with self._lock:
             setup = self._run_once(self._prepare)
@@ -281,7 +282,7 @@ class LogSnapshot(Snapshot):
         """Creates the publication and the slot if necessary, once per run."""
         if self._setup is None:
             if not is_installed():
-                raise build_missing_error(self.where)  # before creating a slot
+                raise build_missing_error(self.where)  # before a slot is created in vain
             tables = list(self.tables.values())
             self._setup = prepare_slot(self.slot, tables, self._definitions.list_key, self.where)
             self._loads.share_snapshot = self._setup.created
@@ -390,6 +391,6 @@ def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[LogS
         try:
             log.advance_slot()
         except Exception as error:
-            # This is no error, because all tables are published. The next run skips the changes
-            # that raw already contains, and moves the slot.
+            # Only a warning, because all tables are published. The next run skips the changes that
+            # raw already contains, and moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)

@@ -1,6 +1,7 @@
 """Positions in PostgreSQL's log, and the mark, which is the state that a table's sync stores.
 
-A table at a position contains every transaction whose commit record begins below the position.
+If a table was read up to a position, it contains every transaction whose commit record begins below
+this position.
 
 A first load reads a database snapshot. Later syncs skip the changes of transactions that are
 visible in this snapshot.
@@ -47,7 +48,7 @@ class VisibleTransactions:
     """The transactions that are visible in a snapshot (`pg_current_snapshot()`).
 
     Attributes:
-        xmin: all transactions with a lower id had ended.
+        xmin: all transactions with a lower id had ended when the snapshot was taken.
         xmax: transactions with this id or a higher id had not begun.
         open: the ids between `xmin` and `xmax` whose transactions had not ended.
         until: a position above the commits of all visible transactions.
@@ -73,8 +74,9 @@ class VisibleTransactions:
         """Returns whether a committed transaction is visible in the snapshot.
 
         Args:
-            transaction: the lower 32 bits of its id, because the log contains only these bits. The
-                full id is the id with these bits that is nearest to the snapshot.
+            transaction: the lower 32 bits of the transaction's id, because the log contains only
+                these bits. Of all ids with these bits, the method uses the id nearest to the
+                snapshot.
         """
         distance = (transaction - self.xmax + _HALF_OF_XIDS) % _EPOCH - _HALF_OF_XIDS
         full_id = self.xmax + distance
@@ -89,7 +91,7 @@ class Mark:
         position: the position up to which the table was read.
         slot: the replication slot that retains the log from this position.
         system: the cluster's identity and timeline; empty if the role may not read them.
-        snapshot: the snapshot of the first load; None once the log was read beyond it.
+        snapshot: the snapshot of the first load; None once the log was read beyond the snapshot.
         loaded_up_to: the last key of the first load that is in raw; None if the load is complete.
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         key: the key's columns during the load; empty if the table was not loaded in chunks.
@@ -231,7 +233,8 @@ def is_visible_to_chunk(
     Args:
         earlier_chunks: the last key and the snapshot of each interrupted run, in the order of the
             keys.
-        newest_snapshot: the snapshot for all higher keys, or None if no change was visible in it.
+        newest_snapshot: the snapshot for all keys above these chunks, or None if no change was
+            visible in this snapshot.
         transaction: the id of the change's transaction.
         key: the key's columns and their types.
         row: a struct that contains the key's columns.

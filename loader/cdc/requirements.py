@@ -22,7 +22,7 @@ class UnmetRequirement:
     """A requirement that is not met.
 
     Attributes:
-        what: a sentence without its full stop.
+        what: a sentence that states the problem, without its full stop.
         remedy: the SQL or another action that meets the requirement.
     """
 
@@ -35,7 +35,8 @@ class RequirementErrors:
     """The errors for a source's unmet requirements.
 
     Attributes:
-        server: the error of the server or the role. If it is set, nothing else was checked.
+        server: the error of the server or the role. If it is set, the tables and the publication
+            were not checked.
         tables: maps the name of each table that cannot be read from the log to its error.
         unpublishable: maps the name of each table that this role cannot add to the publication to
             its error.
@@ -71,7 +72,7 @@ def check_requirements(
         error: TableError | None
         try:
             error = build_error(check_table(connection, slot, table, list_key(table)), location)
-        except DatabaseError as denied:  # the role may not use the table's schema, for example
+        except DatabaseError as denied:  # for example, the role lacks USAGE on the table's schema
             error = denied
         if error is None and names[build_log_name(table)] > 1:
             error = TableError(
@@ -83,7 +84,7 @@ def check_requirements(
             refused[table.ref.name] = error
     accepted = [table for table in tables if table.ref.name not in refused]
     unpublishable = find_unpublishable_tables(connection, slot, accepted)
-    # One statement would publish all tables, so all these tables have the same error.
+    # One statement publishes all tables. If it is not allowed, all its tables have the same error.
     errors = {
         name: build_error([requirement], where) for name, requirement in unpublishable.items()
     }
@@ -158,7 +159,8 @@ def check_table(
 ) -> list[UnmetRequirement]:
     """Returns a table's unmet requirements.
 
-    A table without a replica identity must not be published, because its updates would then fail.
+    A table without a replica identity must not be published, because PostgreSQL would then refuse
+    to update its rows.
     """
     dialect, native = slot.database.dialect, table.ref.native
     name = slot.database.relation(native)
@@ -358,8 +360,8 @@ def find_unpublishable_tables(
     )
     refused = [name for name, row in zip(missing, rows, strict=True) if set(row) != {"true"}]
     names = [missing[name] for name in refused]
-    # If this role can publish other tables, the loader first creates the publication with those
-    # tables.
+    # If this role can publish some of the tables, the loader creates the publication with these
+    # tables first.
     sql = build_publication_sql(
         dialect.quote(slot.name), names, new=published is None and len(names) == len(missing)
     )

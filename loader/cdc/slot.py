@@ -26,7 +26,7 @@ FLUSH_PREFIX = "strandline-flush"
 """The prefix of log messages that are written only to flush the log to disk."""
 _MAX_NAME_BYTES = 63
 _PEEK_BYTES = 16 * 1024 * 1024
-"""If the log has grown by more bytes, the server is not asked whether it contains changes."""
+"""If the log has grown by more bytes than this, it is not checked for relevant changes first."""
 
 
 _TABLES_BY_NAME = """(
@@ -46,7 +46,8 @@ class Slot:
     Attributes:
         confirmed: the position from which the slot can be read.
         lost: the reason why the slot cannot be read any more; empty if it can be read.
-        reader_pid: the process id of the session that is reading the slot; empty if no session is.
+        reader_pid: the process id of the session that is reading the slot; empty if no session
+            reads it.
         retained_bytes: the size of the log that the slot retains.
         remaining_bytes: how much the log may grow before the server invalidates the slot; None if
             there is no limit.
@@ -203,14 +204,16 @@ class SourceSlot:
         """Returns a position below which all transactions committed so far can be decoded.
 
         The server decodes only flushed log, and with `synchronous_commit = off` a transaction
-        commits before its log is flushed. A synchronous commit flushes all earlier log.
+        commits before its log is flushed. This method makes a synchronous commit, which flushes all
+        earlier log.
         """
         [(has_unflushed,)] = connection.rows(
             "select (pg_catalog.pg_current_wal_insert_lsn() "
             "> pg_catalog.pg_current_wal_flush_lsn())::text"
         )
         if has_unflushed == "true":
-            # Only a transaction that writes to the log flushes it.
+            # Writes a message, because the commit of a transaction that writes nothing flushes
+            # nothing.
             self.write_message(connection, FLUSH_PREFIX, "")
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
         return parse_position(lsn or "")
@@ -218,7 +221,7 @@ class SourceSlot:
     def has_no_changes(self, connection: Connection, slot: Slot, end: int) -> bool:
         """Returns whether the log has no change of the published tables up to a position.
 
-        Returns False if the log has grown by many bytes, which the server would have to decode.
+        Also returns False if the log has grown so much that decoding it would take long.
         """
         if end - slot.confirmed > _PEEK_BYTES:
             return False
@@ -233,8 +236,8 @@ class SourceSlot:
     def write_message(self, connection: Connection, prefix: str, content: str) -> int:
         """Writes a message into the log and returns its position.
 
-        A reader that receives the message has received all earlier transactions. The position is
-        below the end of the message's transaction.
+        A reader that receives the message has received all earlier transactions. The returned
+        position is below the end of the transaction that contains the message.
         """
         text = self.database.dialect.text
         connection.execute("set synchronous_commit = on")
@@ -358,7 +361,8 @@ class SlotAdvance:
 
         Args:
             slot: the slot at the start of the run.
-            exclude_loads: prevents new first loads; yields whether no first load is running.
+            exclude_loads: a context manager that prevents new first loads. Yields True if no first
+                load is running.
         """
         if self._find_lowest_position() <= slot.confirmed:
             return

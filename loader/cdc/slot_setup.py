@@ -14,7 +14,7 @@ from loader.sources.jdbc.interface import Connection, read_activity
 from loader.spark.error_translation import DatabaseError
 
 _WARNING_BYTES = 10 * 1024**3
-"""A run warns if the slot retains more bytes of log."""
+"""A run warns if the slot retains more bytes of log than this."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SlotSetup:
         return ""
 
     def warn_of_unread_slot(self, source_slot: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
-        """Returns a warning if the slot from which the table was read before still exists."""
+        """Returns a warning if the table's former slot still exists, although no run reads it."""
         if mark is None or not mark.slot or mark.slot == source_slot.name:
             return ()
         text = source_slot.database.dialect.text(mark.slot)
@@ -109,7 +109,7 @@ def prepare_slot(
         system = read_activity(connection).system
         slot, created = source_slot.read_slot(connection), False
         if not accepted:
-            # No table needs the slot, which cannot be read without a publication.
+            # No table needs the slot, so a missing slot is not created.
             return SlotSetup(slot or Slot(0), refused=refused)
         if slot is not None and (slot.lost or source_slot.read_publication(connection) is None):
             source_slot.drop(connection)

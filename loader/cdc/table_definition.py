@@ -65,8 +65,8 @@ class LoggedColumn:
         has_default: whether the column has a default value.
         is_nested: whether the column was declared as an array of arrays.
         has_domain_elements: whether the column is an array whose elements belong to a domain.
-        is_complete: whether the log now contains all values, because the table has REPLICA
-            IDENTITY FULL.
+        is_complete: whether the log contains all values of new changes, because the table now has
+            REPLICA IDENTITY FULL.
     """
 
     number: int
@@ -95,7 +95,8 @@ def read_logged_columns(connection: Connection, relation: str, where: str) -> li
         where: the table, for messages.
 
     Raises:
-        TableError: if the log lacks a column's values, or has other values than the JDBC reader.
+        TableError: if the log lacks a column's values, or contains other values than the JDBC
+            reader returns.
     """
     rows = connection.rows(
         f"""

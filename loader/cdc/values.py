@@ -53,7 +53,7 @@ def build_json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
 def convert_value(
     row: Column, column: LoggedColumn, data_type: t.DataType, has_replaced: bool = False
 ) -> Column:
-    """Returns a column's value. An array of arrays raises an error in Spark.
+    """Returns a column's value. If a row has an array of arrays, Spark's query fails.
 
     Args:
         row: a change's `before` or `after`.
@@ -120,9 +120,10 @@ def _convert_time_to_text(raw: Column, column: LoggedColumn) -> Column:
 
 
 def is_omitted(row: Column, column: LoggedColumn, placeholder: str) -> Column:
-    """Returns whether the log omits a value because an update did not change it; never null.
+    """Returns whether the log omits a value because an update did not change it.
 
-    Debezium then writes a placeholder, which depends on the type (:class:`Placeholder`).
+    Debezium then writes a placeholder, which depends on the type (:class:`Placeholder`). The result
+    is never null.
 
     Args:
         row: a change's `before` or `after`.
@@ -164,7 +165,7 @@ def _convert_scalar(raw: Column, column: LoggedColumn, data_type: t.DataType) ->
 
 
 def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType) -> Column:
-    """Returns a decimal. NaN, infinity and values with too many digits raise an error in Spark."""
+    """Returns a decimal. Spark's query fails on NaN, infinity and values with too many digits."""
     decimal = raw.cast(data_type)
     digits = f.length(f.regexp_replace(f.substring_index(raw, ".", -1), "0+$", ""))
     is_rounded = raw.contains(".") & (digits > data_type.scale)

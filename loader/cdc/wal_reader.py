@@ -117,16 +117,16 @@ class LogReader:
         with database.connect() as connection:
             position = self._read_slot_position(connection)
         if spool is None:
-            # The slot was moved past the marker during the read, so older changes are missing even
-            # if the slot was recreated at a lower position.
+            # The slot was moved past the marker during the read. Even if the slot was then
+            # recreated at a lower position, older changes are missing.
             return LogRead(None, end, max(position, marker_end))
         return LogRead(spool, max(end, spool.end or 0), position)
 
     def _is_past_marker(self, marker_position: int) -> bool:
         """Returns whether the slot is lost or was moved past the marker.
 
-        Returns False if the database is unreachable: Debezium then also loses its connection, or
-        the next check succeeds.
+        Returns False if the database is unreachable. Either Debezium also loses its connection, or
+        a later check succeeds.
         """
         try:
             with self.slot.database.connect() as connection:
@@ -160,7 +160,7 @@ def _find_java(jvm: Any) -> str:
 
 
 _DEBEZIUM_OPTIONS = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"))
-"""Properties of the JDBC driver for which Debezium has options. Debezium passes on all others."""
+"""JDBC properties for which Debezium has options. It passes all other properties to the driver."""
 _CREDENTIALS = frozenset(("user", "password"))
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _VALUE_FORMATS = (

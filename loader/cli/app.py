@@ -104,7 +104,7 @@ class _Commands(click.Group):
 
 
 def _list_plugged() -> dict[str, EntryPoint]:
-    """Returns the plug-ins' commands. Click reports two commands with the same name."""
+    """Returns the plug-ins' commands. Raises ClickException if two have the same name."""
     try:
         return list_plugins(GROUP)
     except SpecError as error:
@@ -183,7 +183,7 @@ def _to_loader_error(error: Exception) -> LoaderError:
 def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:
     """Appends changes from databases and files to a lakehouse; stores a cursor for each table."""
     if not debug and not logging.root.handlers:
-        # Otherwise Python prints the stack traces that Py4J logs for broken connections.
+        # Without a handler, Python prints the stack traces that Py4J logs for broken connections.
         logging.root.addHandler(logging.NullHandler())
     output = Output(form, quiet, debug=debug)
     ctx.obj = Settings(config, form, quiet, debug, output)

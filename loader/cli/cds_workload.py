@@ -1,4 +1,4 @@
-"""Workload for recording the class archive: two small syncs and the SQL of a build.
+"""Workload for recording Java's class archive: two small syncs and the SQL of a build.
 
 :mod:`loader.spark.class_archive` runs ``python -m loader.cli.cds_workload FOLDER`` in a new process
 and folder. The archive contains the classes that this workload loads, so the workload repeats the
@@ -169,7 +169,7 @@ def _sync(spark: SparkSession, folder: Path) -> None:
 
 
 def _end(spark: SparkSession) -> None:
-    """Stops Spark, and waits until the JVM has written the archive. PySpark would kill the JVM."""
+    """Stops Spark, and waits until the JVM has written the archive. PySpark would not wait."""
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()

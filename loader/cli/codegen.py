@@ -43,7 +43,7 @@ def codegen(
     output: Path | None,
     dry_run: bool,
 ) -> None:
-    """Writes dbt sources with tests, and a snapshot model for each table with a key.
+    """Writes dbt sources, and for each table with a key a tested model of its newest rows.
 
     Later runs add new tables and columns, and update unedited entries: your edits stay.
     """

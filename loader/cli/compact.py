@@ -148,7 +148,7 @@ def _compact_tables(
     yield from errors
     tables, damaged = _list_raw_tables(pipeline, select, planned, failed)
     yield from damaged.values()
-    # A raw table or system table is not a snapshot, even if it cannot be read.
+    # Raw tables and system tables are not searched for snapshots, even if they cannot be read.
     known_raw = {
         f"{pipeline.open_stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
         for source, table in planned
@@ -162,7 +162,8 @@ def _compact_tables(
 
         def list_readers() -> list[Dependent]:
             nonlocal listed
-            # Models may be built during compaction, so only a dry run reuses the list.
+            # Other processes may build models during compaction, so their list is read for each
+            # table. A dry run reads the list only once.
             if listed is None or not upkeep.dry_run:
                 try:
                     listed = find_dependents(lake, known_raw)

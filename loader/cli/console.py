@@ -41,7 +41,7 @@ _CONTROL_CHARACTERS = re.compile(
     r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_LINE_BREAK = re.compile(r"\n(?!- )")  # except in the list of a merged error
+_LINE_BREAK = re.compile(r"\n(?!- )")  # except before the items of a merged error's list
 
 
 class _Console(Console):
@@ -52,7 +52,7 @@ class _Console(Console):
 
 
 class Output:
-    """Writes results to stdout, progress and errors to stderr; redacts both.
+    """Writes results to stdout, progress and errors to stderr, without secrets.
 
     Args:
         form: ``text`` or ``json``.
@@ -133,7 +133,7 @@ class Output:
         if self.out.is_terminal:
             self.streams.write(OUT, lambda: self.out.print(grid))
             return
-        # Does not use `capture`, which writes to the stream. The stream may be full or closed.
+        # Not rich's `capture`, because it writes to the stream, which may be full or closed.
         page = io.StringIO()
         _Console(highlight=False, width=_UNLIMITED_WIDTH, file=page).print(grid)
         lines = [line.rstrip() for line in page.getvalue().splitlines()]
@@ -146,7 +146,7 @@ class Output:
             self.streams.write(OUT, lambda: self.out.print(escaped))
 
     def _format_line(self, text: str) -> Text:
-        """Redacts a text, and escapes the line breaks of names and error texts in it."""
+        """Redacts a text, and escapes line breaks, which come from names and error texts."""
         return Text(_LINE_BREAK.sub(r"\\x0a", _escape(self.redact(text))))
 
     def _err(self, *texts: Text) -> None:
@@ -391,7 +391,7 @@ class Streams:
 
     @property
     def error(self) -> LoaderError | None:
-        """The error of lost standard output; None if nothing was lost or the reader has exited."""
+        """The error if standard output was lost; None if only because its reader has exited."""
         lost = self._lost.get(OUT)
         if lost is None or _is_broken_pipe(lost):
             return None

@@ -21,7 +21,7 @@ from loader.sync.runner import Outcome
 
 _LONGEST_PAUSE = 300.0
 _REDACTED_SPECS = 4
-"""The number of spec versions whose secrets are redacted. An error may quote an old secret."""
+"""The number of spec versions whose secrets are redacted, because errors may quote old secrets."""
 
 
 def backoff_seconds(failures: int, every: float) -> float:
@@ -65,7 +65,7 @@ class _Backoff:
     until: float = 0.0
 
     def add_failure(self, every: float) -> None:
-        """Counts a failure. Sets `until` half an interval early, because rounds may start early."""
+        """Counts a failure. Sets `until` half an interval early, so that an early round retries."""
         self.times += 1
         self.until = time.monotonic() + backoff_seconds(self.times, every) - every / 2
 
@@ -75,8 +75,8 @@ class Daemon:
     """Repeats a run in one process, until a signal stops it.
 
     If all tables of a source fail, the source is paused for one interval, then two, four and so on,
-    up to five minutes. Other sources do not wait for it. The spec is read before each round. If it
-    is invalid, the error is reported, and the last valid spec stays in use.
+    up to five minutes. Other sources are not paused. The spec is read before each round. If it is
+    invalid, the error is reported, and the last valid spec stays in use.
 
     Args:
         every: seconds from the start of one round to the start of the next.
@@ -90,8 +90,8 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self._warnings = _NewWarnings(self.settings)
-        self._down: dict[str, _Backoff] = {}  # by source
-        self._errors: dict[str, tuple[str, str]] = {}  # by table: source, text
+        self._down: dict[str, _Backoff] = {}  # maps the source's name to its failures
+        self._errors: dict[str, tuple[str, str]] = {}  # maps the table to its source and error text
         self._spec_error = ""
         self._is_build_due = True
         self._building = False
@@ -160,7 +160,7 @@ class Daemon:
         """Returns the pipeline of a changed spec, on the running Spark.
 
         Raises:
-            SpecError, TableError: if the spec is invalid, or needs another Spark.
+            SpecError, TableError: if the spec is invalid, or needs a Spark with other settings.
         """
         profile, known = profile_of(self.settings, spec), self.settings.profile
         if known is not None and (profile.name, profile.target, profile.conf) != (
@@ -183,7 +183,7 @@ class Daemon:
         output = self.settings.output
         failed: dict[str, Outcome] = {}
         for outcome in outcomes:
-            if outcome.error is not None:  # several errors of a source may have the same location
+            if outcome.error is not None:  # two errors of a source may have the same table
                 name = outcome.table
                 failed[f"{name}: {outcome.error.what}" if name in failed else name] = outcome
         if run_error is not None:
@@ -257,7 +257,7 @@ class Daemon:
             return
         self._building = True
         code = 0
-        with suppress(KeyboardInterrupt):  # raised by a signal: see run()
+        with suppress(KeyboardInterrupt):  # run() raises it on a signal
             code = build_in_pipeline(self.settings, self.pipeline, self.request.build)
         self._building = False
         if self.stopped.is_set():

@@ -49,7 +49,7 @@ class Build:
 
     @classmethod
     def create(cls, folder: Path, arguments: Sequence[str]) -> Build:
-        """Returns the build of a command line; loads dbt in the background, which takes seconds.
+        """Returns the build of a command line. Imports dbt in the background, which takes seconds.
 
         Args:
             folder: the spec's folder.
@@ -120,7 +120,7 @@ class Build:
         with _set_pwd(folder), redact_log():
             ended = _create_runner().invoke(self.command(output, profile, folder))
         results = getattr(ended.result, "results", None) or []
-        # Hooks that succeeded are not counted: the totals are of models and tests.
+        # Counts all models and tests, but counts a hook only if it failed.
         by_status = Counter(
             str(result.status)
             for result in results
@@ -145,15 +145,15 @@ class Build:
         return 0 if ended.success else 1
 
     def _has_selection_by_name(self) -> bool:
-        """Whether the selection must match a node; selectors such as `state:` may match none."""
+        """Returns whether the selection must match a node. `state:` and the like may match none."""
         selections = [_find_option_value(self.arguments, option) for option in _SELECTIONS]
         return any(selections) and not any(map(_STATE_SELECTOR.search, self.arguments))
 
     def command(self, output: Output, profile: Profile, folder: Path) -> list[str]:
         """Returns dbt's arguments.
 
-        Profile and target are passed only if dbt would choose others: dbt parses the whole project
-        again when the command line of the build before differs in them.
+        Passes the profile and the target only if dbt would choose different ones without the
+        options. If an option differs from the previous build, dbt reparses the whole project.
         """
         # The loader's arguments come last, because dbt uses the last value of an option.
         command = ["build", *self.arguments, "--project-dir", str(self.project)]
@@ -172,7 +172,7 @@ class Build:
 
 
 def _load() -> None:
-    # The build itself reports why loading fails.
+    # Ignores errors, because the build imports the same modules later and reports the reason.
     with suppress(Exception):
         _create_runner()
         importlib.import_module("dbt.adapters.spark")
@@ -186,7 +186,7 @@ def _create_runner() -> Any:
 
 @contextmanager
 def _set_pwd(folder: Path) -> Iterator[None]:
-    """Sets `PWD` for dbt's profile; restores it, and the current folder, which dbt changes."""
+    """Sets `PWD` for dbt's profile. Restores `PWD`, and the current folder, which dbt changes."""
     current, before = os.getcwd(), os.environ.get("PWD")
     os.environ["PWD"] = str(folder.absolute())
     try:
@@ -201,9 +201,9 @@ def _set_pwd(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def redact_log() -> Iterator[None]:
-    """Removes secrets from dbt's output and log; dbt itself only removes `DBT_ENV_SECRET_*`.
+    """Removes secrets from dbt's output and log. dbt itself removes only `DBT_ENV_SECRET_*`.
 
-    dbt looks up its function for that in these two modules.
+    Replaces dbt's function `env_scrubber` in both modules that use it.
     """
     modules: list[Any] = [importlib.import_module(name) for name in _DBT_LOGGING]
     originals = [module.env_scrubber for module in modules]

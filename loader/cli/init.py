@@ -118,7 +118,7 @@ class DatabaseUrl:
 
     @property
     def source_name(self) -> str:
-        """The database's name, with `_` for characters that a source's name must not have."""
+        """The database's name, with `_` instead of characters that a source's name cannot have."""
         name = re.split(r"[?;]", self.jdbc)[0].rstrip("/").rpartition("/")[2]
         return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "database"
 

@@ -46,7 +46,7 @@ class _RunEnd:
     Attributes:
         error: the error of the tables in progress, or of the run itself.
         in_progress: the tables that were being synced. One of these tables may have ended the JVM.
-        pending: the tables that were not started, or whose rows are already published.
+        pending: the tables whose sync was not started, or whose rows are already published.
         source: the source whose list of tables was being read; empty if none.
     """
 
@@ -205,7 +205,7 @@ class RunRequest:
 
 
 def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int:
-    """Runs a request once, with its build. Returns the higher of both exit codes."""
+    """Runs a request once, with its build. Returns the higher exit code of sync and build."""
     output = settings.output
     runs = RestartingRun(settings, pipeline)
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
@@ -286,7 +286,7 @@ def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> in
             if preview.error is not None:
                 errors.append(preview.error)
             continue
-        low, high = preview.window.low, preview.bounds.high  # an open window has no high
+        low, high = preview.window.low, preview.bounds.high  # no high without an upper bound
         rows.append(
             (
                 preview.plan.name,

@@ -55,7 +55,7 @@ def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipe
     """Opens spec, profile and Spark, in this order, to report mistakes before Spark starts."""
     spec = spec or settings.spec()
     profile = _begin_java(settings, spec)
-    from loader.sync.pipeline import Pipeline  # slow; Java starts meanwhile
+    from loader.sync.pipeline import Pipeline  # takes long, so Java starts meanwhile
 
     yield Pipeline(spec, _start_spark(settings, profile))
 
@@ -125,7 +125,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
-        # The first lake, which is also the default of commands that push tables.
+        # Uses the first lake, which is also the default of commands that push tables.
         lakes = [lake.lake for lake in spec.destinations if isinstance(lake, LakeDestination)][:1]
     if not lakes:
         raise SpecError(
@@ -160,7 +160,7 @@ def open_session(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSess
 
 
 def _begin_java(settings: Settings, spec: Spec) -> Profile:
-    """Starts Java in the background, and meanwhile validates the options of connectors."""
+    """Starts Java in the background. While Java starts, validates the options of connectors."""
     from loader.spark.profile import refuse_moved_project
     from loader.spark.session import begin
     from loader.spark.setup import provide_jars

@@ -13,7 +13,7 @@ from loader.spark.interruption import resume
 from loader.spark.temporary_files import remove_all
 
 AT_ONCE = 1.0
-"""Signals within this many seconds are one request. `timeout` signals the child and its group."""
+"""Signals within this many seconds count once: `timeout` signals the child and its group."""
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def stop_on_signal(
     Args:
         stop: requests the stop.
         cancel: cancels Spark's jobs.
-        interrupt: returns whether to raise KeyboardInterrupt too, for work that does not poll for
+        interrupt: returns whether to also raise KeyboardInterrupt, for work that does not poll for
             a stop. It is called when the signal arrives.
 
     Yields:
@@ -57,8 +57,8 @@ def stop_on_signal(
             return
         first = now
         received.append(number)
-        # Uses other threads. This thread may hold the lock that `stop` needs, or may wait for the
-        # JVM on the connection that `cancel` would use.
+        # Calls both functions in other threads. This thread may hold the lock that `stop` needs, or
+        # may be using the connection to the JVM that `cancel` needs.
         stops.start()
         cancels.start()
         stops.join(0.2)

@@ -185,7 +185,7 @@ def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
     from loader.cli.settings import open_pipeline_with_pushed_tables
 
-    lines = []  # collected before an earlier export is replaced
+    lines = []  # an error must not destroy an earlier export
     with open_pipeline_with_pushed_tables(settings) as pipeline:
         for backend in list_backends(pipeline):
             for row in reversed(backend.stores.state.rows()):  # oldest first
@@ -273,7 +273,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
 
         for own in (
             list_system_tables(pipeline) if not select else ()
-        ):  # a moved table must be rebuilt for all sources
+        ):  # a quarantined table must be rebuilt for all its sources
             where = f"{own.lake.schema}.{own.name}"
             try:
                 note = quarantine_table(own.lake, own.name)
@@ -301,7 +301,8 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 warn = partial(settings.output.warning, table=name)
                 try:
                     with step(f"{name}: rebuilding"), lock_tables(pipeline, [name]) as run_id:
-                        # A run may have published more batches before the table was locked.
+                        # Reads the commits again, because a run may have published batches before
+                        # the lock.
                         known = batches.get(table, set())
                         commits = list_source_commits(stores.lake, table, names, known)
                         done = rebuild_table(names, table, commits, stores, run_id, warn, known)
@@ -356,7 +357,7 @@ def _store(
 ) -> None:
     """Changes a table's state under the table's lock."""
     stores = stores_of(pipeline, table)
-    change(_read_known_state(stores, table))  # refuses an invalid change before it locks the table
+    change(_read_known_state(stores, table))  # refuses an invalid change before the table is locked
     with lock_tables(pipeline, [table]):
         new = change(_read_known_state(stores, table))
         row = stores.state.write(table, new)

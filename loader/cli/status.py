@@ -43,7 +43,7 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
     """Returns the newest ledger row of each table, as `loader status` shows it."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
-    ledgers: dict[str, list[dict[str, Any]]] = {}  # by schema: each ledger is read only once
+    ledgers: dict[str, list[dict[str, Any]]] = {}  # by schema; each is read only once
     for readers in progress:
         if readers.schema not in ledgers:
             ledgers[readers.schema] = readers.ledger.newest()
@@ -104,7 +104,7 @@ def print_status(
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return bool(fail_if_stale)
-    shown = -1 if any(row[-2] for row in rows) else -2  # hides an empty log_kept
+    shown = -1 if any(row[-2] for row in rows) else -2  # hides log_kept if it is empty in all rows
     shown_rows = [(*row[:5], _format_age(row[5]), _format_size(row[6]), row[7]) for row in rows]
     output.table("status", columns[:shown], [row[:shown] for row in shown_rows])
     failed: dict[str, list[str]] = {}  # groups the tables by error

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from loader.sync.stores import Stores
 
 VERSIONS = 10
-"""The number of versions to keep of each cursor and of each bucket's results."""
+"""The number of versions to keep of each cursor, and of the results of `loader reconcile`."""
 
 MANY_FILES = 200
-"""A run merges at least this many data files of a table, which takes one or two seconds."""
+"""A run merges files after this many new data files of a table. It takes one or two seconds."""
 
 TOO_MANY = 5000
 """More files than this take minutes to merge, so only `loader compact` merges them."""
 
 _FILES_AFTER = "strandline.files"
-"""Table property with the number of files after the last merge, which partitions increase."""
+"""Table property with the number of files after the last merge, at least one per partition."""
 
 _log = logging.getLogger("loader")
 
@@ -102,7 +102,7 @@ def _iterate_tables(pipeline: Pipeline) -> Iterator[SystemTable]:
         order = "table_name asc nulls first, batch asc nulls first"
         yield SystemTable(stores.lake, LEDGER, OF_LEDGER, order)
         yield SystemTable(stores.lake, RECONCILED, OF_RECONCILED)
-        if source.where == PUSHED:  # only commands that push tables write it
+        if source.where == PUSHED:  # only commands that push tables write this state table
             yield SystemTable(stores.lake, STATES, OF_STATES)
         if isinstance(stores.state, LakeState):
             order = "key asc nulls first, version asc nulls first"
@@ -118,7 +118,7 @@ def _compact(pipeline: Pipeline, own: SystemTable) -> None:
     from loader.state.lake_table import LakeState
 
     with lock_table(own.lake, own.name, timeout=0):
-        pass  # raises Timeout before states are pruned if another process writes
+        pass  # raises Timeout if another process is writing, before any state is pruned
     for shared in list_backends(pipeline):
         state = shared.stores.state
         if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.full_name:
@@ -144,7 +144,7 @@ class SharedBackend:
     sources: tuple[str, ...]
 
     def is_responsible(self, key: str) -> bool:
-        """Returns whether a key belongs to one of the sources, not to another spec."""
+        """Returns whether a key belongs to one of the sources. Other specs may share a backend."""
         return key.partition(".")[0] in self.sources
 
     def prune(self, keep: int) -> list[tuple[str, int]]:

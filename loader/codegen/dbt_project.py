@@ -27,9 +27,10 @@ class Elsewhere:
     """A project's declarations outside the output folder.
 
     Attributes:
-        tables: files that declare a source table, by (source, table).
-        models: files of models, by name.
-        snapshots: files of `deduped_latest` models, by the (source, table) that they read.
+        tables: maps (source, table) to the file that declares the source table.
+        models: maps the name of a model to its file.
+        snapshots: maps (source, table) to the file of the `deduped_latest` model that reads the
+            table.
     """
 
     tables: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -56,8 +57,8 @@ class DbtProject:
     def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
         """Finds the project next to the spec, or the project that contains `output`.
 
-        The default output is the folder with `codegen.json`, which users may move, otherwise
-        `strandline` in the project's first model folder.
+        By default, the output folder is the folder that contains `codegen.json`, because users may
+        move it. Without such a file, it is `strandline` in the project's first model folder.
 
         Raises:
             SpecError: if there is no project, or its file cannot be read.
@@ -128,7 +129,7 @@ class DbtProject:
 
 
 def _list_declared_tables(file: Path) -> list[tuple[str, str]]:
-    """Returns the source tables in a properties file; none if it is not valid YAML."""
+    """Returns the source tables in a properties file, or none if it is not valid YAML."""
     text = _read_or_empty(file)
     if "sources" not in text:
         return []
@@ -144,7 +145,7 @@ def _list_declared_tables(file: Path) -> list[tuple[str, str]]:
 
 
 def entries(data: Any, key: str) -> list[dict[str, Any]]:
-    """Returns the mappings in the list under `key`; ignores other values."""
+    """Returns the mappings in the list under `key`. Ignores items that are not mappings."""
     listed = data.get(key) if isinstance(data, dict) else None
     return (
         [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
@@ -152,7 +153,7 @@ def entries(data: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _raw_schema(data: Mapping[str, Any]) -> str:
-    """Returns the variable from the scope that dbt uses: package, project, then global."""
+    """Returns `strandline__raw_schema` from the most specific scope that sets it, as dbt does."""
     variables = data.get("vars")
     scopes = [variables] if isinstance(variables, dict) else []
     for name in (data.get("name"), "strandline"):
@@ -172,7 +173,7 @@ def _read_or_empty(file: Path) -> str:
 
 
 def read(path: Path) -> str | None:
-    """Reads a file with its original line breaks; returns None if the file does not exist.
+    """Reads a file with its original line breaks. Returns None if the file does not exist.
 
     Raises:
         SpecError: if the file cannot be read.
@@ -191,11 +192,11 @@ def read(path: Path) -> str | None:
 def write_all(files: Mapping[Path, str]) -> None:
     """Writes new and existing files, and creates their folders.
 
-    First writes temporary files next to them, so that a full disk or a missing permission is
-    detected, then renames these. If a rename fails, the earlier renames are undone.
+    First writes temporary files next to the files, which detects a full disk or a missing
+    permission. Then renames the temporary files. If a rename fails, the earlier renames are undone.
 
     Raises:
-        SpecError: if a file cannot be written; then no file has changed.
+        SpecError: if a file cannot be written. In this case, no file has changed.
     """
     texts = {path.resolve(): text for path, text in files.items()}
     before = {path: read(path) for path in texts}

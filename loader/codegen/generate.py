@@ -25,7 +25,8 @@ SOURCES = "sources.yml"
 MODELS = "models.yml"
 
 _KINDS = (LATEST, HISTORY)
-# Indents of dashes that are preceded by a blank line in a new file: sources, tables; models.
+# In a new file, a blank line precedes each list item at these indents. The items are sources and
+# tables in one file, and models in the other file.
 _SPACED = {SOURCES: (2, 6), MODELS: (2,)}
 
 
@@ -71,10 +72,10 @@ def generate(
     """Generates all files.
 
     Args:
-        tables: the selected tables; entries of other tables stay unchanged.
+        tables: the selected tables. The entries of all other tables stay unchanged.
         history: patterns of tables that also get a `deduped_history` model. Existing history
             models stay.
-        complete: sources whose tables are all in `tables`.
+        complete: the names of the sources whose tables are all in `tables`.
 
     Raises:
         SpecError: if an existing file is not YAML with the structure of a properties file.
@@ -135,7 +136,7 @@ def _name_tables(tables: Sequence[Table], memory: Manifest) -> list[NamedTable]:
 
 
 def _schema(table: Table, folder: Folder) -> str:
-    """Returns a reference to the package's schema variable if it has this value, else the name."""
+    """Returns the schema's name, or a reference to dbt's variable if its value is this name."""
     if table.schema != folder.raw_schema or not is_plain(table.schema):
         return rendering.as_text(table.schema)
     return f"{{{{ var('strandline__raw_schema', '{table.schema}') }}}}"
@@ -144,7 +145,7 @@ def _schema(table: Table, folder: Folder) -> str:
 def _is_declared_here(
     one: NamedTable, folder: Folder, memory: Manifest, notes: list[tuple[str, str]]
 ) -> bool:
-    """Whether codegen writes the table's source entry, because no other file declares it."""
+    """Returns whether codegen writes the table's source entry, as no other file declares it."""
     table = one.table
     path = folder.elsewhere.tables.get((table.source, one.dbt_name))
     if path is None:
@@ -192,7 +193,7 @@ def _models(
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> tuple[dict[tuple[NamedTable, str], File], dict[str, str]]:
-    """Returns the files of models, and the manifest's hashes of them."""
+    """Returns the files of models, and a hash of each file for the manifest."""
     files: dict[tuple[NamedTable, str], File] = {}
     hashes = dict(memory.models)
     for one in named:
@@ -211,7 +212,7 @@ def _properties(
     folder: Folder,
     memory: Manifest,
 ) -> tuple[File | None, Mapping[str, Any]]:
-    """Returns a YAML file (None if it would be empty), and the manifest's data of it."""
+    """Returns a YAML file, or None if it would be empty, and the file's data for the manifest."""
     base = memory.data.get(name, {})
     merged = {key: carry_over(base.get(key, []), new, removed) for key, new in rendered.items()}
     new = {key: listed for key, listed in merged.items() if listed}
@@ -223,7 +224,7 @@ def _properties(
 
 
 def _list_declared(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
-    """Returns the tables that sources.yml declares, generated or by hand."""
+    """Returns the tables that sources.yml declares, including tables that users added."""
     file, _ = sources
     return {
         (str(source.get("name")), str(table.get("name")))
@@ -238,7 +239,7 @@ def _list_stale_tables(
     memory: Manifest,
     complete: Container[str],
 ) -> list[tuple[str, str]]:
-    """Returns notes on tables that are declared, but no longer in the spec."""
+    """Returns notes on tables that sources.yml declares but the spec no longer contains."""
     current = {one.table.full_name for one in named}
     text = "no longer a table of the spec; its entries and models stay: delete them by hand"
     return [

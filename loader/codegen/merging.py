@@ -1,8 +1,8 @@
 """Three-way merge of codegen's last output, the current file and the new output.
 
-A value that is unchanged since codegen wrote it is updated; a value that was changed, added or
-deleted by hand stays that way. The merge works on data (mappings, lists, scalars);
-:mod:`loader.codegen.yaml_text` then edits the text of the file.
+If a value is still equal to codegen's last output, the new output replaces it. If users have
+changed, added or deleted a value, their edit is kept. The merge works on data (mappings, lists,
+scalars). Then :mod:`loader.codegen.yaml_text` edits the text of the file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 Path = tuple[str, ...]
 
-# Keys of lists whose items have names. Such lists are merged item by item, in any order; any other
-# list, such as a primary key, is one value.
+# Keys of lists whose items have names. Such lists are merged item by item, and the order of the
+# items does not matter. Any other list, such as a primary key, is treated as one value.
 _NAMED = frozenset({"sources", "tables", "models", "columns"})
 _TESTS = frozenset({"data_tests", "tests"})
 
 
 class _Absent:
-    """Marks a missing value, because null is a value."""
+    """Represents a missing value, because null may be a value."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -36,7 +36,7 @@ class KeptEdit:
 
     Attributes:
         path: the keys and names that lead to the value.
-        wanted: codegen's new value; ABSENT if it would remove the value.
+        wanted: codegen's new value, or ABSENT if codegen would remove the value.
     """
 
     path: Path
@@ -45,18 +45,18 @@ class KeptEdit:
 
 @dataclass(frozen=True)
 class ThreeWay:
-    """A merge, which collects the edits that it keeps.
+    """A three-way merge. Collects the edits by hand that it keeps.
 
     Args:
-        commented: (path, removed) -> whether replacing the value at a path would lose a comment;
-            with `removed`, whether removing it would.
+        commented: a function of a path and a flag. Returns whether the file would lose a comment if
+            the value at the path were removed (flag is true) or replaced (flag is false).
     """
 
     commented: Callable[[Path, bool], bool] = lambda path, removed: False
     kept: list[KeptEdit] = field(default_factory=list)
 
     def merge(self, base: Any, mine: Any, new: Any, path: Path = ()) -> Any:
-        """Returns the merged value; ABSENT if the result has no value.
+        """Returns the merged value, or ABSENT if the value is deleted.
 
         Args:
             base: codegen's last output.
@@ -119,14 +119,14 @@ class ThreeWay:
 
 
 def is_keyed(path: Path) -> bool:
-    """Whether the list at a path is merged item by item."""
+    """Returns whether the list at a path is merged item by item."""
     return bool(path) and path[-1] in _NAMED | _TESTS and not _is_item(path)
 
 
 def identities(path: Path, items: Sequence[Any]) -> list[str]:
     """Returns an identity for each item of the list at `path`: its name, or the test that it calls.
 
-    Repeated names are numbered; an item without a name is identified by its position.
+    Repeated names are numbered. The identity of an item without a name is its position.
     """
     get_name = _find_test_name if path[-1] in _TESTS else _name
     names = [get_name(item) or f"\0{position}" for position, item in enumerate(items)]
@@ -139,7 +139,7 @@ def identities(path: Path, items: Sequence[Any]) -> list[str]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compares values, ignoring the order of keys; unlike with `==`, `true` differs from 1."""
+    """Compares values, ignoring the order of keys. In contrast to `==`, `true` differs from 1."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -162,7 +162,7 @@ def _find_test_name(item: Any) -> str | None:
 
 
 def _is_item(path: Path) -> bool:
-    """Whether a path leads to a list item, which is only removed as a whole."""
+    """Returns whether a path leads to a list item, which can only be removed completely."""
     depth = 0
     while depth < len(path) and path[depth] in _NAMED | _TESTS:
         if depth + 1 == len(path):

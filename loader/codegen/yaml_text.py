@@ -1,8 +1,8 @@
 """Edits a YAML file to contain given data, with as few changes to its text as possible.
 
-All other text stays byte for byte: comments, order, quotes, blank lines, anchors. The parser is the
-one that dbt uses. Every result is parsed again and compared with the given data; if it differs, or
-a comment would be lost, the edit is refused.
+Comments, order, quotes, blank lines and anchors do not change. The parser is the same as in dbt.
+Every result is parsed and compared with the given data. If the result differs from the data, or a
+comment would be lost, the edit is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BLOCK_SCALARS = ("|", ">")
 
 
 def in_brackets(node: yaml.Node) -> bool:
-    """Whether a mapping or a list is in flow style, with brackets."""
+    """Returns whether a mapping or a list is in flow style, with brackets."""
     return isinstance(node, yaml.CollectionNode) and bool(node.flow_style)
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes with their positions; replaces each alias by a scalar at its position."""
+    """Composes nodes with their positions. Replaces each alias by a scalar at its position."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -54,7 +54,7 @@ class Layout:
 
     @cached_property
     def comments(self) -> list[tuple[int, int]]:
-        """Start and end of each comment, in order: from a # after white space, outside scalars."""
+        """Start and end of each comment, in order. A comment begins with a # outside of scalars."""
         scalars = sorted(self._scalars(self.root))
         comments: list[tuple[int, int]] = []
         position = 0
@@ -70,7 +70,7 @@ class Layout:
         return comments
 
     def has_comment(self, start: int, end: int) -> bool:
-        """Whether a comment begins between two positions."""
+        """Returns whether a comment begins between two positions."""
         index = bisect.bisect_left(self.comments, (start, start))
         return index < len(self.comments) and self.comments[index][0] < end
 
@@ -115,7 +115,7 @@ class Layout:
         return self.end(last[1] if isinstance(node, yaml.MappingNode) else last)
 
     def dash(self, item: yaml.Node) -> int | None:
-        """Returns the position of the dash before a list item; None if it cannot be found."""
+        """Returns the position of the dash before a list item, or None if it cannot be found."""
         start = item.start_mark.index
         line = self.line_start(start)
         match = re.fullmatch(r"[ \t]*(?:-[ \t]+)*(-)[ \t]+", self.text[line:start])
@@ -134,7 +134,7 @@ class Layout:
         return self.text.rfind("\n", 0, position) + 1
 
     def line_end(self, position: int) -> int:
-        """Returns the end of a position's line, before its line break."""
+        """Returns the end of a position's line, before the line break."""
         end = self.text.find("\n", position)
         end = len(self.text) if end < 0 else end
         return end - 1 if end > position and self.text[end - 1] == "\r" else end
@@ -149,7 +149,8 @@ class Layout:
             return []
         if isinstance(node, yaml.ScalarNode):
             start, end = node.start_mark.index, self.end(node)
-            # The | of a block scalar may be followed by a comment.
+            # A comment may follow the | of a block scalar, so the scalar's text begins after this
+            # line.
             return [(self.line_end(start) if node.style in _BLOCK_SCALARS else start, end)]
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]
@@ -193,7 +194,7 @@ class Edits:
     def _mapping(
         self, node: yaml.MappingNode, old: Mapping[Any, Any], new: Mapping[Any, Any], path: Path
     ) -> bool:
-        """Edits inside a mapping; returns False, without edits, if it must be rewritten."""
+        """Edits inside a mapping. Makes no edits and returns False if it must be rewritten."""
         pairs = {key.value: (key, value) for key, value in node.value}
         kept = [key for key in new if key in old and key in pairs]
         removed_keys = [key for key in old if key not in new]
@@ -221,7 +222,7 @@ class Edits:
     def _sequence(
         self, node: yaml.SequenceNode, old: list[Any], new: list[Any], path: Path
     ) -> bool:
-        """Edits inside a list of named items; returns False, without edits, to rewrite it."""
+        """Edits inside a list of named items. Makes no edits and returns False to rewrite it."""
         names = identities(path, old)
         items = dict(zip(names, zip(node.value, old, strict=True), strict=True))
         wanted = dict(zip(identities(path, new), new, strict=True))
@@ -257,13 +258,13 @@ class Edits:
         removed_keys: Sequence[Any],
         new: Sequence[Any] | Mapping[Any, Any],
     ) -> bool:
-        """Whether a container must be rewritten, because its entries cannot be edited."""
+        """Returns whether a container must be rewritten, because its entries cannot be edited."""
         if in_brackets(node):
             return bool(removed_keys) or not kept
         return not new or not (kept or self._begins_line(first))
 
     def _edit_inside(self, node: yaml.Node, old: Any, new: Any, path: Path) -> bool:
-        """Edits inside a container; returns False if it must be rewritten instead."""
+        """Edits inside a container. Returns False if the container must be rewritten instead."""
         if not node.value:
             return False
         if isinstance(node, yaml.MappingNode) and isinstance(new, Mapping):
@@ -338,7 +339,7 @@ class Edits:
     def _remove(
         self, entries: list[tuple[yaml.Node, yaml.Node]], place: int, listed: bool = False
     ) -> None:
-        """Removes the lines of an entry in block style; comments above it stay."""
+        """Removes the lines of an entry in block style. Keeps the comments above the entry."""
         first, last = entries[place]
         start = self._find_dash(first) if listed else first.start_mark.index
         if self._begins_line(start):
@@ -359,7 +360,7 @@ class Edits:
         return found
 
     def _format_block(self, written: list[str], column: int) -> str:
-        """Joins lines, each indented to a column and with a line break; empty lines stay empty."""
+        """Joins lines, indented to a column, each with a line break. Empty lines stay empty."""
         indented = (" " * column + line if line else "" for line in written)
         return "".join(line + self.layout.newline for line in indented)
 
@@ -388,7 +389,7 @@ class YamlText:
     """
 
     def __init__(self, text: str, where: str) -> None:
-        self._mark = text[: text.startswith("\ufeff")]  # of some Windows editors
+        self._mark = text[: text.startswith("\ufeff")]  # from some Windows editors
         self.text = text.removeprefix(self._mark)
         self.layout = Layout(self.text)
         try:
@@ -407,10 +408,10 @@ class YamlText:
         return Counter(self.text[start:end].rstrip() for start, end in self.layout.comments)
 
     def has_comment(self, path: Path, removed: bool) -> bool:
-        """Whether the entry at `path` contains a comment.
+        """Returns whether the entry at `path` contains a comment.
 
         Args:
-            removed: whether a comment at the end of the last line counts too.
+            removed: whether to include a comment at the end of the last line.
         """
         entry = self.layout.entry(self.data, path)
         if entry is None:
@@ -420,7 +421,7 @@ class YamlText:
         return self.layout.has_comment(start, self.layout.line_end(end) if removed else end)
 
     def update_to(self, target: Mapping[Any, Any]) -> str:
-        """Returns the text, edited to contain the data `target`.
+        """Edits the text to contain the data `target`, and returns the result.
 
         Raises:
             EditRefused: if adding, replacing and removing entries is not enough.

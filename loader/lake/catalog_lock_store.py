@@ -2,8 +2,8 @@
 
 The records are in tags of the table ``_cq_locks``, which has no rows. The tag of a raw table refers
 to an empty snapshot, and the snapshot's summary contains the lock record. A swap moves the tags of
-any number of tables in one commit. An unlocked table has no tag, so the metadata does not grow.
-Each run also has a tag, for its heartbeat.
+any number of tables in one commit. An unlocked table has no tag, so the metadata stays small. Each
+run also has a tag, for its heartbeat.
 
 Properties are unsuitable, because a REST catalog, unlike other catalogs, does not reject a commit
 with a stale base. The client sends its changes with requirements, and the server applies the
@@ -36,7 +36,7 @@ RECORD = "strandline.owner"
 _OWNER_PREFIX = "owner."
 _RUN_PREFIX = "run."
 _ATTEMPTS = 20
-_MOVED_AGE = 1  # a max age in ms, set only to change a tag; no process expires tags by age
+_MOVED_AGE = 1  # a maximum age in ms. It is set only to change a tag, as no process expires tags.
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
 _RETRIED = ("CommitFailedException", "CommitStateUnknownException")
 
@@ -187,7 +187,7 @@ class CatalogLockStore:
         return builder.removeSnapshots(removed).build()
 
     def _load_metadata(self) -> Any:
-        """Returns the metadata of ``_cq_locks``, or None without this table.
+        """Returns the metadata of ``_cq_locks``, or None if it does not exist.
 
         Raises:
             TableError: if ``_cq_locks`` is damaged.

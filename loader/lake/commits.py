@@ -27,9 +27,9 @@ SYNC = "strandline.sync"
 NEWEST = "strandline.newest"
 COMPACTED_TO = "strandline.compacted_to"
 SOURCES = "strandline.sources"
-"""The property of a shared raw table with its sources (JSON); see :mod:`loader.sync.ownership`."""
+"""The property that lists a shared raw table's sources; see :mod:`loader.sync.ownership`."""
 ORIGINS = "strandline.origins"
-"""The property of a raw table with the origin table in each source (JSON)."""
+"""The property that lists, for each source, the table from which a raw table is loaded."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Commit:
         batch: the batch number; 0 before the first batch.
         snapshot_id: the id of the published Iceberg snapshot.
         state: the state (JSON text) after this batch; None if the commit has expired.
-        sync: the values of the ledger row that existed before the commit.
+        sync: the values of the ledger row that were known before the commit.
         rows: the number of appended rows.
         at: the commit time.
     """
@@ -93,7 +93,7 @@ def source_of(lake: Lake, table: str, batch: int) -> str | None:
 
 
 def sharers(handle: Any) -> dict[str, Any]:
-    """Returns the key and cursor of each source of a shared raw table, else an empty mapping.
+    """Returns the key and cursor of each source of a shared raw table; else an empty mapping.
 
     Args:
         handle: Iceberg's object for the table.
@@ -103,7 +103,7 @@ def sharers(handle: Any) -> dict[str, Any]:
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Returns the recorded origin table in each source of a raw table.
+    """Returns the table of each source from which a raw table is loaded.
 
     Args:
         handle: Iceberg's object for the table.
@@ -113,7 +113,7 @@ def origins(handle: Any) -> dict[str, str]:
 
 
 def newest_of(source: str) -> str:
-    """Returns the property for a source's newest commit in a shared table."""
+    """Returns the name of the property with a source's newest commit in a shared table."""
     return f"{NEWEST}.{source.encode().hex()}"
 
 
@@ -132,7 +132,7 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
     commits: dict[int, Commit] = {}
     for commit in _list_published(handle):
         commits.setdefault(commit.batch, commit)
-    # The chain of parents begins at the newest snapshot, so only earlier batches can have expired.
+    # The commits form a chain back from the newest, so only earlier batches can have expired.
     has_commits = bool(commits)
     for kept_commit in _all_kept(handle) if current is not None else ():
         commits.setdefault(kept_commit.batch, kept_commit)
@@ -202,8 +202,8 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
         return None
     facts = summary
     if summary.get(BATCH) is None:
-        # The batch was published after another process's commit. Only the staged snapshot has
-        # metadata.
+        # The batch was published after another process's commit. Only the staged snapshot contains
+        # the batch's metadata.
         original = handle.snapshot(int(summary.get("source-snapshot-id")))
         facts = original.summary() if original is not None else summary
     sync = facts.get(SYNC)

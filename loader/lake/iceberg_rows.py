@@ -122,7 +122,7 @@ class Records:
     def _spec(self) -> Any:
         """Returns the partition spec for new files, preferably an unpartitioned spec.
 
-        New files may use an older spec of the table. Without partitions, one file is sufficient.
+        The spec may be an older spec of the table. With an unpartitioned spec, one file is enough.
         """
         current = self.handle.spec()
         if current.isUnpartitioned():

@@ -25,8 +25,8 @@ from loader.rows.version_order import quote_name
 class Lake:
     """An Iceberg namespace that the loader writes to, in one Spark session.
 
-    Each writing thread needs a separate session, because the id of a staged snapshot is a session
-    setting.
+    Each writing thread needs a separate session, because Iceberg reads the id of a staged snapshot
+    from a session setting.
 
     Args:
         separate: whether to use a separate session. The session is created on first use, because
@@ -84,12 +84,12 @@ class Lake:
         """Returns whether the table exists."""
         if table == self._unchanging:
             with suppress(Py4JJavaError, AnalysisException):
-                self.handle(table)  # cheaper than a query, as later steps use the handle
+                self.handle(table)  # cheaper than a query, because later steps need the handle
                 return True
         try:
             return self.spark.catalog.tableExists(self.name(table))
         except UnsupportedOperationException:
-            return self._can_load(table)  # Spark 4 also searches for views, if supported
+            return self._can_load(table)  # in Spark 4, raised by some catalogs without views
 
     def _can_load(self, table: str) -> bool:
         try:
@@ -111,8 +111,8 @@ class Lake:
             exists = self.spark.catalog.databaseExists(quote_name(self.schema)) and self.exists(
                 table
             )
-            # If the table exists, it is damaged (this raises an error), or another process just
-            # created it.
+            # If the table exists, either another process has just created it, or it is damaged. In
+            # the second case, `records` raises an error.
             return self.records(table) if exists else None
 
     def frame(self, table: str) -> DataFrame:
@@ -193,9 +193,9 @@ class Lake:
     def fresh(self, table: str) -> Any:
         """Loads a table's current version, including commits of other processes.
 
-        It reloads the table instead of refreshing the handle. After many commits by other
-        processes, a Hadoop catalog could not find the newest version in a refresh, and a REST
-        catalog would reuse credentials that may have expired.
+        Reloads the table instead of refreshing the handle. After many commits by other processes, a
+        refresh in a Hadoop catalog could miss the newest version. A refresh in a REST catalog would
+        reuse credentials that may have expired.
         """
         if table == self._unchanging:
             self._loaded = None
@@ -222,7 +222,7 @@ class Lake:
 
     @cached_property
     def _in_folders(self) -> bool:
-        """Whether the catalog is a Hadoop catalog, whose folders can be copied or moved."""
+        """Returns whether the catalog is a Hadoop catalog, whose folders can be copied or moved."""
         kind = self._shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
         return (kind or "").lower() == "hadoop"
 
@@ -234,7 +234,7 @@ class Lake:
 
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}
 """Each commit adds a manifest, and each reader opens all manifests. By default, Iceberg merges them
-when there are a hundred, which is late for batches of a few rows."""
+when there are a hundred, which is too late for a table with many small batches."""
 
 _PROPERTIES = {
     "format-version": "2",

@@ -98,9 +98,9 @@ class SyncRecord:
         return replace(self, finished_at=now(), **changes)
 
     def plus(self, later: SyncRecord) -> SyncRecord:
-        """Adds a later batch of the run for display.
+        """Returns the sum of this row and a later row of the same run, to show it to the user.
 
-        The ledger itself has a row for each batch.
+        The ledger has a row for each batch.
         """
 
         def add(name: str) -> int:
@@ -138,7 +138,7 @@ class SyncRecord:
 _FEW_ROWS = 50_000
 _FEW_FILES = 100
 _ALL = ("", "")
-"""The cache contains this key if it contains all tables."""
+"""A key that the cache contains only if it contains the batches of all tables."""
 
 COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
 """The ledger's columns with their types, in order."""
@@ -218,7 +218,7 @@ class Ledger:
             if key in cache or _ALL in cache:
                 continue
             batch = last({"table_name": table, "source_name": source})
-            if batch:  # it is the highest batch, as it is at least `since`
+            if batch:  # 0 if all batches are below `since`
                 cache[key] = batch
         return max(int(cache.get((source, table), 0)) for source in sources)
 

@@ -1,7 +1,7 @@
 """Locates the tables' lock files on this machine.
 
-If the warehouse is a local folder, the lock files are next to the tables, so that every user with
-write access to the tables can lock them. For a shared catalog, the lock files are in a folder that
+If the warehouse is a local folder, the lock files are next to the tables. Every user with write
+access to the tables can then lock them. For a shared catalog, the lock files are in a folder that
 only this user may write to. In a public folder such as /tmp, other users could block every lock or
 create a malicious lock file.
 """

@@ -46,7 +46,7 @@ def identify_folder(folder: Path) -> str:
 def lock_file(path: Path, timeout: float) -> FileLock:
     """Returns a file lock that only users with write access to its folder can open.
 
-    A user with read access to a lock file could lock it.
+    Other users must not be able to open it, because any user who can open a file can lock it.
     """
     folder = stat.S_IMODE(path.parent.stat().st_mode)
     mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)

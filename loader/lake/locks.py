@@ -49,7 +49,7 @@ RETRY_TIMEOUT = 60.0
 """The maximum seconds to retry locked tables. The time restarts whenever a table is processed."""
 
 RETRY_INTERVAL = 0.2
-"""The seconds between two attempts, much shorter than the gap between two runs of a loader."""
+"""The seconds between two attempts, short enough to succeed between two runs of a loader."""
 
 _staleness = StalenessClock()
 
@@ -70,7 +70,7 @@ def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
 
 
 def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
-    """Creates a table's lease without acquiring it. In a shared catalog, it spans machines.
+    """Creates a table's lease without acquiring it. In a shared catalog, all machines obey it.
 
     Args:
         where: the table's name in messages.
@@ -182,7 +182,7 @@ class Lease:
             if unchanged >= self.expiry:
                 return
             if unchanged == 0 and is_waiting:
-                raise self._locked_error(owner)  # the heartbeat has just changed
+                raise self._locked_error(owner)  # the heartbeat has changed, so the owner is alive
             age = seconds_since(heartbeat or owner.taken_at)
             if not is_waiting and age is not None and 0 <= age < self.expiry:
                 raise self._locked_error(owner)
@@ -256,7 +256,7 @@ def acquire_all(
             results[lease] = problem
     for store in {id(lease.store): lease.store for lease in records}.values():
         by_table = {lease.table: lease for lease in records if lease.store is store}
-        with suppress(Exception):  # each lease is retried below and reports errors
+        with suppress(Exception):  # each lease is retried below, which reports errors
             swapped = store.swap_all({name: (None, records[by_table[name]]) for name in by_table})
             for name in swapped:
                 by_table[name]._record = records[by_table[name]]

@@ -25,7 +25,7 @@ IDENTITY = "strandline.table-id"
 Iceberg's UUID is unsuitable, because SQL cannot read it.
 """
 FIRST_BATCH = "strandline.first-batch"
-"""The property with the first batch number. Earlier batches in the ledger are of dropped tables."""
+"""The property with the first batch number. Lower numbers in the ledger are of dropped tables."""
 
 # A quarter of Parquet's default, because each writing task buffers a row group, and a large load
 # runs one task per core.
@@ -93,7 +93,7 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
     """Plans the changes that adapt a raw table to the source's current columns.
 
     Raises:
-        TableError: if raw cannot be adapted, or the spec does not allow it.
+        TableError: if raw cannot be adapted, or the spec forbids a change.
     """
     if not lake.exists(table):
         return plan_creation(schema)

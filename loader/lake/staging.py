@@ -28,7 +28,7 @@ def stage_batch(
     """Writes a batch that is invisible to readers. Returns the id of its Iceberg snapshot.
 
     Args:
-        table: the raw table; recently loaded if this is a block of :meth:`Lake.unchanging`.
+        table: the raw table. Within :meth:`Lake.unchanging`, its handle must be up to date.
         rows: the rows, which belong to this lake's session. Columns are matched by name, and
             missing columns are null.
         facts: ``state`` (JSON text) and ``sync`` (a ledger row) to store in the commit.
@@ -117,7 +117,7 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
 
 
 def _newest_first(handle: Any) -> Iterator[Any]:
-    """Yields a table's snapshots lazily, as each of possibly thousands takes a JVM call."""
+    """Yields a table's snapshots lazily, because reading a snapshot takes a JVM call."""
     snapshots = handle.snapshots()
     return (snapshots[place] for place in reversed(range(len(snapshots))))
 

@@ -1,22 +1,22 @@
 """Determines the types that a raw column can store, directly or after widening.
 
-| raw column | the source's new type | what happens |
+| raw column | the source's new type | effect |
 |---|---|---|
-| int | tinyint, smallint | held: raw has no smaller integer |
-| bigint | tinyint, smallint, int | held |
-| double | float | held |
-| decimal(p, s) | decimal(q, r) with r <= s and q - r <= p - s | held |
-| decimal(p, s) | an integer whose digits (3, 5, 10, 19) are at most p - s | held |
-| string | char, varchar | held |
-| int | bigint | widened |
-| float | double | widened |
-| decimal(p, s) | decimal(q, s) with q > p | widened |
-| struct, array, map | the same with other fields or widths | fields added, widened |
+| int | tinyint, smallint | stored unchanged: Iceberg has no smaller integer |
+| bigint | tinyint, smallint, int | stored unchanged |
+| double | float | stored unchanged |
+| decimal(p, s) | decimal(q, r) with r <= s and q - r <= p - s | stored unchanged |
+| decimal(p, s) | an integer whose digits (3, 5, 10, 19) are at most p - s | stored unchanged |
+| string | char, varchar | stored unchanged |
+| int | bigint | column is widened |
+| float | double | column is widened |
+| decimal(p, s) | decimal(q, s) with q > p | column is widened |
+| struct, array, map | the same type with new or wider fields | fields are added or widened |
 
-Values of every other type are stored in another column: see :mod:`loader.lake.schema_evolution`.
+Values of all other types are stored in another column (:mod:`loader.lake.schema_evolution`).
 The rules are specified in https://iceberg.apache.org/spec/#schema-evolution. Dates can become
-timestamps only since version 3, and a map's key never changes. `docs/drift.md` contains the same
-table.
+timestamps only since version 3, and the type of a map's key cannot change. `docs/drift.md` contains
+the same table.
 """
 
 from __future__ import annotations

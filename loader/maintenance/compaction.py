@@ -62,7 +62,7 @@ class Raw:
         key: the primary key; empty if there is none.
         cursor: the cursor column; None if there is none.
         known: whether key and cursor are known from the source's description of the table.
-        why: why key and cursor are unknown.
+        why: the reason why key and cursor are unknown.
     """
 
     table: str
@@ -106,7 +106,7 @@ class CompactionResult:
     Attributes:
         removed: the number of removed rows.
         expired: the number of expired Iceberg snapshots.
-        note: the reason why no more rows were removed, and any files of killed runs.
+        note: the reason why no more rows were removed. Also mentions files of killed runs.
     """
 
     table: str
@@ -162,8 +162,8 @@ def compact_system_table(
     """Merges small files and expires old snapshots of state or ledger.
 
     Args:
-        order: the columns in the runs' conditions. Rows are sorted by these columns in small row
-            groups, so that a sync reads few rows of other tables.
+        order: the columns by which a sync selects rows. Rows are sorted by these columns in small
+            row groups, so that a sync reads few rows of other tables.
 
     Raises:
         Timeout: if another process has been writing to the table for a minute.
@@ -225,10 +225,10 @@ def _join_notes(*notes: str) -> str:
 
 
 def rewrite_raw(lake: Lake, table: str) -> None:
-    """Rewrites all batches but the newest into a few large files without the removed rows.
+    """Rewrites all batches except the newest into a few large files without the removed rows.
 
-    The rows are sorted by batch and cursor. Consequently, dbt builds read little more than new
-    batches, and syncs little more than the rows at the window's lower bound.
+    The rows are sorted by batch and cursor. Therefore a dbt build reads few rows of old batches,
+    and a sync reads few rows below its window's lower bound.
     """
     newest = newest_commit(lake, table)
     if newest.batch < 2:

@@ -169,8 +169,8 @@ def _add_state_without_cursor(
 ) -> int:
     """Adds a state without a cursor if necessary. Returns the number of added rows.
 
-    Such a state is necessary if the newest commit has expired. It makes the next sync reread the
-    whole table.
+    If the newest commit has expired, the cursor is unknown. A state without a cursor makes the next
+    sync reread the whole table.
     """
     rows = backend.latest(key)
     if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:
@@ -187,11 +187,11 @@ def _add_state_without_cursor(
 def _find_refresh(commits: Sequence[Commit]) -> int | None:
     """Returns the batch of the newest full refresh, or None.
 
-    This is the first batch of the base generation, which the newest commit's state contains. Only
-    batches with expired commits need this information, because other commits contain their mode. A
-    repair also begins a generation, but it replaces only the repaired rows. If the newest commit
-    has also expired, returns None, because after a wrong guess `delete_stale` would hide valid
-    rows.
+    Unexpired commits contain their mode, so this is only needed for batches with expired commits.
+    The state in the newest commit contains the generation of the newest full refresh, and the
+    result is the first batch of this generation. If the newest commit has also expired, returns
+    None. The highest generation is unsuitable, because it may have begun with a repair, and
+    `delete_stale` would hide valid rows.
     """
     head = commits[-1]
     if head.state is None:

@@ -1,9 +1,8 @@
 """Expires old Iceberg snapshots and deletes files that no snapshot refers to.
 
-State and ledger are recovered from the commit of the newest batch, but the commit's Iceberg
-snapshot retains all files that were replaced since. Therefore, before the snapshots of a raw table
-expire, the commit's metadata is copied to a table property
-(:func:`loader.lake.commits.keep_newest`).
+State and ledger are recovered from the commit of the newest batch. However, the commit's Iceberg
+snapshot also retains all files that were replaced since the commit. Therefore the commit's metadata
+is copied to a table property (:func:`loader.lake.commits.keep_newest`), and the snapshot expires.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Compares the checksums of buckets in source and lake, and the keys of buckets that differ.
 
-In the lake, each key's newest version in raw is compared, according to the loader's version order.
-These are the rows of a snapshot table, independently of the model that built it. The rows stay in
-Spark, and only sums are collected.
+A bucket contains the keys with the same hash modulo the number of buckets. In the lake, each key's
+newest version in raw is compared, according to the loader's version order. The result does not
+depend on the model that builds the snapshot table. The rows stay in Spark, and only sums are
+collected.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Bucket:
 
 
 def parts_per_bucket(rows: int, buckets: int) -> int:
-    """Returns the number of parts per bucket. With more parts, fewer rows per difference are read.
+    """Returns the number of parts per bucket. In small parts, few rows are read per difference.
 
     Args:
         rows: the number of rows in the table.

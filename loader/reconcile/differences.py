@@ -54,7 +54,9 @@ class Differences:
 
 
 def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | None:
-    """Returns a selection of the candidates' keys, `share` if they are many, or None.
+    """Returns a selection of the candidates' keys, or None without candidates.
+
+    Returns `share` if there are too many keys for an SQL list.
 
     Args:
         share: a key selection that contains all candidates.

@@ -1,10 +1,10 @@
 """Reconciles tables by comparing contents, to find and repair changes that cursors miss.
 
-Each table is first synced and then compared in the same snapshot of its source. If the snapshot is
-steady (such as an exported snapshot of PostgreSQL), raw contains all rows that a sync can deliver,
-and all remaining differences were missed. Otherwise a differing row may only be late. In that case
-the table is synced a second time. A row was missed if it still differs and has not changed in the
-source between the two comparisons.
+Each table is first synced and then compared in the same snapshot of its source. The snapshot may be
+steady, such as an exported snapshot of PostgreSQL. In that case raw contains all rows that a sync
+can deliver, and the sync has missed all rows that still differ. Otherwise a differing row may have
+changed after the sync, so the table is synced a second time. The syncs have missed a row if it
+still differs and has not changed in the source between the two comparisons.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Finding:
 
     @property
     def has_unrepaired(self) -> bool:
-        """Whether differences remain."""
+        """Returns whether differences remain."""
         return any(bucket.all_missed and not bucket.repaired for bucket in self.verified)
 
 

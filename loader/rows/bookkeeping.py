@@ -68,8 +68,8 @@ def is_tombstone(rows: DataFrame, column: str | None) -> Column:
     """Returns a boolean column without nulls that flags tombstones.
 
     Args:
-        column: the column that flags deleted rows, with true, a date or time, or a number other
-            than 0; None if the source has no such column.
+        column: the column that flags deleted rows; None if there is no such column. Flags are true,
+            any date or time, and numbers other than 0.
     """
     if column is None:
         return f.lit(False)

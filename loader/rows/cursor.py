@@ -40,12 +40,12 @@ class CursorType(str, Enum):
 
     @property
     def is_time(self) -> bool:
-        """Whether values of the type can be compared with the database's clock."""
+        """Returns whether values of the type can be compared with the database's clock."""
         return self in (CursorType.DATE, CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
 
     @property
     def is_number(self) -> bool:
-        """Whether the lookback for this type is a number."""
+        """Returns whether the lookback for this type is a number."""
         return self in (CursorType.INTEGER, CursorType.DECIMAL, CursorType.DOUBLE)
 
     @classmethod

@@ -39,8 +39,8 @@ def parse_data_type(name: str) -> t.DataType:
 def cast_exactly(text: Column, target: t.DataType, name: str) -> Column:
     """Casts a text to a type. Reading fails on values that the cast would change.
 
-    Examples are a text with more digits than the type, a date with a time of day, and a timestamp
-    with a time zone for a type without time zone.
+    Examples are too many digits for a number type, a time of day for a date, and a time zone for a
+    timestamp without time zone.
 
     Args:
         text: the text column.

@@ -4,10 +4,11 @@ A row is redelivered if it is identical to the newest version of its key in raw.
 irrelevant, so a value that changes back (A, B, A) is a new version.
 
 If the source declares the key, it returns only the current version of each key. This version is
-newer than the newest version in raw even if its cursor is lower. The reason is either a transaction
-that began earlier and committed later (`now()` is the transaction's start), or a user who has set
-the cursor column back. Such a row overrides the order of cursors, and its batch begins a
-generation.
+newer than the newest version in raw even if its cursor is lower. One possible reason is a
+transaction that began earlier but committed later (`now()` is the transaction's start). Another is
+a user who has set the cursor column back. Such a row overrides the order of cursors, and its batch
+begins a new generation (``_cq_generation``). A version is newer than all versions of earlier
+generations.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Generations:
     """The generations of raw that are compared with a window's rows.
 
     Attributes:
-        base: the newest generation that began with a full read; older generations are only history.
+        base: the newest generation that began with a full read. Older generations are not compared.
         current: the newest generation; higher than `base` if a later batch overrode cursors.
     """
 
@@ -187,8 +188,8 @@ def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cur
 def _select_comparable(raw: DataFrame, in_window: Column, generations: Generations) -> DataFrame:
     """Returns the rows of raw among which each key's newest version in a window is found.
 
-    If the window contains versions of an older generation, all later batches are included, because
-    a key's newest version may be in a newer generation with a lower cursor.
+    A key's newest version may be in a newer generation with a cursor below the window. Therefore,
+    if the window contains versions of an older generation, all later batches are included.
     """
     generation = f.col(GENERATION)
     if generations.base < generations.current:

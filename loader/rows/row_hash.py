@@ -1,7 +1,7 @@
 """Hashes the columns of a row to compare versions of the row.
 
-The hash does not depend on the order of columns and fields, the case of their names, additional
-null columns, or the width of a numeric type.
+The hash does not depend on the order of columns and fields, or on the case of their names. It also
+does not depend on null columns or on the width of a numeric type.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def row_hash(schema: t.StructType) -> Column:
 
     Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would have the same hash. Therefore
     each value is preceded by its column's name. Null columns are skipped, so that hashes do not
-    change if the source adds a column. Hashes also do not change if a column is widened, because
-    equal values have the same hash as int and bigint, as float and double, and as decimals of the
-    same scale.
+    change if the source adds a column. Hashes also do not change if a column is widened. Equal
+    values have the same hash as int and bigint, as float and double, and as decimals of the same
+    scale.
     """
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):

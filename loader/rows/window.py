@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""The mark's entry for a cursor set by a user, which is valid even for a replaced source."""
+"""The mark's entry for a cursor that a user has set. It is valid even for a replaced source."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,19 @@
 """Formats rows as text identically in databases and in Spark, so that their md5 can be compared.
 
-Integers and booleans are formatted as digits, decimals as the digits of their unscaled value, dates
-as days since 1970, times as microseconds since 1970, and bytes in hex. Texts are prefixed with
-their length. A null is the control character 1. The texts of a row are joined by the control
-character 31. A row's checksum is the first 60 bits of the md5 of the joined texts. A bucket's
-checksum is the sum of its rows' checksums. A key's hash is the full md5 of the key's texts, so SQL
-can select a key of any type by its hash. The first 60 bits of the hash determine the key's bucket.
+Values have these text formats:
+
+- integers and booleans: digits;
+- decimals: the digits of the unscaled value;
+- dates: days since 1970;
+- times: microseconds since 1970;
+- bytes: hexadecimal digits;
+- texts: the length and the text;
+- null: the control character 1.
+
+The texts of a row are joined by the control character 31. A row's checksum is the first 60 bits of
+the md5 of the joined texts. A bucket's checksum is the sum of its rows' checksums. A key's hash is
+the full md5 of the key's texts, so SQL can select a key of any type by its hash. The first 60 bits
+of the hash determine the key's bucket.
 
 Databases and Spark format floating point numbers differently. Checksums that a database computes
 therefore exclude floating point columns. They also exclude columns of types without a text format.

@@ -1,8 +1,8 @@
 """Provides a source table's rows by key, for comparison with the lake in `loader reconcile`.
 
-There are three levels of detail: checksums of buckets, hashes of keys and rows, and rows. A
-database with an md5 function computes the first two (:mod:`loader.sources.jdbc.checksum_sql`). For
-other sources, Spark reads and hashes the rows.
+There are three levels of detail: checksums of buckets (groups of keys), hashes of keys and rows,
+and rows. A database with an md5 function computes checksums and hashes itself
+(:mod:`loader.sources.jdbc.checksum_sql`). For other sources, Spark reads and hashes the rows.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class SourceTable:
         primary_key: the key that the source declares; empty if it declares none.
         no_key_reason: why the declared key is unusable; empty if it is usable or not declared.
         cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
-        indexed: the leading columns of indexes; reading a window by such a column is cheap.
+        indexed: the leading columns of indexes, by which a range of rows can be read cheaply.
         system_cursors: system columns that can be cursors but are not in `schema`.
         collated: text columns that the source orders by a collation instead of by bytes.
         comment: the source's comment on the table; empty if there is none.
@@ -190,7 +190,7 @@ class Source(ABC):
         """Lists all tables that can be read.
 
         Raises:
-            TableError: if the source cannot be reached; contains the reason and a remedy.
+            TableError: if the source cannot be reached. The error contains a remedy.
         """
 
     @abstractmethod
@@ -397,8 +397,8 @@ class Snapshot(ABC):
     ) -> Digest | None:
         """Computes a digest of the rows that :meth:`read` returns for an open-ended window.
 
-        Returns None if the window has many rows, if the source would have to send all of them, or
-        if :meth:`is_steady` is false for the table. A source that returns digests must respect
+        Returns None if the window has many rows, if the source would have to send all its rows, or
+        if :meth:`is_steady` is false. A source that returns digests must respect
         :attr:`Window.above`.
 
         Args:

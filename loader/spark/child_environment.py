@@ -1,6 +1,6 @@
 """Selects the environment variables of child processes.
 
-Other variables may contain secrets that the child process does not need.
+A child process does not inherit all variables, because some contain secrets that it does not need.
 """
 
 from __future__ import annotations

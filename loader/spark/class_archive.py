@@ -1,9 +1,9 @@
 """Records a class archive, which halves Spark's start-up time.
 
 The archive contains parsed classes for the JVM. It is recorded once for each combination of Java
-and Spark, from a small run (:mod:`loader.cli.cds_workload`). The class path must begin with the
-recorded class path, so jars that are added later are at its end. Java ignores an archive that does
-not match. See https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+and Spark, during a small run (:mod:`loader.cli.cds_workload`). Java uses the archive only if the
+class path begins with the recorded class path. So jars that are added later go to the end of the
+class path. See https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ JVM_FILE = "jvm.json"
 
 _MIN_JAVA_VERSION = 13  # the first version that can record an archive from a run
 _RECORDING_SECONDS = 900
-_NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves an archive of 190 MB
+_NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves an old archive of 190 MB
 _LOG_OFF_OPTION = "-Xlog:cds*=off"
-# The recording is short, so optimized code and parallel collection would not pay off.
+# The recording is short, so optimized code and parallel garbage collection would not pay off.
 _RECORDING = (_LOG_OFF_OPTION, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Variables that would change the recording's class path, or select a second garbage collector.
 _EXCLUDED_CLASSES = (
@@ -180,7 +180,7 @@ def record_archive(home: SparkHome, java: Java) -> None:
 
 
 def _record(home: SparkHome, java: Java, folder: Path) -> None:
-    # A killed recording may leave a JVM that still writes, but into another folder.
+    # Each recording has a new folder, because the JVM of a killed recording may still be writing.
     for leftover in folder.glob("making-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     with TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as temporary:
@@ -201,7 +201,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
             free = shutil.disk_usage(folder).free
             raise _NotRecordedError(f"Java wrote no archive ({free / 1e6:.0f} MB are free)")
         with fresh.open("rb") as file:
-            os.fsync(file.fileno())  # Java does not detect a file truncated by a power failure
+            os.fsync(file.fileno())  # or a power failure may truncate it, unnoticed by Java
         fresh.replace(folder / "classes.jsa")
     files = {name: (folder / name).stat().st_size for name in names}
     text = json.dumps({"class_path": _describe_jars(class_path), "files": files})

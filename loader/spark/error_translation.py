@@ -103,8 +103,8 @@ _REMEDIES = {
 def translate_error(error: BaseException, where: str) -> LoaderError:
     """Translates an exception into an error for the user. Returns loader errors unchanged.
 
-    If Spark's Java process has ended, returns the error about this end instead of an error that
-    results from it.
+    If Spark's Java process has ended, `error` is only a consequence. The result then reports the
+    end of the process.
     """
     if isinstance(error, JavaEndedError):
         return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)
@@ -139,7 +139,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
             text = f"a line has more than {int(columns[1]):,} columns"
             return TableError(text, where=where, remedy=TOO_MANY)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", translated.what, re.IGNORECASE):
-            # Spark's text contains only the number of a job.
+            # Spark's message identifies only the job, by its number.
             return interruption_error(where)
         return TableError(
             _first_informative_line(translated.what),
@@ -197,7 +197,7 @@ def _first_informative_line(text: str) -> str:
     line = caused[-1] if caused else (text.strip().splitlines() or [""])[0]
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
-    line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds it
+    line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds this suffix
     line = re.sub(r"\(line \d+, pos \d+\)$", "", line)  # in DDL that the loader wrote
     return excerpt(line.strip().rstrip("."), 500)
 

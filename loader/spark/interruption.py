@@ -17,7 +17,7 @@ _interrupted = threading.Event()
 def interruptible(end: Callable[[], object]) -> Iterator[None]:
     """Lets :func:`interrupt` call `end` during this block, from another thread.
 
-    If the command has already been interrupted, calls `end` at once.
+    If the command has already been interrupted, calls `end` immediately.
     """
     with _lock:
         _running.append(end)

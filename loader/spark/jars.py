@@ -40,7 +40,7 @@ _MOST_BYTES = 1 << 30  # the largest jar has 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
 _ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # the syntax of Maven's settings.xml
-# The jar folders of Linux distributions. File names differ between Debian and Fedora.
+# The jar folders of Linux distributions. The names of the jars differ between Debian and Fedora.
 _SYSTEM_FOLDERS = (Path("/usr/share/java"), Path("/usr/local/share/java"))
 
 
@@ -89,7 +89,8 @@ class Driver:
         name: the name for ``loader setup``.
         jar: the driver's jar.
         protocols: the parts after ``jdbc:`` in the URLs of the driver.
-        system_names: file names in Linux distributions, beginning with the most frequent name.
+        system_names: the jar's file names in Linux distributions. The most frequent name comes
+            first.
     """
 
     name: str
@@ -225,7 +226,7 @@ def find_jar(jar: Jar) -> Path | None:
 def find_drivers(*others: Jar) -> list[Path]:
     """Returns the jars that `loader setup` has provided, except Iceberg.
 
-    Returns one version of each driver and of each of `others`, preferably the pinned version. If
+    Returns one version of each driver, and of each jar in `others`. Prefers the pinned version. If
     two files have the same name, returns the file in the first folder.
     """
     jars_by_name: dict[str, Path] = {}
@@ -284,7 +285,7 @@ def provide_driver(driver: Driver, report: Report) -> str:
 
 
 def link_jar(jar: Path) -> str:
-    """Links a user's jar into a folder of jars, and returns a message about the result.
+    """Links a user's jar into the first writable folder of jars, and returns a message about it.
 
     Raises:
         SpecError: if no folder can be written.
@@ -346,7 +347,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     target = folder / jar.file_name
     for leftover in folder.glob(f".{jar.artifact}-*.part"):
         with suppress(OSError):  # another process may have deleted it
-            if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:  # its process was killed
+            if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:  # of a killed process
                 leftover.unlink()
     with tempfile.NamedTemporaryFile(
         prefix=f".{jar.artifact}-", suffix=".part", dir=folder, delete=False
@@ -376,7 +377,7 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
     try:
         with urllib.request.urlopen(_request(jar.url), timeout=_TIMEOUT_SECONDS) as response:
             total = int(response.headers.get("Content-Length") or 0)
-            while chunk := response.read1(_CHUNK_BYTES):  # returns early if the network is slow
+            while chunk := response.read1(_CHUNK_BYTES):  # may return fewer bytes
                 digest.update(chunk)
                 file.write(chunk)
                 size += len(chunk)

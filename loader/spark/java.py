@@ -41,10 +41,10 @@ class Java:
 
 
 def choose_java(line: SparkLine) -> Java:
-    """Chooses the Java for a line of Spark.
+    """Chooses the Java for a minor version of Spark.
 
     Raises:
-        SpecError: if the Java in `JAVA_HOME` cannot run it, or no suitable Java is found.
+        SpecError: if the Java in `JAVA_HOME` cannot run this Spark, or no suitable Java is found.
     """
     java_home = os.environ.get("JAVA_HOME")
     if java_home:

@@ -34,10 +34,10 @@ _NUMBERS = struct.Struct(">ii")  # the port, and the length of the secret in byt
 _SECONDS = 1.0
 """The seconds to wait for the remaining output of a JVM that has ended."""
 _EXIT_WAIT_SECONDS = 5.0
-"""The seconds after which Java's output is shown although Java may still start."""
+"""The seconds after which Java's output is shown, even if Java has neither started nor failed."""
 _LONGEST_LINE = 1 << 20
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-# Lines of output that do not contain the reason why Java does not start.
+# Lines of Java's output that do not contain the reason why Java does not start.
 _UNINFORMATIVE_LINE = re.compile(
     r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
     r"|Error: A fatal exception|Error occurred during initialization of VM"
@@ -48,7 +48,7 @@ _log = logging.getLogger("loader")
 
 
 class Gateway:
-    """A starting JVM. It ends when this process ends or closes the JVM's standard input.
+    """A starting JVM. The JVM ends when this process ends or closes the JVM's standard input.
 
     Args:
         command: the command that starts the JVM.
@@ -63,8 +63,8 @@ class Gateway:
         self.process = subprocess.Popen(
             command.arguments,
             stdin=subprocess.PIPE,
-            # The JVM does not inherit the output, because it exits half a second after this
-            # process, and readers of the output would wait for it.
+            # The JVM does not inherit the output, because the JVM exits half a second after this
+            # process, and readers of the output would wait for the JVM.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**command.environment, _CONNECTION_FILE_VARIABLE: str(self._written)},
@@ -238,7 +238,7 @@ def give_up() -> None:
 def begin(settings: Mapping[str, str]) -> None:
     """Starts the JVM without waiting, unless this process has a JVM.
 
-    If the start fails, :func:`start` retries it and reports the error.
+    If starting fails, :func:`start` retries and then reports the error.
     """
     if not _begun and not _runs():
         with suppress(OSError):
@@ -272,7 +272,7 @@ def forget_ended() -> None:
 
 
 def _runs() -> bool:
-    """Returns whether this process has or inherits a JVM. Does not import PySpark."""
+    """Returns whether this process has started or inherited a JVM. Does not import PySpark."""
     if PORT in os.environ:
         return True
     pyspark: Any = sys.modules.get("pyspark")

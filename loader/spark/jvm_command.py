@@ -1,8 +1,8 @@
 """Builds the command that starts Spark's JVM, and the file with its settings.
 
-The JVM is equal to the JVM of `spark-submit`, but starts without shell scripts and a launcher JVM.
-Its settings are not on the command line, because all users of the machine can read command lines.
-The module follows the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
+The result is the same JVM as with `spark-submit`, but without shell scripts and a launcher JVM. Its
+settings are not on the command line, because all users of the machine can read command lines. The
+module follows the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _SYSTEM_PROPERTY = re.compile(
 # A line of a properties file. Spark also accepts white space as separator.
 _PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P<value>.*?)\s*$")
 
-# The C2 compiler would need a third of the CPU time, and most runs end before its code pays off. So
-# its thresholds are forty times the defaults, which loops of large reads still exceed.
+# With its default thresholds, the C2 compiler takes a third of the CPU time, and most runs end
+# before its code pays off. So the thresholds are forty times the defaults. Loops of large reads
+# still exceed them.
 _LONG_RUN_OPTIONS = (
     "-XX:Tier4InvocationThreshold=200000",
     "-XX:Tier4MinInvocationThreshold=24000",
@@ -62,13 +63,14 @@ _NO_PERF_DATA_OPTIONS = (
     "-XX:-C1ProfileCheckcasts",
     "-XX:-C1ProfileInlinedCalls",
 )
-# By default, the heap grows until collection takes less than a thirteenth of the time, so large
-# loads soon use all allowed memory. A low pause target limits the size of the young generation.
+# By default, the heap grows until garbage collection takes less than a thirteenth of the time.
+# Large loads would soon use all allowed memory. A low target for pauses keeps the heap's young
+# generation small.
 _PARALLEL_GC_OPTIONS = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
-# The default collector G1 occupies two cores with its threads. On machines with two cores, the
-# serial collector is as fast for large loads, faster for builds, and needs a quarter less memory.
+# The threads of the default collector G1 occupy two cores. On machines with two cores, the serial
+# collector is as fast for large loads, is faster for builds, and needs a quarter less memory.
 _SERIAL = ("-XX:+UseSerialGC",)
-# Hadoop starts `chmod` for each local file that it writes. This option halves the time.
+# Hadoop starts the program `chmod` for each local file. This option halves the time of a start.
 _VFORK_OPTIONS = ("-Djdk.lang.Process.launchMechanism=VFORK",)
 # Without this option, Java may continue without a thread that ran out of memory, and callers hang.
 _EXIT_ON_OUT_OF_MEMORY = ("-XX:+ExitOnOutOfMemoryError",)
@@ -82,7 +84,7 @@ class JvmCommand:
         arguments: the program and its arguments.
         environment: the environment of the process.
         secrets: system properties with secrets, which are set after the JVM has started.
-        own: settings that the loader adds to the profile.
+        own: the settings that the loader adds to the settings of the profile.
     """
 
     arguments: tuple[str, ...]
@@ -304,12 +306,12 @@ def _log_options(
     if own.is_file():
         return [f"-Dlog4j.configurationFile={own}"]
     if any(file.suffix != ".template" for file in conf.glob("log4j2*")):
-        return []  # log4j finds configuration in another format on the class path
+        return []  # log4j also finds a configuration in another format on the class path
     return [f"-Dlog4j.configurationFile={_QUIET_LOG}"]
 
 
 def _parse_properties(text: str) -> dict[str, str]:
-    lines = re.sub(r"\\\r?\n[ \t]*", "", text).splitlines()  # a backslash continues a line
+    lines = re.sub(r"\\\r?\n[ \t]*", "", text).splitlines()  # joins continued lines
     matches = (_PROPERTY.match(line) for line in lines)
     return {match["key"]: match["value"] for match in matches if match}
 

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 
 from loader.errors import JavaEndedError, LoaderError
 
-_SECONDS = 3.0  # a connection breaks a moment before its process has ended
+_SECONDS = 3.0  # a JVM's connections break a moment before its process has ended
 _STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -41,7 +41,7 @@ def is_restart_wanted() -> bool:
 def explain_process_end(
     error: BaseException, where: str, process: subprocess.Popen[bytes] | None
 ) -> JavaEndedError | None:
-    """Like :func:`explain_java_end` for a given process. Returns None without a process."""
+    """Does the same as :func:`explain_java_end` for `process`. Returns None without a process."""
     lost = any(isinstance(each, (Py4JError, ConnectionError)) for each in _list_causes(error))
     if process is None or (isinstance(error, (LoaderError, OSError)) and not lost):
         return None
@@ -93,6 +93,6 @@ def _error(code: int, where: str) -> JavaEndedError:
 def _signal(code: int) -> signal.Signals | None:
     """Returns the signal that an exit code reports, or None if the process exited by itself."""
     try:
-        return signal.Signals(-code if code < 0 else code - 128)  # shells add 128
+        return signal.Signals(-code if code < 0 else code - 128)  # a shell adds 128
     except ValueError:
         return None

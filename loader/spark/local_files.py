@@ -1,9 +1,10 @@
 """Avoids one `chmod` subprocess for each local file and folder that Hadoop creates.
 
 Each subprocess takes 3 ms, and a small batch starts about twenty. Hadoop needs these subprocesses
-because PySpark lacks Hadoop's native library, but Java can set a file's mode directly. Janino
-compiles a subclass that does so, but only after a few batches, because compiling would not pay off
-in shorter runs. Object stores and HDFS do not change.
+because PySpark lacks Hadoop's native library. But Java can set a file's mode directly. So Janino
+compiles a subclass of Hadoop's local file system that uses Java. This happens only after a few
+batches, because compiling would not pay off in shorter runs. The access to object stores and HDFS
+does not change.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _BATCHES = 3
 _NAME = "strandline.LocalFiles"
 _HADOOP_CLASS = "org.apache.hadoop.fs.RawLocalFileSystem"
 _WRAPPER_CLASS = "org.apache.hadoop.fs.FilterFileSystem"
-# Falls back to `chmod` for modes with setuid, setgid or sticky bits, which Java would drop, and for
-# file systems without POSIX permissions.
+# Calls Hadoop's `chmod` in two cases: for modes with setuid, setgid or sticky bits, which Java
+# would drop, and on file systems without POSIX permissions.
 _SOURCE = """
 package strandline;
 
@@ -69,7 +70,7 @@ def _replace_file_system(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     configured = context._jsc.hadoopConfiguration()
     local = jvm.java.net.URI.create("file:///")
-    # The JVM has one cached object for local files.
+    # All code in the JVM shares one cached object for local files.
     files = jvm.org.apache.hadoop.fs.FileSystem.get(local, configured)
     if files.getRawFileSystem().getClass().getName() != _HADOOP_CLASS:
         return  # the profile configures another implementation

@@ -41,7 +41,7 @@ class Profile:
         name, target: the names in profiles.yml.
         method: dbt's connection method; always `session`.
         schema: dbt's default schema.
-        conf: Spark's settings, from `server_side_parameters`.
+        conf: Spark's settings (`server_side_parameters` in the target).
         path: the path of profiles.yml.
         secrets: keys of `conf` with secret values.
     """
@@ -120,7 +120,7 @@ def read_profile_name(project: Path) -> str | None:
     try:
         read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError):
-        return None  # dbt reports the error
+        return None  # dbt reports the error later
     name = read.get("profile") if isinstance(read, dict) else None
     return name if isinstance(name, str) and "{" not in name else None
 
@@ -155,8 +155,8 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     elif env.get("DBT_PROFILES_DIR"):
         places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
     else:
-        # The order is dbt's order. `loader init` uses profiles/ if the user has a profile in
-        # ~/.dbt.
+        # Searches the folders in the same order as dbt. profiles/ is for projects from `loader
+        # init` whose user has another profile in ~/.dbt.
         places = [folder, folder / "profiles", home / ".dbt"]
     for place in places:
         if (place / "profiles.yml").is_file():
@@ -307,7 +307,7 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
 
 
 def find_secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
-    """Returns the keys whose values contain a secret, unlike the name of a variable."""
+    """Returns the keys whose values contain a secret itself, not only a variable's name."""
     hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
     return frozenset(
         key
@@ -336,11 +336,11 @@ def _register(value: Any, env: Mapping[str, str], redactor: Redactor, key: str =
                 redactor.add(secret)
 
 
-SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt hides the values of such variables from logs and filters
+SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt hides the values of variables with this prefix
 
 
 class _Text(str):
-    """The result of the filter `as_text`, which stays a text even if it is a Python literal."""
+    """The result of the filter `as_text`, which stays a text even if it looks like a literal."""
 
 
 class _Native(str):
@@ -424,9 +424,9 @@ class Renderer:
             result = template.render(env_var=self._env_var, var=self._var)
         except _RenderError as error:
             raise SpecError(error.what, where=where, remedy=error.remedy) from None
-        except Exception as error:  # Jinja evaluates expressions, so Python may raise anything
+        except Exception as error:  # Jinja evaluates expressions, which may raise any exception
             if "password" in keys:
-                return value  # as in dbt, because a password may resemble Jinja
+                return value  # like dbt, because a password may resemble Jinja
             raise SpecError(
                 f"cannot be rendered: {excerpt(str(error), 500)}",
                 where=where,
@@ -442,7 +442,8 @@ class Renderer:
 
     def _env_var(self, name: str, default: Any = None) -> Any:
         if name in self.env:
-            # Inserts the values of secrets after rendering, so that filters cannot read them.
+            # Inserts the values of secrets only after rendering, so that Jinja filters cannot read
+            # them.
             return _placeholder(name) if name.startswith(SECRET_PREFIX) else self.env[name]
         if default is not None:
             return default

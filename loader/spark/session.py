@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loader.spark.profile import Profile
 
 SUBSTITUTION = "spark.sql.variable.substitute"
-"""Must be off. Spark would replace `${env:NAME}` even in the quoted name of a column."""
+"""This setting must be off. Spark would replace `${env:NAME}` even in a column's quoted name."""
 
 # Required settings, which override the profile. The time zone of the JVM is also set to UTC,
 # because JDBC drivers use it for timestamps without a time zone.
@@ -36,8 +36,8 @@ _REQUIRED = {
     SUBSTITUTION: "false",
 }
 
-# Limits the history of finished jobs for Spark's UI, which the loader does not use. The history
-# would need hundreds of megabytes in a process that runs for weeks.
+# Limits the history of finished jobs. Only Spark's UI uses it, and it would need hundreds of
+# megabytes in a process that runs for weeks.
 _STATUS_STORE_LIMITS = {
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
@@ -45,9 +45,9 @@ _STATUS_STORE_LIMITS = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 
-# Spark caches the classes that it compiles for queries. A build of one snapshot with its tests
-# needs more than the default of 100 classes, so each build would recompile all classes. This is a
-# third of the cost of the tests.
+# Spark caches the classes that it compiles for queries, 100 by default. A build of one snapshot
+# with its tests needs more classes, so each build would recompile all of them. This compilation is
+# a third of the cost of the tests.
 _CODEGEN_CACHE = {"spark.sql.codegen.cache.maxEntries": "1000"}
 
 _SINGLE_PROCESS_SETTINGS = {
@@ -96,7 +96,7 @@ def session(profile: Profile) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # By default, workers would run `python3` from PATH.
+    # By default, Spark's Python workers would run `python3` from PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     silence_query_log()
@@ -110,7 +110,7 @@ def session(profile: Profile) -> SparkSession:
     except (PySparkException, RuntimeError, OSError, Py4JJavaError) as error:
         lines = str(getattr(error, "java_exception", None) or error).strip().splitlines()
         what = (lines or [type(error).__name__])[0].rstrip(".")
-        if "stopped SparkContext" in what:  # the reason is only in Spark's log
+        if "stopped SparkContext" in what:  # only Spark's log contains the reason
             what = f"no answer from the master {wanted.get('spark.master', '')}"
         raise SpecError(
             f"Spark does not start: {what}",
@@ -244,7 +244,7 @@ def restore_settings(spark: SparkSession) -> Iterator[None]:
 
 def _all_settings(spark: SparkSession) -> dict[str, str]:
     every: Any = spark._jsparkSession.conf().getAll()
-    # Transfers all settings as one text, because each call to the JVM is slow.
+    # Transfers all settings as one text, because a call to the JVM for each setting is slow.
     pairs = (pair.partition(" -> ") for pair in every.mkString(_SEPARATOR).split(_SEPARATOR))
     return {key: value for key, _, value in pairs}
 

@@ -18,7 +18,7 @@ from loader.spark.java import choose_java
 from loader.spark.profile import find_named_profile, read_profile_name
 from loader.spark.spark_version import SparkHome, SparkLine, find_spark
 
-# The project's link to the dbt package. `loader setup` repairs it on another machine.
+# The project's link to the dbt package. On another machine, `loader setup` repairs the link.
 LINK = Path(".strandline") / "package"
 # The folder of the installed package, to which `dbt deps` would copy the target of LINK.
 _INSTALLED = Path("dbt_packages") / "strandline"
@@ -29,7 +29,7 @@ _RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
 # The warehouse in a project's profile. It is absolute, because tables store their paths and dbt may
 # be started in any folder.
 _WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
-# Names that dbt or the package use.
+# Names that dbt or the package has reserved.
 _RESERVED_PROJECT_NAMES = {"dbt", "dbt_spark", "strandline"}
 
 _SPEC = Path("loader.yml")
@@ -39,8 +39,8 @@ _TEMPLATES = {
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
 }
-# The default location for dbt. In an existing project, the file would take precedence over the
-# user's profile, so it is written into a subfolder there.
+# The location in which dbt searches by default. In an existing project, the file would take
+# precedence over the user's profile, so it is written to a subfolder instead.
 _PROFILES = Path("profiles.yml")
 _PROFILES_IN_FOLDER = Path("profiles") / "profiles.yml"
 _GITIGNORE = Path(".gitignore")
@@ -55,7 +55,7 @@ _NEXT_STEPS = (
     "  6. dbt build                    # snapshots and tests",
 )
 
-# The changes in existing files that a project needs to use the package.
+# The changes that an existing project needs in its files to use the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _ADVICE_FOR_EXISTING = {
     Path("dbt_project.yml"): f"add `{_DISPATCH}` to it, and `profile: strandline` unless "
@@ -125,7 +125,7 @@ def _profiles_of(folder: Path) -> Path:
     profiles = [path for path in (_PROFILES, _PROFILES_IN_FOLDER) if (folder / path).exists()]
     if profiles:
         return profiles[0]
-    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # `loader init` made the project
+    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # true after `loader init`
     existed_before = (folder / "dbt_project.yml").exists() and not ignored
     return _PROFILES_IN_FOLDER if existed_before else _PROFILES
 
@@ -152,8 +152,9 @@ def link_package(folder: Path) -> str:
 def repair_profile(folder: Path) -> str | None:
     """Writes a project's profile if it is missing, or corrects the path of the warehouse in it.
 
-    A clone lacks the profile, because git ignores it. Writes no profile if ~/.dbt or
-    DBT_PROFILES_DIR contains one. Does not change the path of an existing warehouse.
+    A clone of the project's repository lacks the profile, because git ignores the file. Writes no
+    profile if ~/.dbt or DBT_PROFILES_DIR contains one. Does not change the path of an existing
+    warehouse.
 
     Returns:
         A message about the result, or None if nothing was wrong.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'strandline[embedded]'"
 
 # Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions). Omits
-# `--add-modules=jdk.incubator.vector` of Spark 4.1, because only MLlib needs this module, and a
-# Java without the module does not start.
+# `--add-modules=jdk.incubator.vector` of Spark 4.1. Only MLlib needs this module, and a Java that
+# lacks the module would not start.
 _ADD_OPENS = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -59,7 +59,7 @@ class SparkLine:
         version: the major and minor version.
         scala: the Scala version of this Spark.
         iceberg: the Iceberg runtime for this Spark and Scala.
-        aws: the jar that Iceberg needs for S3FileIO and Glue (`loader setup aws`).
+        aws: the jar that Iceberg needs for S3FileIO and Glue. `loader setup aws` provides it.
         java: the supported versions of Java, in ascending order.
         options: the required JVM options.
     """
@@ -115,7 +115,7 @@ LINES: Mapping[str, SparkLine] = {
                 "1.10.2",
                 "c562d482dcd16b666e808b755469fbc4b2604284b41622c9d87e2c02b7cc6c5f",
             ),
-            # There is no version 1.10.2 on Maven Central.
+            # Maven Central has no version 1.10.2 of this jar.
             aws=_iceberg(
                 "aws-bundle",
                 "1.10.1",
@@ -226,7 +226,8 @@ def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: A
 def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[Any, Any], Any]:
     """Returns a function that opens a writer of Iceberg records for an output and a partition.
 
-    Iceberg 1.12 removes `GenericAppenderFactory`, but its successor is not public in 1.10.
+    The class depends on the version: Iceberg 1.12 removes `GenericAppenderFactory`, but the
+    successor of this class is not public in 1.10.
 
     Args:
         iceberg: the package `org.apache.iceberg`.

@@ -84,7 +84,7 @@ def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
 
     Args:
         where: the folder's purpose, for error messages.
-        remedy: the alternative to removing the existing folder.
+        remedy: what the user may do instead of removing the folder, for error messages.
 
     Raises:
         SpecError: if the path is a link, belongs to another user, or other users may write to it.
@@ -108,12 +108,12 @@ def _sweep(kind: str, above: Path, age: float) -> None:
     prefix = name_prefix(kind)
     for leftover in above.glob(f"{prefix}*"):
         pid = leftover.name.removeprefix(prefix).split("-")[0]
-        with suppress(OSError):  # another process may have removed it
+        with suppress(OSError):  # another process may have removed the folder
             status = leftover.lstat()
             own = status.st_uid == os.getuid()
             idle = time.time() - status.st_mtime >= age
             if own and idle and pid.isdigit() and not _alive(int(pid)):
-                shutil.rmtree(leftover, ignore_errors=True)  # neither a link nor a file
+                shutil.rmtree(leftover, ignore_errors=True)  # removes neither links nor files
 
 
 def _alive(pid: int) -> bool:
@@ -129,14 +129,14 @@ def _alive(pid: int) -> bool:
 LOCAL_DIR = "spark.local.dir"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _TEMPORARY = "-Djava.io.tmpdir="
-_MIN_AGE_SECONDS = 3600.0  # seconds: the JVM may outlive a killed loader
+_MIN_AGE_SECONDS = 3600.0  # because the JVM may outlive a killed loader
 
 
 def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
     """Creates a private folder for Spark's sorts and shuffles. Returns the settings for it.
 
-    All users of the machine can read Spark's default folder, in which killed processes leave their
-    files. Creates no folder on a cluster, or if the user has configured a folder. Java also uses
+    All users of the machine can read Spark's default folder, and killed processes leave their files
+    in it. Creates no folder on a cluster, or if the user has configured a folder. Java also uses
     the folder for temporary files, unless the user has configured another folder for them.
 
     Args:

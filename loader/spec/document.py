@@ -12,7 +12,7 @@ import yaml
 from loader.errors import SpecError
 from loader.spec.redaction import is_secret_key
 
-_MAX_VALUES = 100_000  # with expanded aliases; a spec of a thousand tables has fewer values
+_MAX_VALUES = 100_000  # values after aliases are expanded; even a thousand tables need fewer
 _MAX_DIGITS = 1_000
 _TAG_MISMATCH = "this value does not have the type of its `!!` tag"
 # Keys whose values stay text, like the values of secret keys. YAML would parse 2025-01-01 as a
@@ -68,10 +68,10 @@ def read_documents(text: str, where: str) -> list[Document]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML with the scalar types of YAML 1.2, as CloudQuery reads them.
+    """A YAML loader with the scalar types of YAML 1.2, which CloudQuery also uses.
 
     YAML 1.2 has no timestamps, no base-60 numbers (`22:22` is a string) and no octal numbers with a
-    leading zero. Only true and false are booleans, so `no` (Norway) stays a string.
+    leading zero. Only true and false are booleans, so the country code `no` stays a string.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as PyYAML declares it
@@ -79,11 +79,11 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError, TypeError):  # `!!int abc`
+        except (ValueError, LookupError, AttributeError, TypeError):  # for example, `!!int abc`
             raise _tag_mismatch(node) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        if not isinstance(node, yaml.MappingNode):  # `!!map [a]`
+        if not isinstance(node, yaml.MappingNode):  # for example, `!!map [a]`
             raise _tag_mismatch(node)
         _refuse_duplicates(node)
         self.flatten_mapping(node)
@@ -158,7 +158,7 @@ def refuse_large_aliases(node: yaml.Node) -> None:
     Raises:
         yaml.MarkedYAMLError: with the position.
     """
-    sizes: dict[int, int | None] = {}  # None means that the node's size is being computed
+    sizes: dict[int, int | None] = {}  # None while the node's size is being computed
 
     def size(node: yaml.Node) -> int:
         if id(node) in sizes:
@@ -188,7 +188,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
-    # Replaces messages of PyYAML that quote the file, because the quote may contain a password.
+    # Replaces messages of PyYAML that quote parts of the file, because they may contain a password.
     if problem == _TAG_MISMATCH:
         remedy = "Remove the tag: values need no tags"
     elif "undefined alias" in problem or "alias" in (error.context or ""):

@@ -16,7 +16,7 @@ def list_plugins(group: str) -> dict[str, EntryPoint]:
     """Returns the entry points of a group by name.
 
     Raises:
-        SpecError: if two packages provide the same name. The order of the installed packages would
+        SpecError: if two packages provide the same name. Otherwise, the order of installation would
             decide which package is imported and may receive passwords.
     """
     plugins: dict[str, EntryPoint] = {}

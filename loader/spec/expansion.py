@@ -1,8 +1,8 @@
 """Expands variables, files and references in a spec's values.
 
 The syntax is ``${VAR}``, ``${VAR:-default}``, ``${file:PATH}`` and ``@@plugins.<name>.<property>``;
-``$${`` is a literal ``${``. Values are expanded after YAML is parsed. The content of variables and
-files is not parsed, so a password may contain `#`, quotes or `${`.
+``$${`` is a literal ``${``. Values are expanded after the YAML is parsed. The content of
+variables and files is not parsed at all, so a password may contain `#`, quotes or `${`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from loader.spec.redaction import Redactor, is_secret_key, url_secrets
 _REFERENCE = re.compile(
     r"@@plugins\.(?P<name>[A-Za-z0-9_-]+)\.(?P<property>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", re.ASCII
 )
-_MAX_REFERENCES = 1_000  # in one value; also the limit of its variables
-_MAX_DEPTH = 50  # of nested defaults and of references to references
+_MAX_REFERENCES = 1_000  # references in one value; variables have the same limit
+_MAX_DEPTH = 50  # nested defaults, or references to references
 _MAX_FILE = 1_000_000  # characters
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
 _REFERENCE_START = re.compile(r"\$\$\{|\$\{|@@plugins\.")
 _BRACE = re.compile(r"\$\{|\}")
-# Matches the reversed text before a password. In the original text, a search for the pattern would
-# try every character, but `match` on the reversed text tries only one position.
+# Matches the reversed text before a password. A search in the original text would try the pattern
+# at every character. `match` on the reversed text tries only one position.
 _PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
 _PRECEDING_KEY = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
 _MAX_KEY = 1_000
@@ -151,7 +151,7 @@ class Expansion:
                 "Write ${VAR}, ${VAR:-default} or ${file:PATH}; $${ is a literal ${",
             )
         name, default = match["name"], match["default"]
-        # As in a shell, the default after :- also replaces an empty variable.
+        # As in a shell, the default after :- also applies if the variable is empty.
         if name in self.env and (self.env[name] or default is None):
             value = self.env[name]
             self._register(value, name, before, location)
@@ -171,7 +171,7 @@ class Expansion:
             location.is_secret
             or is_secret_key(name)
             or _PASSWORD_FOLLOWS.match(backwards)
-            or len(key) > _MAX_KEY  # too long to check
+            or len(key) > _MAX_KEY  # too long to check, so treated as secret
             or is_secret_key(key)
         ):
             self.redactor.add(value)
@@ -250,7 +250,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class _Location:
-    """The location of a value, and the chain of references to it."""
+    """The location of a value, and the chain of references that leads to it."""
 
     where: str
     keys: tuple[str | int, ...]

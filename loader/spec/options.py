@@ -91,20 +91,22 @@ class TableOptions(Strict):
     """A source's ``table_options`` for one table. Connectors extend this class.
 
     Attributes:
-        sync_mode: `incremental` reads rows at or above the cursor, and `full_refresh` reads all
-            rows. Connectors may add `cdc`, which reads the database's log.
-        cursor_field: the column whose values increase with each change. Of several columns, the
-            first column that the table has is used. A connector may determine the column.
+        sync_mode: `incremental` reads rows at or above the stored cursor, and `full_refresh` reads
+            all rows. Connectors may add `cdc`, which reads the database's log.
+        cursor_field: the column whose values increase with each change. If the spec lists several
+            columns, the first column that exists in the table is used. Without this option, a
+            connector may choose the column.
         primary_key: the columns of the key; default: the key in the source.
         initial_cursor: the inclusive start of the first sync, as exact text.
-        lookback: the distance from the cursor down to the start of each window.
+        lookback: how far below the stored cursor each sync begins to read.
         null_cursor: whether rows without a cursor are read. `fail` refuses the table.
-        redelivered_rows: whether rows identical to the key's newest raw version are appended.
+        redelivered_rows: whether rows are appended that are identical to the newest row of their
+            key in the raw table.
         schema_changes: `evolve` changes the raw table with the source. `freeze` refuses the table.
         column_types: types of columns that replace the types derived from the source.
         deleted_field: the column that marks deleted rows
             (:func:`loader.rows.bookkeeping.is_tombstone`).
-        shared: whether other sources with this option load the same raw table
+        shared: whether this source and other sources with this option load the same raw table
             (:mod:`loader.sync.ownership`).
     """
 
@@ -144,8 +146,8 @@ class TableOptions(Strict):
     def choose_cursor(self, columns: Collection[str]) -> str | None:
         """Returns the cursor field of a table with these columns; None if no cursor field matches.
 
-        Returns a single cursor field even if the table lacks it, so that the caller reports the
-        error.
+        If the spec lists only one cursor field, returns this field even if the table lacks it. The
+        caller then reports the error.
         """
         names = self.cursor_field or ()
         existing = {column.lower() for column in columns}
@@ -196,7 +198,7 @@ def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     from_name: dict[str, Any] = {}
     for pattern, entry in options.items():
         fields = {field: getattr(entry, field) for field in entry.model_fields_set}
-        if is_wildcard(pattern):  # even if a table has exactly this name
+        if is_wildcard(pattern):  # even if a table's name is equal to the wildcard
             from_wildcards |= fields if fnmatchcase(name, pattern.lower()) else {}
         elif pattern.lower() == name:
             from_name = fields

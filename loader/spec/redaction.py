@@ -4,8 +4,8 @@ Registered secrets are the values of secret keys, the user information of URLs, 
 ``${file:…}``, and values that a connector declares secret. Text at the usual positions of secrets
 (a URL's user information, `password=…`) is masked even if it is not registered.
 
-A password that is also a word of the loader's messages, such as `loader` or `setup`, is masked only
-in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
+A password may also be a word of the loader's messages, such as `loader` or `setup`. Such a password
+is masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loader.spec.secret_forms import FormIndex, FormMatch, list_forms
 
 MASK = "***"
 _LOOKAHEAD = 1 << 16
-"""The number of characters to search after an excerpt, because a secret may cross its end."""
+"""The number of characters to search after an excerpt, because a secret may cross the end."""
 
 _SECRET_KEY_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -39,28 +39,27 @@ SPARK_REGEX = (
     r"|service[_.-]?account[_.-]?(?:json|key)|authorization|(?<![a-z])(?:pass|pat|jwt|bearer)$"
     r"|fs\.azure\.(account\.key|sas)\.)"
 )
-# Keys of Azure accounts contain the account: fs.azure.account.key.<account>.blob.…
+# Azure's settings contain the name of the account: fs.azure.account.key.<account>.blob.…
 _AZURE_KEY = re.compile(r"(?:^|\.)fs\.azure\.(?:account\.key|sas)\.", re.IGNORECASE)
 
 _VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\],])"
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
 _PORT = r"\d+(?:[/?,;\s]|$)"
 _USER = rf"[^\s\"'<>/@:?#]*:(?!{_PORT})"
-# Values that are no secrets: `token = 3` is a comparison, `password = ''` an empty password.
+# Values that are not secrets. `token = 3` is a comparison, and `password = ''` an empty password.
 _HARMLESS_VALUE = re.compile(r"\d{1,2}|(?P<quote>[\"'])(?:\d{1,2})?(?P=quote)")
-_NOT_AFTER_MAILTO = (
-    r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # the part of a mail address before @ is not a secret
-)
+_NOT_AFTER_MAILTO = r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # a mail address looks like user information
 _REST_OF_VALUE = r"[^\s\"'<>]*"
 _ORACLE = r"jdbc:oracle:\w+:"
 _KEY = rf"{_SECRET_KEY_WORDS}\d*\s*=\s*"  # "authorization" has a separate pattern
-# Passwords in braces or quotes may contain characters that end an unquoted password.
+# Passwords in braces or quotes, which may contain characters that would end an unquoted password.
 _QUOTED_FORMS = (
     re.compile(rf"{_KEY}(?:(?P<secret>\{{[^}}\s]*\}})|\{{[^}}\s]*)", re.IGNORECASE),
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/\"[^\"]*\")@|[^\s/@]+)", re.IGNORECASE),
 )
-# The group "secret" of each pattern is masked. Some patterns also match text that only begins like
-# a secret, without the group. A retry at each character of this text would take minutes.
+# The group "secret" of each match is masked. Some patterns also match text that only begins like a
+# secret, but then without the group. Such a match skips the text. Without it, the search would
+# restart at each character of the text, which takes minutes.
 _PATTERNS = (
     *_QUOTED_FORMS,
     # scheme://userinfo@host; the password may contain anything but white space and quotes
@@ -115,9 +114,9 @@ def url_secrets(text: str) -> Iterator[str]:
 def excerpt(text: str, longest: int) -> str:
     """Returns the beginning of a text from another program, without secrets.
 
-    Text must only be cut with this function. Before the cut, it masks the secrets of all redactors
-    in the process, and text at the usual positions of secrets. Redaction after the cut would miss a
-    secret that was cut in half.
+    Other programs' text must only be cut with this function. It masks secrets before the cut: the
+    secrets of all redactors in the process, and text at the usual positions of secrets. Redaction
+    after the cut would miss a secret that was cut in half.
 
     Args:
         longest: the maximum number of the text's characters in the result.
@@ -161,7 +160,7 @@ def _find_matches(text: str) -> Iterator[re.Match[str]]:
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):
             start = match.start("secret")
-            if start < 0 or start in quoted:  # a match without the quotes may be too short
+            if start < 0 or start in quoted:  # without its quotes, a secret may be cut short
                 continue
             if pattern in _QUOTED_FORMS:
                 quoted.add(start)
@@ -222,7 +221,7 @@ class Redactor:
 
     @property
     def longest(self) -> int:
-        """The maximum length of a registered secret in which every character is escaped."""
+        """The maximum length of a registered secret, if every character is escaped."""
         return self._get_index().longest
 
     def find_registered(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:

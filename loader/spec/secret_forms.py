@@ -1,6 +1,6 @@
 """Finds secrets in text, including escaped, encoded and line-wrapped secrets.
 
-The text is decoded repeatedly, with any mixture of escapes, until it no longer changes. Secrets are
+All escapes in the text are decoded, repeatedly, until the text no longer changes. Secrets are
 decoded in the same way. An index finds all secrets in one pass over each decoded text, so the time
 depends little on their number. Secrets in base64, base32 and hexadecimal are searched in encoded
 form, because their characters depend on the preceding bytes.
@@ -20,11 +20,11 @@ from unicodedata import normalize
 
 SHORTEST = 3  # shorter values would be masked almost everywhere
 _SHORTEST_BASE64 = 4
-_SHORTEST_BASE32 = 8  # longer than a common word, because the case is ignored
+_SHORTEST_BASE32 = 8  # longer than common words, which could match because the case is ignored
 _MIN_LINE_LENGTH = 16
 _KEY = 64
-_MAX_DECODINGS = 6  # decodings: JSON in a URL in HTML needs three, misread UTF-8 a fourth
-_WIDEST = 12  # characters of the longest escape: %255Cu00e9
+_MAX_DECODINGS = 6  # JSON in a URL in HTML needs three decodings, misread UTF-8 a fourth
+_WIDEST = 12  # the length of the longest escape, such as %255Cu00e9
 
 _CP1252 = "".join(
     character
@@ -34,7 +34,7 @@ _CP1252 = "".join(
 _TAIL = rf"[\x80-\xbf{_CP1252}]"
 _ESCAPE = re.compile(
     r"%[0-9A-Fa-f]{2}"
-    # any number of backslashes, with or without a code
+    # any number of backslashes, with or without an escape code after them
     r"|\\+(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]{1,6}\}|U[0-9A-Fa-f]{8}|[0-3][0-7]{2}"
     r"|[nrt])?"
     r"|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
@@ -57,8 +57,9 @@ class FormMatch(NamedTuple):
 
     Attributes:
         is_word: whether the form matches only as a whole word.
-        is_coded: whether a neighbouring character may encode some bits of the secret.
-        is_folded: whether to ignore the case, and to treat colons and hyphens as spaces.
+        is_coded: whether the form is an encoding, so that a neighbouring character may contain some
+            bits of the secret.
+        is_folded: whether the search ignores the case, and treats colons and hyphens as spaces.
     """
 
     is_word: bool
@@ -71,7 +72,8 @@ class FormIndex:
 
     Args:
         forms: maps each form to its matching rules.
-        names: forms that are not searched in the loader's messages.
+        names: forms that are equal to registered names. They are not masked in the loader's
+            messages.
     """
 
     def __init__(self, forms: Mapping[str, FormMatch], names: Collection[str] = ()) -> None:
@@ -112,7 +114,7 @@ class FormIndex:
     def _matches(
         self, keys: _Keys, decoded: str, text: str, views: list[_View], in_own_text: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yields start and end in `text` of the forms in `decoded`, the decoded text.
+        """Yields start and end of the secrets in `text` that the decoded text `decoded` contains.
 
         Args:
             views: the decodings from `text` to `decoded`, in reverse order.
@@ -150,7 +152,7 @@ class FormIndex:
 
 
 class _Spaced(NamedTuple):
-    """A form, with its length without white space and the positions of its white space."""
+    """A secret's form, with the positions of its white space and its length without white space."""
 
     name: str
     length: int
@@ -206,7 +208,7 @@ class _View:
 
     @cached_property
     def _replacement_positions(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """The starts of the replacements, and their ends with start and end in the parent."""
+        """The starts of the replacements, and for each its end, and its original start and end."""
         begins, spans, shift = [0], [(0, 0, 0)], 0
         for match in self._pattern.finditer(self._parent):
             start, stop = match.span()
@@ -218,7 +220,7 @@ class _View:
         return begins, spans
 
     def map_to_parent(self, start: int, stop: int) -> tuple[int, int]:
-        """Returns the part of the parent that corresponds to a part of this text."""
+        """Returns the part of the original text that corresponds to a part of this text."""
         begins, spans = self._replacement_positions
         end, first, behind = spans[bisect_right(begins, start) - 1]
         start_in_parent = first if start < end else behind + start - end
@@ -277,7 +279,7 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _is_spaced(solid: _View, at: int, form: _Spaced, may_lack: bool) -> bool:
-    """Returns whether a part of a text has exactly a form's white space, except line breaks."""
+    """Returns whether a part of a text has the same white space as a form, except line breaks."""
     count = 0
     for offset, space in solid.list_replacements(at, at + form.length):
         if offset in form.spaces:
@@ -293,7 +295,7 @@ def _is_word(text: str, start: int, stop: int) -> bool:
 
 
 def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Includes neighbouring base64 characters, because they contain bits of the secret."""
+    """Extends a match by the adjacent base64 characters, which contain bits of the secret."""
     if start and (text[start - 1].isalnum() or text[start - 1] in "+/-_"):
         start -= 1
     while stop < len(text) and text[stop] == "=":
@@ -329,7 +331,7 @@ def list_forms(value: str, is_word: bool = False) -> dict[str, FormMatch]:
 
 def _encode(text: str) -> bytes:
     try:
-        return text.encode("utf-8", "surrogateescape")  # like the undecodable bytes in os.environ
+        return text.encode("utf-8", "surrogateescape")  # os.environ has such surrogates
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
 
@@ -349,7 +351,7 @@ def _in_base(
     """Yields the encodings of a secret at each alignment to the preceding bytes."""
     for before in range({6: 3, 5: 5}[bits]):
         text = encode(b"\0" * before + raw).decode()
-        # Omits characters that encode bits of the preceding or following bytes.
+        # Omits the first and last characters, which also encode bits of the adjacent bytes.
         text = text[-(-8 * before // bits) : 8 * (before + len(raw)) // bits]
         if len(text) >= shortest:
             yield text
@@ -359,8 +361,8 @@ def _in_base(
 def is_own_word(form: str) -> bool:
     """Returns whether the loader's messages may contain a form by chance (`loader`, `ost`).
 
-    This is true if the loader's source code contains the form. No source code contains a secure
-    password.
+    This is true if the loader's source code contains the form. Source code does not contain a
+    secure password by chance.
     """
     text, words, parts = _read_own_text()
     longest = max(re.findall(r"\w+", form), key=len, default="")

@@ -139,12 +139,13 @@ def _load(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
     expansion = Expansion(env, folder, redactor)
 
     def expand_name(document: Document) -> Any:
-        # A name may contain variables, too. Their errors are reported below.
+        # A name may contain variables. The errors of invalid variables are reported below.
         return Expansion(expansion.env, folder, Redactor()).expand(_name(document), "")
 
     expansion.plugins = {
         name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
-        # Destinations come last, because they override sources with the same name in references.
+        # Destinations come last, because a reference prefers a destination to a source of the same
+        # name.
         for kind in _KINDS
         for document in documents
         if _kind(document) == kind and isinstance(name := expand_name(document), str)
@@ -190,7 +191,7 @@ def _validate(
         *check_unique_names(destinations),
         *check_former_names(sources),
     ]
-    # Documents with errors are missing here, so a reference to a missing document may be valid.
+    # Documents with errors are missing here, so references are checked only if there are no errors.
     if not errors and (sources or needs_source):
         errors = check_references(sources, destinations, str(path))
     if errors:

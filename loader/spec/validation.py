@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _MISSING = "this key is missing"
 _LIST = ("must be a list", "Write a list, for example [a, b]")
 _KEYS = ("must have keys and values", "Write `key: value`, indented below it")
-# Maps the prefix of pydantic's error type, up to the underscore, to problem and remedy.
+# Maps the part of pydantic's error type before the first underscore to the problem and the remedy.
 _TYPES = {
     "bool": ("must be true or false", "Write true or false"),
     "int": ("must be a whole number", "Write a whole number"),
@@ -70,9 +70,9 @@ def validation_errors(
     except ValidationError as error:
         details = error.errors(include_url=False)
         errors = [_build_error(each, model, value, where, redactor) for each in details]
-        # For a union, pydantic reports an error for each member, of which only the first is used.
-        # Pydantic reports a misspelt required key as unknown and as missing. The error for the
-        # missing key is dropped.
+        # For a union, pydantic reports one error for each member. Only the first of these errors is
+        # used. Pydantic reports a misspelt required key as unknown and as missing. The error for
+        # the missing key is dropped.
         misspelt = {each.where.rpartition(".")[0] + each.remedy for each in errors if each.remedy}
         first: dict[str, SpecError] = {}
         for each in errors:
@@ -147,7 +147,7 @@ def _format_value(value: Any) -> str:
 
 
 def _find_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
-    """Returns the keys of a pydantic location that exist in the file, without validator names."""
+    """Returns the keys of a pydantic location. Omits validators' names, which it also contains."""
     parts = list(loc)
     keys: list[str | int] = []
     for i, part in enumerate(parts):

@@ -28,8 +28,8 @@ class LocalState(StateBackend):
     """A state backend with a file ``{"key": …, "versions": [{…}, …]}`` for each key.
 
     A file is replaced atomically. The new file is written, flushed to disk and renamed, so a crash
-    leaves the old or the new file. File names end in a hash of the key, so keys that differ only in
-    case, in slashes or after the maximum length of a file name have different files.
+    leaves the old or the new file. File names end in a hash of the key. Otherwise keys that differ
+    only in case, in slashes or at the end of a long name could have the same file.
 
     The folder must be persistent, so in a container it must be mounted.
     """

@@ -5,8 +5,8 @@ Reading this row and comparing it with raw costs Spark a second. Therefore, if t
 it, a sync computes a digest of the rows at the next window's lower bound in the current snapshot.
 If the next window contains exactly these rows, all its rows are in raw and nothing is read.
 
-A batch of a backfill or repair invalidates the digest, because raw may then have newer rows for
-these keys.
+A batch of a backfill or of `reconcile --repair` invalidates the digest, because raw may then have
+newer rows for these keys.
 
 The window may also contain rows above the stored cursor. If raw has no such rows according to its
 file statistics, exactly these rows are new and need no comparison.
@@ -38,7 +38,7 @@ def is_unchanged(
     if stored is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
     if plan.mode == FULL_REFRESH or prior.starts_over:
-        return False  # the batch always begins a generation
+        return False  # every full read is appended in a new generation
     if stored.get("batch") != prior.state.batch or stored.get("rows") != bounds.rows:
         return False
     digest = snapshot.digest(plan.table, window, bounds.rows)

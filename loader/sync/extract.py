@@ -57,8 +57,8 @@ class Batch:
         record: the ledger row.
         state: the state to store if the rows are published.
         idle_state: the state to store if no row is appended.
-        expected_rows: the number of rows that the source counted, if the number of rows read must
-            be equal and has not been checked; else None.
+        expected_rows: the number of rows that the source counted. The number of rows read must be
+            equal. None if it was already checked or may differ.
         is_followed: a function that returns whether another batch follows.
     """
 
@@ -260,7 +260,7 @@ def _compare_with_raw(
             overrules, condition = overrules and plan.cursor is not None, f.col(OVERRULES)
         elif plan.is_authoritative and not overrules:
             # An ALTER changes rows but not their cursors. In a new generation, such rows pass the
-            # dbt test `cursor_conflict`.
+            # dbt test `no_cursor_ties`.
             overrules = bool(planned.drift.notes)
             if not overrules and counts["new_nulls"] and plan.cursor:
                 new_versions = flagged.where(~f.col(REDELIVERED))

@@ -73,7 +73,7 @@ class FaultInjection:
 
     @property
     def has_several_points(self) -> bool:
-        """Whether tables must be able to reach their crash points concurrently."""
+        """Returns whether tables must be able to reach their crash points concurrently."""
         return len(self.points) > 1
 
     def report_step(self, step: str, table: str) -> None:

@@ -121,9 +121,9 @@ class Ingest:
             path: the connector that reads the received rows.
             options: the connector's options.
             tables: all tables that the batch may contain.
-            is_waiting: returns whether the sender is still waiting; called while another run has a
-                table locked.
-            expected: a text; warnings that contain the text are suppressed.
+            is_waiting: a function that returns whether the sender is still waiting. It is called
+                while another run has locked a table.
+            expected: warnings that contain this text are suppressed.
 
         Raises:
             LoaderError: if a source of the spec has the same name.

@@ -1,9 +1,9 @@
 """Checks which sources, and which of their tables, may be loaded into a raw table.
 
 By default, one source owns a raw table. A second source is rejected before any row is read, unless
-both sources declare ``shared: true`` for the table (shards, regions). In a shared table, each
-source has a separate state, rows are compared only within a source, batch numbers are shared, and
-source and key together identify a row.
+both sources declare ``shared: true`` for the table (shards, regions). In a shared table, source and
+key together identify a row. Each source has a separate state, and its rows are compared only with
+rows of the same source. The sources share the batch numbers.
 
 The sources of a spec are compared with each other. Sources of other specs are detected in the raw
 table: its newest commit contains the source's name, and a property
@@ -100,7 +100,7 @@ def check_same_shape(plan: TablePlan, other: TablePlan) -> None:
     """Raises an error if two sources that share a raw table differ in key or cursor.
 
     Raises:
-        TableError: if they differ; contains both sources.
+        TableError: if they differ. The error contains both sources.
     """
     _compare_shapes(plan, other.source, _describe_shape(other))
 
@@ -112,7 +112,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
         newest: the newest commit of all sources.
 
     Raises:
-        TableError: if the table belongs to another source; contains the source.
+        TableError: if the table belongs to another source.
     """
     sources = _read_sources(lake, plan, newest)
     raw = f"{lake.schema}.{plan.lake_table}"
@@ -178,7 +178,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
     sources = _read_sources(lake, plan, newest_commit(lake, plan.lake_table))
     unshared = [name for name, shape in sources.items() if shape is None and name != plan.source]
     if any(name not in plan.sharers for name in unshared):
-        return  # `check_ownership` raises the error
+        return  # not shared; `check_ownership` raises the error
     sharers_ = {**sources, plan.source: _describe_shape(plan)}
     if sharers_ != recorded:
         lake.set_properties(
@@ -187,7 +187,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Returns the key and cursor of each source of a raw table, or None for an unshared source."""
+    """Returns the key and cursor of each source of a raw table, or None if it is not shared."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources

@@ -375,7 +375,7 @@ class Pipeline:
         """Raises an error if a raw table and a state table would have the same name.
 
         Raises:
-            TableError: if the names are equal; contains the source of the state table.
+            TableError: if the names are equal. The error contains the state table's source.
         """
         owner = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if owner is not None:

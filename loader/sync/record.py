@@ -18,8 +18,8 @@ def record(
         commit: the batch's commit; None if nothing was appended.
 
     Returns:
-        The prior state of the next batch, and the sum of all batches after the last batch, else
-        None.
+        The prior state of the next batch. After the sync's last batch, also the sum of all ledger
+        rows; else None.
     """
     row = batch.record
     redelivered = row.rows_redelivered or 0

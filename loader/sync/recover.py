@@ -36,7 +36,7 @@ class PriorState:
 
     @property
     def starts_over(self) -> bool:
-        """Whether all rows must be reread in a new generation, because raw has lost its batches."""
+        """Returns whether to reread all rows in a new generation, because raw lost its batches."""
         return self.state.batch == 0 and self.has_begun
 
     def advance(self, after: TableState, total: SyncRecord) -> PriorState:
@@ -100,7 +100,7 @@ def recover(sync: TableSync) -> PriorState:
 
 
 def build_request(plan: TablePlan, stores: Stores) -> Request | None:
-    """Returns the request for a source that pushes its rows, or None after an error.
+    """Returns the request for a source that pushes its rows, or None on errors.
 
     Writes nothing. Later, :func:`recover` computes and writes the same state, or reports the same
     error.

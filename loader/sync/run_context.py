@@ -57,7 +57,7 @@ class Watch:
 
     @property
     def keeps_tables_apart(self) -> bool:
-        """Whether tables must not wait for each other, as faults are injected at several steps."""
+        """Returns whether tables must not wait for each other, because of several crash points."""
         return bool(getattr(self.steps, "has_several_points", False))
 
     def report_step(self, step: str, table: str) -> None:

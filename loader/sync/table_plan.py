@@ -102,12 +102,12 @@ class TablePlan:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other sources may load the same raw table; see :mod:`loader.sync.ownership`."""
+        """Returns whether other sources may load the raw table (:mod:`loader.sync.ownership`)."""
         return self.options.shared
 
     @property
     def follows_log(self) -> bool:
-        """Whether the spec has `sync_mode: cdc`, even if this run is a full refresh."""
+        """Returns whether the spec has `sync_mode: cdc`, even if this run is a full refresh."""
         return self.options.sync_mode == CDC
 
     @property
@@ -122,7 +122,7 @@ class TablePlan:
 
     @property
     def is_authoritative(self) -> bool:
-        """Whether the source declares the key and so returns only each key's current version.
+        """Returns whether the source declares the key and so returns one version of each key.
 
         False for files, for connectors with a mark, and for tables whose key only the spec
         declares. These may return several versions of a key, and only the cursor determines the
@@ -135,7 +135,7 @@ class TablePlan:
 
     @property
     def keeps_redeliveries(self) -> bool:
-        """Whether redelivered rows are appended.
+        """Returns whether redelivered rows are appended.
 
         A connector with a mark returns each row only once, so without a key, equal rows may be
         different records.
@@ -169,9 +169,8 @@ def plan_table(
     """Plans one table.
 
     Raises:
-        TableError: if the cursor or a key column is missing, if the cursor's type cannot be
-            ordered, if a column has a reserved name, or if `deleted_field` is a column that cannot
-            flag deleted rows.
+        TableError: if the cursor or a key column is missing, the cursor's type cannot be ordered, a
+            column has a reserved name, or the type of `deleted_field` is unsuitable.
     """
     where = f"table {source}.{table.ref.name}"
     _check_names(table, where)

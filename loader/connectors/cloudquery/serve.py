@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _PORT = "localhost:7778"
 _CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 """With `registry: local`, CloudQuery starts every plugin with additional options, such as
-`--no-sentry`, which are ignored."""
+`--no-sentry`. The command ignores these options."""
 
 
 def refuse_typos(context: click.Context) -> None:

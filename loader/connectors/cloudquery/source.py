@@ -37,7 +37,8 @@ class CloudQueryOptions(ProgramOptions):
         python: a Python interpreter with `cloudquery-plugin-pb`; by default the loader's
             interpreter.
         config: the `spec` of the plugin.
-        deterministic_cq_id: whether `_cq_id` is computed from the key and so never changes.
+        deterministic_cq_id: whether the plugin computes `_cq_id` from the key, so that it never
+            changes.
     """
 
     command: Command | None = None

@@ -61,7 +61,8 @@ def parse_catalog(
 
     Args:
         where: the source, for messages.
-        find_cursor: returns the cursor field that the spec sets, by table name and fields.
+        find_cursor: a function of a table's name and fields, which returns the cursor field in the
+            spec.
 
     Raises:
         TableError: if the catalog is malformed.
@@ -76,7 +77,7 @@ def _message_name(stream: Mapping[str, Any]) -> str:
 
 
 def _state_key(stream: Mapping[str, Any]) -> str:
-    """Returns a stream's key in the tap's state, which is its id and may differ from its name."""
+    """Returns a stream's key in the tap's state. This is the stream's id, not always its name."""
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
 

@@ -103,7 +103,7 @@ class SingerMessages:
             reader.add_record(key, record)
 
     def _check_schema(self, message: Mapping[str, Any], reader: MessageReader) -> None:
-        """Warns if the key in a schema message differs from the catalog. Ignores the fields."""
+        """Warns if the key in a schema message differs from the catalog."""
         name, keys = message.get("stream"), message.get("key_properties") or []
         planned = self._keys.get(self._aliases.get(name) if isinstance(name, str) else None)
         if planned is not None and keys and set(keys) != set(planned):
@@ -130,8 +130,9 @@ def build_state_input(
 ) -> Any | None:
     """Returns the content of the tap's state file, or None if all streams start over.
 
-    The state of most taps has a bookmark for each stream, so one stream can start over. If its
-    bookmark cannot be removed, all streams start over, because the state would skip records.
+    The state of most taps has a bookmark for each stream. A stream starts over if its bookmark is
+    removed. If that is impossible, all streams start over. Otherwise the tap would skip the
+    stream's records that the state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.
@@ -155,7 +156,7 @@ def build_state_input(
 
 
 def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, str]) -> Any | None:
-    """Removes the bookmarks of streams from a state. Returns None if the bookmarks are unknown."""
+    """Removes the bookmarks of streams from a state. Returns None if this is impossible."""
     marks = value.get("bookmarks") if isinstance(value, dict) else None
     if (
         not isinstance(marks, dict)
@@ -164,5 +165,5 @@ def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, 
     ):
         return None
     remaining = {name: mark for name, mark in marks.items() if aliases[name] not in restarted}
-    # Omits `currently_syncing`, because a tap may skip all streams before this stream.
+    # Omits `currently_syncing`, because a tap may begin with this stream and skip earlier streams.
     return {"bookmarks": remaining}

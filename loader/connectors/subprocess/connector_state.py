@@ -1,12 +1,13 @@
-"""Stores a program's states unchanged in the marks of its tables.
+"""Stores a program's states unchanged with its tables (in the mark, a field of a table's state).
 
 A state of one stream is stored with its table. A state of all streams is stored with each table
 whose records it covers. Each table is committed separately, so the tables may store different
 states. The next run passes the oldest of these states to the program, so that no table misses
-records. Keys identify records that the program has sent before.
+records. The program then resends some records, which the loader recognises by their keys.
 
 If another table has stored a newer state than the run's first state, the run's states may cover
-fewer records than the stored state. They are therefore stored only after the run has succeeded.
+fewer records than the stored state. In this case, the run's states are stored only after the run
+has succeeded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from loader.connectors.subprocess.json_values import decode
 from loader.errors import StateError
 
 _MAX_UNCOMPRESSED_LENGTH = (
-    4096  # characters; longer states are compressed, because every commit contains the mark
+    4096  # in characters; longer states are compressed, because every commit contains the state
 )
 
 
@@ -53,8 +54,8 @@ class ConnectorState:
         """Returns the state as the mark of a table.
 
         Args:
-            previous: the previous mark. It is returned unchanged if it has the same state, so that
-                nothing is stored.
+            previous: the previous mark. If it contains the same state, it is returned unchanged, so
+                that no new version is stored.
         """
         mark: dict[str, Any] = {
             "protocol": self.protocol,
@@ -107,7 +108,7 @@ def find_streams_behind(
 ) -> set[Hashable]:
     """Returns the streams whose tables have fewer records than a state of all streams covers.
 
-    These tables have no state, or an older state of a single stream.
+    These tables have no state, or an older state that covers only their stream.
     """
     return {
         key
@@ -136,9 +137,9 @@ def can_store_early(
 ) -> bool:
     """Returns whether states of all streams may be stored before the program has succeeded.
 
-    This is safe if all tables start from the same state. Otherwise a newer state may cover fewer
-    records than an older state, and :func:`find_oldest_shared` would return a state that covers
-    records which a table lacks.
+    This is safe if all tables start from the same state. If not, a state of this run may be newer
+    than a stored state but cover fewer records. :func:`find_oldest_shared` would then choose the
+    stored state, which covers records that a table lacks.
 
     Args:
         states: the state of each table of the run, or None for a table that starts over.

@@ -19,7 +19,7 @@ REST_COLUMN = "_rest"
 LONGEST_NAME = 255
 """The maximum length of a column name. :data:`REST_COLUMN` stores fields with longer names."""
 _MOST_PARTS = 100_000
-"""The maximum number of schema parts to read per stream. References may repeat parts."""
+"""The maximum number of schema parts to read per stream. A reference reads its parts once more."""
 
 
 def read_streams(
@@ -112,7 +112,7 @@ def build_columns(
 
 
 def _fold_case(name: str) -> str:
-    """Folds the case of a name letter by letter, as Spark does. A dotless i becomes an i."""
+    """Folds the case of each letter in a name, as Spark does. A dotless i becomes an i."""
     upper = (big if len(big := letter.upper()) == 1 else letter for letter in name)
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in upper)
 
@@ -131,7 +131,7 @@ def parse_type(
 
     Args:
         root: the schema of the stream, for references.
-        budget: its entry `parts` counts down the parts that may still be read.
+        budget: its entry `parts` is the number of parts that may still be read.
     """
     limit = Counter(parts=_MOST_PARTS) if budget is None else budget
     types = {str(each): each for each in _list_types(schema, root, limit)}

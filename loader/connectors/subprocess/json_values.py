@@ -1,8 +1,8 @@
 """Converts JSON values to the types of columns, and refuses values that would lose precision.
 
-Numbers that a float would round are parsed as decimals. The spool stores times as microseconds,
-dates as days and decimals as text, which Spark parses unambiguously. Different values of a key stay
-different after the conversion."""
+Numbers that a float would round are parsed as decimals. The spool (the files that Spark reads)
+stores times as microseconds, dates as days and decimals as text, which Spark parses unambiguously.
+Different values of a key stay different after the conversion."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _TIME = re.compile(
     r"\s*(Z|z|UTC|[+-]\d\d(?::?\d\d)?)?"
 )
 _canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
-_SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode them
+_SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode lone surrogates
 _EPOCH = dt.datetime(1970, 1, 1)
 _ZERO_OFFSET = dt.timedelta()
 _DAY = 86_400_000_000
 _LONGEST_TIME = 100
-"""The maximum length of a time, because parsed times are cached."""
+"""The maximum length of a time, because a cache stores the parsed times."""
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
-_MAX_EXACT_INTEGER = 1 << 53  # a float cannot represent all larger integers
+_MAX_EXACT_INTEGER = 1 << 53  # a float cannot represent all integers above this limit
 _INTEGER_TEXT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _NANOSECOND_FRACTION = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # finer than a microsecond
@@ -49,13 +49,13 @@ def _parse_number(text: str) -> float | Decimal:
         return value
     try:
         exact = Decimal(text)
-    except InvalidOperation:  # an exponent of more than 18 digits
+    except InvalidOperation:  # the exponent has more than 18 digits
         return value
     return value if Decimal(repr(value)) == exact else exact
 
 
 def _parse_integer(text: str) -> int | Decimal:
-    # Python limits the digits of an int, because parsing takes quadratic time.
+    # Python limits the number of digits of an int, so longer numbers become decimals.
     return int(text) if len(text) <= _MOST_DIGITS else Decimal(text)
 
 
@@ -70,7 +70,7 @@ def encode(
     """Encodes a result of :data:`decode` as JSON.
 
     Args:
-        encode_plain: encodes values without decimals; raises TypeError for a decimal.
+        encode_plain: encodes values that contain no decimals, and raises TypeError for all others.
         in_order: whether to sort the keys of objects, as `encode_plain` does.
     """
     try:

@@ -1,8 +1,7 @@
 """Routes the log of a program, and detects damaged messages among its log lines.
 
-Users see the warnings. The logger `loader.program`, which `--debug` shows, receives the rest.
-Skipping a damaged message could lose a record, so such a message must not be treated as a log
-line."""
+Users see the warnings. The logger `loader.program`, which `--debug` shows, receives all other
+lines. A damaged message must not be treated as a log line, because a record could be lost."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _log.addFilter(_redact_record)
 
 
 def is_error(level: str) -> bool:
-    """Returns whether a log level means an error, in upper or lower case."""
+    """Returns whether a log level means an error. Ignores upper and lower case."""
     return level.strip().upper() == "ERROR" or is_fatal(level)
 
 
@@ -103,7 +102,7 @@ class LogRelay:
 
 
 def is_broken_message(line: bytes) -> bool:
-    """Returns whether the start of a line, or a type in it, suggests a damaged message.
+    """Returns whether a line is probably a damaged message, by its start or a type in it.
 
     All other text that programs print between their messages belongs to the log.
     """
@@ -125,7 +124,7 @@ def is_untyped_record(message: Any, line: bytes) -> bool:
 
 
 def truncate_nesting(line: bytes, max_depth: int = 10) -> bytes:
-    """Replaces deeply nested values by null. The message's type and stream are less deep.
+    """Replaces deeply nested values by null. Keeps the message's type and stream.
 
     Args:
         max_depth: the number of nested levels to keep.

@@ -19,12 +19,12 @@ from loader.errors import LoaderError, TableError
 from loader.spec.redaction import excerpt
 
 _MAX_WAITING_BYTES = 2 << 30
-"""If more bytes wait for a commit, the reader pauses, and the full pipe blocks the program."""
+"""If more bytes than this wait for a commit, the reader and so the program pause."""
 _POLL_SECONDS = 0.5
 _EXIT_SECONDS = 15.0
-"""Seconds in which a program may end by itself after its last stream was committed."""
+"""Seconds that a program has to end by itself after its last stream was committed."""
 UNREQUESTED = "which this run did not request, are ignored"
-"""The end of the warning about messages of another stream."""
+"""The end of the warning about messages of a stream that the run did not request."""
 
 
 @dataclass
@@ -43,8 +43,8 @@ class Stream:
         is_incomplete: whether the program has reported that the stream failed.
         has_begun: whether the program has reported that the stream started.
         has_ended: whether no more batches follow.
-        possible_gap: the reason why records may be missing, so that later states are ignored.
-        is_wanted: whether the run still loads the table.
+        possible_gap: the reason why records may be missing. If it is set, later states are ignored.
+        is_wanted: whether the run still loads the table; False after an error of the table.
         received: the number of records since the last state.
     """
 
@@ -87,7 +87,7 @@ class Stream:
         """Returns whether the stream has succeeded, even if the program fails later.
 
         Returns False if the stream shares a state with all streams, because its last state may
-            still follow.
+        still follow.
         """
         state = self.spool.state
         return self.is_complete and not (state is not None and state.shared)
@@ -320,8 +320,8 @@ class MessageReader:
     def note_complete(self, key: Hashable) -> None:
         """Records that a stream has succeeded.
 
-        If a state covers all streams, the stream ends only with the program, because another state
-        may follow.
+        If the stream shares a state with all streams, it stays open until the program ends, because
+        another state may follow.
         """
         stream = self.streams.get(key)
         if stream is None:
@@ -343,7 +343,7 @@ class MessageReader:
     def note_failure(self, text: str, key: Hashable | None = None) -> None:
         """Records that a stream or the program has failed, although the program may continue.
 
-        Drops later records of the stream, because records may be missing before them.
+        Drops later records of the stream, because earlier records may be missing.
         """
         stream = self.streams.get(key) if key is not None else None
         self.log.before_output()
@@ -355,14 +355,14 @@ class MessageReader:
             stream.reported_error = read_error(text, f"table {stream.name}")
 
     def note_fatal(self, text: str) -> None:
-        """Records a fatal log message, which explains a failure without a reported error."""
+        """Records a fatal log message. It explains the failure if the program reports no error."""
         self._fatal = self._fatal or text
 
     def note_possible_gap(self, text: str) -> None:
         """Records that the program has logged an error and continues.
 
         Any open stream may lack records, because some programs treat an unreadable page as the last
-            page.
+        page.
         """
         self.log.before_output()
         shown = excerpt(text.strip(), 500).rstrip(".")
@@ -474,7 +474,7 @@ class MessageReader:
             batch.delete_files()
 
     def _wait_for_commits(self) -> None:
-        """Waits until enough batches have been committed. Meanwhile the program waits, too."""
+        """Waits until enough batches have been committed. Meanwhile the pipe blocks the program."""
         with self._changed:
             while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
                 self._changed.wait(_POLL_SECONDS)

@@ -34,8 +34,8 @@ _ANSWER_FACTOR = 4
 def open_workspace(parent: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only the current user can read, and removes it afterwards.
 
-    Also removes the folders of killed loaders on this machine, because they contain configurations
-    with secrets.
+    Also removes the folders that killed loaders left on this machine, because they contain
+    configurations with secrets.
 
     Args:
         parent: the parent folder; by default the system's temporary folder.
@@ -76,7 +76,7 @@ class Program(Child):
         max_line_bytes: int,
         on_log_line: Callable[[str], None],
     ) -> None:
-        # Some connectors treat local time as UTC.
+        # Sets the time zone to UTC, because some connectors treat local time as UTC.
         variables = {**child_environment(), "TZ": "UTC", **environment}
         self._max_line_bytes = max_line_bytes
         self._name = f"program {Path(command[0]).name}"
@@ -130,7 +130,7 @@ def read_answer(
     Args:
         start: starts the program. Its argument is a callback that receives each line of the log.
         parse: returns the message in a line, or None.
-        errors: the errors that the messages reported. Read after the program has ended.
+        errors: a list to which `parse` adds the errors in the messages.
         timeout: the seconds without output after which the program is stopped. Its total run time
             is limited to four times this timeout.
         where: the source, for error messages.

@@ -1,6 +1,6 @@
 """Writes the records of a stream to disk, in batches that end at a state.
 
-The program decides when it sends a state. The state covers all records before it: the next run
+The program decides when it sends a state. The state covers all earlier records, so the next run
 resumes after these records. If the program fails, the records after its last state are dropped,
 because the next run rereads them.
 """
@@ -50,7 +50,7 @@ class SpooledBatch:
     """Records of one stream on disk, and the state that covers them.
 
     Attributes:
-        path: the file of the records, or None if there are no records.
+        path: the file that contains the records, or None if there are no records.
         counts: statistics of the records.
         state: the state to store when the records are published, or None if the program sent none.
         is_last: whether it is the last batch of the stream.
@@ -207,7 +207,7 @@ class RecordSpool:
         return self._close_batch(self._tally.to_counts(), is_last=True)
 
     def finish_at_state(self) -> SpooledBatch | None:
-        """Returns the last batch up to its last state, or None if no state covers any records."""
+        """Returns the last batch, cut after its last state. Returns None if there is no state."""
         if self.limits is None or self.state is None:
             self.discard()
             return None
@@ -266,7 +266,7 @@ class RecordSpool:
         return self._folder / f"{self._number}.{self._batches}.jsonl"
 
     def _list_warnings(self) -> tuple[str, ...]:
-        """Returns the warnings about fields without an earlier warning."""
+        """Returns warnings about fields for which the user has not been warned before."""
         warnings = []
         for what, fields in (
             ("values of {} do not match its type", self.layout.unfit_counts),

@@ -61,7 +61,8 @@ class PlannedRead:
 class ProgramSnapshot(Snapshot):
     """The records that a program sends in one run.
 
-    Bounds are unknown until :meth:`begin`, because a dry run does not start a read.
+    The number of rows and the cursor bounds are unknown until :meth:`begin`, because a dry run does
+    not start a read.
 
     Args:
         source: the name of the source.
@@ -151,7 +152,8 @@ class ProgramSnapshot(Snapshot):
             )
         self._context = context
         numbers = [state.number for state in (*known, *stored) if state is not None]
-        # The clock exceeds the numbers of all earlier states, even of states that cannot be read.
+        # New states are numbered from the current time, which exceeds the numbers of all earlier
+        # states, even of states that cannot be read.
         number = max([time.time_ns() // 1000, *numbers])
         self._reader = self._start_read(
             PlannedRead(self.folder, requests, states, streams, number, context)
@@ -162,7 +164,7 @@ class ProgramSnapshot(Snapshot):
     ) -> list[ConnectorState]:
         """Returns the stored states of the source's tables that do not resume in this run."""
         if all(state is not None and not state.shared for state in known):
-            return []  # each state covers one table
+            return []  # each of these states covers only one table
         resuming = {r.table.ref.name for r in requests if r.mark is not None}
         names = {*self._all_names, *(r.table.ref.name for r in requests)} - resuming
         result = []
@@ -174,7 +176,7 @@ class ProgramSnapshot(Snapshot):
                     where = f"table {self.source}.{name}"
                     state = ConnectorState.from_mark(mark, self.protocol, where)
                     result += [state] if state is not None else []
-            except StateError:  # reported by the table's next run; the state may cover all streams
+            except StateError:  # the table's next run reports it; it may cover all streams
                 result.append(
                     ConnectorState(self.protocol, kind="", shared=True, number=0, text="")
                 )

@@ -282,7 +282,7 @@ class ProgramSource(Source):
     def _options_by_name(
         self,
     ) -> tuple[dict[str, dict[str, ProgramTableOptions]], dict[str, ProgramTableOptions]]:
-        """The options by table name in lower case, and the options by wildcard."""
+        """Two mappings to options: from table names in lower case, and from wildcards."""
         options = self.options.table_options.items()
         exact = {name.lower(): {name: each} for name, each in options if not is_wildcard(name)}
         return exact, {name: each for name, each in options if is_wildcard(name)}

@@ -32,7 +32,7 @@ from loader.spec.redaction import excerpt
 
 _MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects texts of 20 million characters
 _MOST_NAMES = 1000
-"""The maximum number of undeclared fields to count by name. Connectors may send more fields."""
+"""The maximum number of undeclared fields to count separately. Connectors may send more fields."""
 _SPLIT = 32 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -185,7 +185,7 @@ class RecordLayout:
         return self._fields[name][0]
 
     def read_deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
-        """Reads the values and numbers of the deletions that match rows by these columns."""
+        """Reads the deletions that identify rows by the columns `by`: their values and numbers."""
         lines = self.read_rows(spark, path, numbered=True)
         lines = lines.where(f.col(REST_COLUMN) == _format_columns(by))
         return lines.select(*(f.col(quote_name(name)) for name in by), DELETIONS_BEFORE)
@@ -254,7 +254,8 @@ def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
 
     Args:
         rows: rows with the column :data:`DELETIONS_BEFORE`, which is dropped.
-        deletions: a DataFrame for each set of columns, with the number of each deletion.
+        deletions: a DataFrame for each set of columns by which rows are deleted. It contains the
+            values and the number of each deletion.
     """
     names = rows.drop(DELETIONS_BEFORE).columns
     deleted_later: list[SparkColumn] = []

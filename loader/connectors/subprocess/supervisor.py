@@ -38,7 +38,7 @@ _READ_BYTES = MAX_LOG_LINE << 2
 _POLL_SECONDS = 0.05
 _TICK_MS = 200
 _DRAIN_SECONDS = 2.0
-"""The seconds for which earlier output is still read after reading was stopped."""
+"""The seconds for which remaining output is still read after :meth:`stop`."""
 
 _CHILD_SETUP_CODE = """\
 import ctypes, os, sys
@@ -76,8 +76,8 @@ class Child:
         environment: all environment variables of the child.
         on_log_line: called with each line of the log, which is the standard error.
         folder: the working directory; by default the current directory.
-        takes_input: whether the child reads the text from :meth:`send`. Such a child must exit when
-            its input ends, because it is not killed together with this process.
+        takes_input: whether the child reads the text from :meth:`send`. Such a child is not killed
+            when this process ends, so it must exit when its input ends.
         sends_messages: whether the standard output contains messages (:meth:`lines`). If not, it is
             part of the log.
         own_group: whether to create a process group. Without one, the child stays in the group of
@@ -206,7 +206,7 @@ class Child:
         self._log.stop_reading()
 
     def note_progress(self) -> None:
-        """Restarts the time of silence after output, or after a wait for the loader."""
+        """Sets the time of silence to zero, after output or after a wait for the loader."""
         self.last_output_at = self.last_message_at = time.monotonic()
 
     def is_silent(self, seconds: float) -> bool:

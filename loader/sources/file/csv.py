@@ -116,7 +116,7 @@ class _Reader:
         self.options = {name.lower(): value for name, value in native.options}
         self.hadoop = session.sparkContext._jsc.hadoopConfiguration()
         self.codecs = self.jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self.hadoop)
-        # With a custom line separator, Spark reads the header of each file.
+        # With a custom line separator, only Spark can find the end of the header.
         self.whole = "linesep" in self.options
         opened = open_quote_pattern(native) if native.multiline else None
         self.opened = self.jvm.java.util.regex.Pattern.compile(opened) if opened else None
@@ -180,7 +180,7 @@ class _Reader:
         return self.opened is not None and bool(self.opened.matcher(text).find())
 
     def columns(self, header: str | tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the names that Spark reads from a header."""
+        """Returns the column names that Spark reads from a header."""
         if isinstance(header, tuple):
             return header
         lines = self.spark._jsparkSession.createDataset(

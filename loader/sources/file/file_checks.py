@@ -5,8 +5,8 @@ load any file that the loader's user can read, and a named pipe would block the 
 omits files whose names it cannot decode. Spark reads archives, and compressed files without the
 usual extension, as text.
 
-The checks are not complete, because an entry can be replaced between the check and the read, and
-because hard links cannot be distinguished from files.
+The checks are not complete. An entry can be replaced between the check and the read, and hard links
+cannot be distinguished from files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_entries(
     Checks only local folders, because object stores have no such entries.
 
     Raises:
-        TableError: if there is such an entry; contains the first entry's path.
+        TableError: if there is such an entry. The error contains the first entry's path.
     """
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()

@@ -81,10 +81,10 @@ def _tokens(schema: t.StructType, between: str) -> str:
 
 
 def _any_of(names: Collection[str]) -> str:
-    """Returns a fast pattern, a prefix tree, for names with their closing quotes."""
+    """Returns a pattern (a prefix tree, which is fast) for names with their closing quotes."""
 
     def branch(tails: list[str]) -> str:
-        begin = commonprefix(tails)  # noqa: RUF071 - of characters
+        begin = commonprefix(tails)  # noqa: RUF071 - a prefix of characters, not of folders
         if len(tails) == 1:
             return re.escape(begin)
         rest = groupby((tail.removeprefix(begin) for tail in tails), lambda tail: tail[:1])
@@ -96,8 +96,8 @@ def _any_of(names: Collection[str]) -> str:
 def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
     """Returns a miscased key on any level of a line, or null.
 
-    The schema is passed as data and a loop descends through its levels, because Spark cannot plan
-    an expression that grows with the depth of the schema.
+    The schema is passed as data, and a loop descends through its levels. Spark could not plan an
+    expression that grows with the depth of the schema.
     """
     places: list[dict[str, Any]] = []
     root = t.ArrayType(schema)

@@ -49,7 +49,7 @@ class _Number:
 
     @property
     def rounded(self) -> bool:
-        """Whether conversion to a double changes the number's digits."""
+        """Returns whether conversion to a double changes the number's digits."""
         double = float(self.text)
         if not math.isfinite(double) or (not double and re.match(r"[-0.]*[1-9]", self.text)):
             return True
@@ -64,10 +64,10 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
     Columns that the spec declares as doubles are not checked.
 
     Args:
-        chosen: a condition on MODIFIED and PATH that selects the files; None means all.
+        chosen: a condition on the columns MODIFIED and PATH; None selects all files.
 
     Raises:
-        TableError: if a number loses digits; contains the column, the number and the file.
+        TableError: if a number loses digits. The error contains the column, number and file.
     """
     native: ReaderOptions = table.ref.native
     if native.format.lower() != "json":

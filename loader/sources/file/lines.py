@@ -51,7 +51,7 @@ def add_line_checks(
 
     Args:
         rows: the rows of the selected files.
-        chosen: a condition on MODIFIED and PATH that selects the files; None means all.
+        chosen: a condition on the columns MODIFIED and PATH; None selects all files.
     """
     form = native.format.lower()
     if form not in FORMATS:
@@ -215,10 +215,10 @@ def check_line_lengths(
     """Raises an error if a file has a line that is so long that Spark would omit it.
 
     Args:
-        chosen: a condition on MODIFIED and PATH that selects the files; None means all.
+        chosen: a condition on the columns MODIFIED and PATH; None selects all files.
 
     Raises:
-        TableError: if a line is too long; contains the file's path and the line number.
+        TableError: if a line is too long. The error contains the path and line number.
     """
     if native.option(_LINE_READER) is None or native.multiline:
         return

@@ -116,7 +116,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Parses the mark of the last sync. Returns None if there is no such mark."""
+        """Parses the mark (stored state) of the last sync. Returns None without such a mark."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (
@@ -183,7 +183,7 @@ def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
 
 
 def fingerprint(native: ReaderOptions) -> str:
-    """Returns a digest of the reader options. Its change causes a reread of files at the cursor."""
+    """Returns a digest of the reader options. If it changes, the files at the cursor are reread."""
     text = repr((native.format.lower(), native.options, native.columns, native.types))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -37,7 +37,7 @@ class FileTableOptions(TableOptions):
 
     @property
     def types(self) -> dict[str, str]:
-        """The types of some columns."""
+        """The types that the spec sets for single columns, by name."""
         given: dict[str, str] | str = self.column_types
         return {} if isinstance(given, str) else given
 
@@ -89,7 +89,7 @@ class ReaderOptions:
         types: the types that the spec sets for single columns.
         as_read: columns that Spark reads with one type and casts to the table's type.
         rivals: other files and folders with the same table name.
-        apart: whether no single schema fits all files, as types differ or are unsupported.
+        apart: whether no schema fits all files, because types differ or are unsupported.
     """
 
     path: str
@@ -117,5 +117,5 @@ class ReaderOptions:
 
     @property
     def multiline(self) -> bool:
-        """Whether a row may span several lines."""
+        """Returns whether a row may span several lines."""
         return (self.option("multiline") or "").lower() == "true"

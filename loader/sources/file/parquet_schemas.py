@@ -142,8 +142,8 @@ def merge_schemas(schemas: Sequence[ParquetSchema]) -> t.StructType:
     """Returns columns whose types can represent the values of all files.
 
     Raises:
-        TableError: if a column's types in two files cannot be merged; contains the column and both
-            files.
+        TableError: if a column's types in two files cannot be merged. The error contains the column
+            and both files.
     """
     columns: dict[str, t.StructField] = {}
     first: dict[str, str] = {}

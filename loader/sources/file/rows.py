@@ -121,7 +121,7 @@ def read_rows(spark: SparkSession, table: SourceTable, chosen: Column | None) ->
     """Reads the selected files' rows with the table's columns, `_cq_block` and `_cq_line`.
 
     Args:
-        chosen: a condition on MODIFIED and PATH that selects the files; None means all.
+        chosen: a condition on the columns MODIFIED and PATH; None selects all files.
     """
     as_read = dict(table.ref.native.as_read)
     if not as_read:

@@ -381,9 +381,9 @@ def read_digest(
     rows: int | None,
     indexed: bool,
 ) -> Digest | None:
-    """Returns a digest of rows, or None for too many rows or a large scan.
+    """Returns a digest of rows, or None if its computation would be too expensive.
 
-    Also returns None if a partition is a foreign table, because snapshots exclude such tables.
+    Also returns None if a partition is a foreign table, which is read outside of the snapshot.
 
     Args:
         relation: the qualified and quoted name of the table.

@@ -62,8 +62,8 @@ class ColumnSql:
         """Returns SQL for the loaded value of each column.
 
         Args:
-            cursor: the cursor of the window; its lossy values are converted only if the check's
-                `cursors` is set.
+            cursor: the cursor of the window. Its values are not converted by checks that exclude
+                cursors (``LossyValue.cursors``).
         """
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
@@ -125,7 +125,7 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the checks for lossy values that apply with this cursor."""
+        """Returns the checks for values that the lake cannot store, given the cursor."""
         names = table.schema.names
         cursor_index = names.index(cursor.name) if cursor else None
         return [

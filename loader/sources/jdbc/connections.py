@@ -73,7 +73,7 @@ class Connection:
         self._jvm: Any = spark._jvm
         self._can_read_as_csv = url.startswith(_CSV_READABLE)
         self._label_positions: dict[str, dict[str, int]] = {}
-        """The column positions in each driver method's metadata result."""
+        """The column positions in the result of each metadata method."""
 
     @classmethod
     @contextmanager
@@ -398,14 +398,14 @@ class ConnectionPool:
 
     @property
     def closes_each(self) -> bool:
-        """Whether each connection is closed after use."""
+        """Returns whether each connection is closed after use."""
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
         """Adds a connection to the pool, or closes it if it cannot be reused.
 
         Args:
-            opened: closes the connection.
+            opened: the exit stack that closes the connection.
         """
         with self._lock:
             if not self._closed and not connection.lost:

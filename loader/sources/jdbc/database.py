@@ -155,7 +155,7 @@ class Database(Source):
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        if not self._idle.closes_each:  # a nested block: the outer block needs a connection
+        if not self._idle.closes_each:  # a nested block; the outer block still needs a connection
             yield
             self._idle.close_surplus(keep)
             return
@@ -209,7 +209,7 @@ class Database(Source):
 
     @property
     def dialect(self) -> Dialect:
-        """The database's dialect, with the reported quote character and case of names."""
+        """The dialect, with the quote character and the case of names that the driver reports."""
         return self._server_facts.dialect
 
     def relation(self, native: NativeColumns) -> str:

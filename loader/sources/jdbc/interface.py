@@ -85,7 +85,7 @@ class LogCapture(ABC):
             database: the database to read.
             followed: the tables that are read from the log.
             queried: the tables that are read by queries.
-            open_queries: opens a snapshot for queries; called only if necessary.
+            open_queries: a function that opens a snapshot for queries, if one is necessary.
         """
 
 

@@ -1,10 +1,14 @@
 """Detects values that the lake cannot store exactly.
 
-A decimal in Spark has at most 38 digits. If the source declares no scale, the JDBC reader rounds to
-18 digits after the decimal point. A time in PostgreSQL may be infinite, before year 1, too late for
-a 64-bit number of microseconds, or in the ten days of 1582 that the Java calendar skips. A date in
-MySQL may have a month or a day of zero, and Java converts old times by a different calendar. Before
-reading a column that may contain such values, the loader counts them in the database.
+Examples of such values:
+
+- a decimal with more than 38 digits, the maximum in Spark;
+- a decimal without a declared scale, which the JDBC reader rounds to 18 digits after the point;
+- a PostgreSQL time that is infinite, before year 1, or too late for a 64-bit timestamp;
+- a time in the ten days of 1582 that the Java calendar skips;
+- a MySQL date with a zero month or day, or an old date, which Java converts by another calendar.
+
+Before reading a column that may contain such values, the loader counts them in the database.
 """
 
 from __future__ import annotations
@@ -64,8 +68,8 @@ class LossyValue:
             conversion.
         cursors: whether cursor columns are also checked.
         replacements: pairs of an original value and the loaded value.
-        ordinary: SQL that is true for most values and false for every lossy value of the column, so
-            that one count can replace all checks; empty if there is no such SQL.
+        ordinary: SQL that is true for most values and false for every lossy value of the column.
+            If it is true for all values, no other check is necessary. May be empty.
     """
 
     index: int
@@ -85,7 +89,7 @@ class LossyValue:
         """Returns a warning about `count` values.
 
         Raises:
-            TableError: if these values have a remedy, because then they are errors.
+            TableError: if the check has a remedy, which means that the values are errors.
         """
         what = f"{count} values of {column} {self.message}"
         if self.remedy:

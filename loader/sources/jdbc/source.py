@@ -57,7 +57,7 @@ from loader.spark.error_translation import translate_jdbc_error
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
-"""Numeric, boolean and time types. A cast never makes two of their values equal."""
+"""Numeric, boolean and time types. Casts never make two different values of a type equal."""
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 

@@ -107,7 +107,7 @@ def sync_tables(
 
 def list_complete(catalog: Mapping[str, Any], failed: set[str]) -> list[str]:
     """Returns the tables that were read in full, although other tables have failed."""
-    if not failed or "" in failed:  # an empty name means the sync
+    if not failed or "" in failed:  # an empty name means that the sync itself has failed
         return []
     return [
         each["stream"]["name"]

@@ -1,8 +1,8 @@
 """Reads Arrow messages from untrusted programs, and checks them before any value is used.
 
 A message declares the offsets of its buffers, their decompressed sizes, and the number of values.
-Arrow does not check these values. An offset beyond a buffer reads other memory, 10 KB of zstd can
-become gigabytes, and a column of nulls can have any number of rows. Limits also bound the resources
+Arrow does not check these values. An offset beyond a buffer reads other memory. 10 KB of zstd can
+become gigabytes. A column of nulls can have any number of rows. Limits also bound the resources
 that one client can use: streams, idle time, memory and disk space."""
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 import pyarrow as pa
 
 MAX_STREAMS = 64
-"""The maximum number of writing streams. Each needs a thread and memory for a message."""
+"""The maximum number of writing streams. Each stream needs a thread and memory for a message."""
 MAX_OTHER_CALLS = 64
-"""The maximum number of other calls, which end quickly or wait for the start of the loader."""
+"""The maximum number of other calls, which are short, or wait until the loader is ready."""
 MAX_TABLES = 5_000
 """The maximum number of tables in a session. The loader creates each table in the lake."""
 MAX_SCHEMA_BYTES = 64 << 20
 """The maximum size of a session's schemas, which stay in memory until the session ends."""
 MAX_STATE_BYTES = 64 << 20
-"""The maximum size of all states, which stay in memory, including states that are held back."""
+"""The maximum size of all states in memory, including states that still wait for streams."""
 
 MAX_BYTES = 100 << 20
 """The maximum size of a message, compressed or decompressed, as in CloudQuery's programs."""
@@ -38,7 +38,7 @@ MAX_NAME = 1_000
 MAX_ERROR_TEXT = 300
 """The maximum length of an error's text, which may quote a value."""
 _TABLE = b"cq:table_name"
-_VERSION_5 = 4  # since Arrow 1.0; older versions declare compression elsewhere
+_VERSION_5 = 4  # the format since Arrow 1.0; older formats declare compression differently
 _SCALARS = (
     pa.types.is_null,
     pa.types.is_boolean,
@@ -82,7 +82,7 @@ class IdleTimeout:
         threading.Thread(target=self._watch, name="idle", daemon=True).start()
 
     def messages(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        """Yields the messages of a client, with a limit on the wait for each message."""
+        """Yields the messages of a client, and limits the waiting time for each message."""
         while True:
             with self.bound_wait(context):
                 request = next(requests, None)
@@ -129,7 +129,7 @@ class DiskBudget:
         self._left = shutil.disk_usage(folder).free // 2
 
     def take(self, size: int) -> None:
-        """Reserves bytes before they are written.
+        """Reserves disk space for bytes before they are written.
 
         Raises:
             OverBudgetError: if the limit is exceeded.
@@ -291,7 +291,7 @@ def _list_sizes(batch: _Table, body: memoryview) -> Iterator[int]:
         (declared,) = struct.unpack_from("<q", body, offset)
         if declared < -1:
             raise MalformedError("one of its buffers has a negative size")
-        yield length if declared == -1 else declared  # -1: not compressed
+        yield length if declared == -1 else declared  # -1 means that the buffer is not compressed
 
 
 class _Table:

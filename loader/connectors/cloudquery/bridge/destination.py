@@ -1,7 +1,7 @@
 """A CloudQuery destination and state backend, to which `cloudquery sync` writes.
 
 The rows of a sync are spooled to a folder until its stream ends, and then the loader appends them.
-Only after the append does the destination acknowledge the sync and apply the states that arrived
+Only then does the destination acknowledge the sync and apply the states that it has received
 meanwhile.
 """
 
@@ -67,8 +67,8 @@ class Session:
         schemas: the schemas of its tables, by name.
         schema_bytes: the size of the schemas.
         stale: the tables whose stale rows the sync deletes.
-        source: the name of the source; empty while unknown.
-        has_ended: set when the loader has appended the rows, or the append has failed.
+        source: the name of the source; empty until a message contains the name.
+        has_ended: an event, which is set when the append of the rows has succeeded or failed.
         error: the reason why the append failed.
     """
 
@@ -102,8 +102,8 @@ class Session:
         """Sets the source of the stream.
 
         Raises:
-            MalformedError: if an earlier message belongs to another source, because the loader
-                would append all rows to one source.
+            MalformedError: if an earlier message belongs to another source. The loader would
+                otherwise append the rows of both sources to one source.
         """
         self.source = self.source or source
         if source and source != self.source:
@@ -131,7 +131,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._idle = IdleTimeout(idle_timeout, lambda: send_to_loader({"ended": _TIMED_OUT}))
 
     def begin(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Lets syncs begin, because the loader is ready.
+        """Lets syncs begin. Called when the loader is ready.
 
         Args:
             states: the stored states, by the name of the state table.
@@ -157,7 +157,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.GetSpecSchema.Response()
 
     def Init(self, _request: Any, context: Any) -> Any:
-        """Waits until the loader is ready, which may still be starting Spark."""
+        """Waits until the loader is ready, because it may still be starting Spark."""
         self._wait_for_loader(context)
         return plugin_pb2.Init.Response()
 
@@ -237,10 +237,10 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     message = {"type": "DELETE", "delete": build_deletion(request.delete_record)}
                     _write_message(session, rows, message)
-            if not context.is_active():  # the stream may also end because the client was killed
+            if not context.is_active():  # if the client was killed, the stream also ends
                 raise ConnectionAbortedError(_INTERRUPTED_MESSAGE)
             if rows is not None:
-                rows.close()  # may fail, if the buffered rows do not fit on the disk
+                rows.close()  # fails if the buffered rows do not fit on the disk
             catalog = _write_catalog(session) if session is not None else {}
         except BaseException:
             self._end_stream(number, _INTERRUPTED_MESSAGE)
@@ -265,13 +265,13 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         send_to_loader({"settled": number})
 
     def confirm_state(self, number: int) -> None:
-        """Acknowledges a session, because the loader has stored its state."""
+        """Acknowledges a session whose state the loader has stored."""
         session = self._ending.pop(number)
         shutil.rmtree(session.folder, ignore_errors=True)
         session.has_ended.set()
 
     def close(self) -> None:
-        """Fails all open syncs, because the loader has ended."""
+        """Fails all open syncs. Called when the loader has ended."""
         self._loader_has_ended = True
         self._loader_is_ready.set()
         with self._lock:
@@ -310,7 +310,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """Sends a session to the loader, and waits until the loader has appended it.
 
         If the client disconnects meanwhile, deletes the rows so that the loader does not append
-        them. The client would not learn of the append, and its next sync would resend the rows.
+        them. A disconnected client would not be informed of the append, and its next sync would
+        resend the rows.
         """
         send_to_loader({"session": session.number, "folder": str(session.folder), **catalog})
         while not session.has_ended.wait(1):

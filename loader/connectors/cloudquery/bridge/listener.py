@@ -1,8 +1,7 @@
 """Listens for clients on an address, and passes the loader's answers to the destination.
 
-gRPC cannot distinguish the clients of a Unix socket, but the destination must know which client
-sends a state. So each connection to the socket is relayed through another socket with a unique
-name."""
+The destination must know which client sends a state, but gRPC cannot distinguish the clients of a
+Unix socket. So the bridge relays each connection through a socket with a unique name."""
 
 from __future__ import annotations
 
@@ -33,9 +32,9 @@ _SOCKET_NAME = "grpc.sock"
 _CHUNK = 1 << 18
 
 _OPTIONS = [
-    # Otherwise a second server could share the port, and receive some streams of a sync.
+    # Without this option, a second server could share the port, and receive some streams of a sync.
     ("grpc.so_reuseport", 0),
-    # For idle connections, and for clients that disconnect without closing the connection.
+    # Closes a connection if the client does not begin the protocol, or has vanished.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 300_000),
@@ -55,7 +54,7 @@ def bind(path: str) -> socket.socket | None:
         probe.connect(path)
         return None
     with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode):  # left by a server that was killed
+        if stat.S_ISSOCK(os.lstat(path).st_mode):  # a killed server has left its socket
             os.unlink(path)
     result = socket.socket(socket.AF_UNIX)
     old_mask = os.umask(0o177)  # creates the socket with mode 0600
@@ -74,7 +73,7 @@ class Relay:
     """Relays connections of clients to the server.
 
     The path of a Unix socket is limited to 107 characters, so the names of the inner sockets are
-    relative to the current folder. This must be the private folder of the bridge.
+    relative to the current folder. The current folder must be the private folder of the bridge.
 
     Args:
         outer: the socket to which clients connect.
@@ -170,7 +169,7 @@ def _is_free(address: str) -> bool:
 
 
 def serve(config: Mapping[str, Any]) -> int:
-    """Serves until the standard input ends, because the loader has ended or stops the bridge."""
+    """Serves until the standard input ends, which the loader closes to stop the bridge."""
     os.umask(0o077)
     folder = Path(config["folder"])
     destination = Destination(folder, float(config.get("idle_timeout", _IDLE_TIMEOUT)))

@@ -31,7 +31,7 @@ class EndedError(Exception):
 
 @contextmanager
 def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields a gRPC stub for a plugin, and ends the plugin afterwards if this function started it.
+    """Yields a gRPC stub for a plugin. If this function started the plugin, ends it afterwards.
 
     Args:
         config: the `command` that starts a plugin, or the `connection` to a running plugin.

@@ -29,14 +29,14 @@ _ROWS_PER_SLICE = 1_000
 Condition = dict[str, Any]
 """Values by column. A condition matches the rows with all these values."""
 _MAX_CONDITIONS = 100_000
-"""The maximum number of conditions in a where clause. Each group multiplies their number."""
+"""The maximum number of conditions in a where clause. Each OR group multiplies their number."""
 
 
 def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     """Returns the catalog's entries for all tables of a plugin.
 
-    A table with an incremental parent is incremental, too, even if the plugin declares otherwise:
-    it receives only the rows that depend on new rows of the parent.
+    A table with an incremental parent is also incremental, even if the plugin declares otherwise.
+    It receives only the rows that depend on new rows of the parent.
     """
     schemas_by_name = {read_table_name(schema): schema for schema in schemas}
     result = []
@@ -234,7 +234,7 @@ def _format_time(nanos: int | None, zone: str | None) -> str | None:
 
 
 def build_deletion(message: Any) -> dict[str, Any]:
-    """Converts a `DeleteRecord` to a message for the loader, without the dependent tables.
+    """Converts a `DeleteRecord` to a message for the loader; omits its list of dependent tables.
 
     Raises:
         MalformedError: if the where clause is damaged or too large.
@@ -253,8 +253,8 @@ def list_dependents(message: Any) -> list[str]:
 def parse_where_clause(groups: Any) -> list[Condition]:
     """Returns the alternative conditions of a where clause. An empty condition matches all rows.
 
-    A row must match all groups. In each group, it must match all predicates (AND) or one of them
-    (OR).
+    A where clause consists of groups of predicates, and a row must match all groups. To match a
+    group, the row must match all predicates (AND) or one predicate (OR) of the group.
     """
     conditions: list[Condition] = [{}]
     for group in groups:

@@ -27,7 +27,7 @@ from .arrow_input import (
 )
 
 LIMITS = [
-    ("grpc.max_receive_message_length", MAX_BYTES),  # also of a decompressed message
+    ("grpc.max_receive_message_length", MAX_BYTES),  # includes decompressed messages
     ("grpc.max_send_message_length", MAX_BYTES),
 ]
 """The same limits as in CloudQuery's programs."""
@@ -67,9 +67,9 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             return {key: list(row) for key, row in sorted(self._state.rows.items())}
 
     def apply_checkpoint(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
-        """Applies state rows that cover all earlier records.
+        """Applies state rows that cover all earlier records, and returns the covered state.
 
-        Returns the state from which the plugin resumes if it fails later.
+        If the plugin fails later, it resumes from this state.
         """
         with self._lock:
             for state in (self._state, self._covered):

@@ -1,9 +1,10 @@
-"""Holds back a state until the open streams whose rows it may cover have ended.
+"""Delays a state until all open streams whose rows it may cover have ended.
 
 A plugin writes its state and its rows in different streams. A state may therefore cover the rows of
 every stream that began earlier, even of a stream that has sent nothing yet. If a stream fails or
-the server restarts, later states of running syncs may cover lost rows. Every sync begins by reading
-the state, so a client is trusted from this read until a stream fails.
+the server restarts, its rows are lost, but later states of running syncs may cover them. A sync
+that begins afterwards reads the stored state, which does not cover the lost rows. So a client's
+states are accepted only if it has read the state since the last failure.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class PendingState:
 
 
 class StateBarrier:
-    """The numbers of the open streams, and the states that wait. Callers must hold the lock."""
+    """The open streams, and the states that wait for them. Callers must hold the server's lock."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -79,7 +80,7 @@ class StateBarrier:
         return True
 
     def _is_trusted(self, client: str, table: str) -> bool:
-        """Returns whether a client has read the state since the last start and the last failure.
+        """Returns whether a client has read the state since the start and since the last failure.
 
         An unknown client is trusted if any client has read the state since then, because a known
         client may have reconnected. The Python SDK reconnects for each call, and the Go SDK after
@@ -95,11 +96,11 @@ class StateBarrier:
         """Removes a stream that has ended, and returns the tables of the dropped states.
 
         Args:
-            failed: whether the rows of the stream were lost. States that may cover these rows are
-                then dropped.
+            failed: whether the rows of the stream were lost. If so, the states that may cover these
+                rows are dropped.
         """
         dropped: list[PendingState] = []
-        if failed and number in self._open:  # all other streams have sent only states
+        if failed and number in self._open:  # streams that are not open have sent no rows
             self._untrusted |= self._trusted
             self._trusted.clear()
             dropped = [pending for pending in self._pending if number in pending.waits_for]

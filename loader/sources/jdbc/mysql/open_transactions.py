@@ -130,7 +130,7 @@ class OpenWork:
 
     @property
     def expects_late_rows(self) -> bool:
-        """Whether the next sync must search for late rows that are older than a second."""
+        """Returns whether the next sync must search for late rows that are older than a second."""
         return self.since < self.clock - _ROUNDING
 
     def is_settled(self, now: OpenWork) -> bool:

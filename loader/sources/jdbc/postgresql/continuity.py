@@ -2,8 +2,8 @@
 
 In PostgreSQL, `now()` returns the start of the transaction. If a transaction is open during a sync
 and commits later, its rows may have cursors below the stored cursor. The condition `cursor >=
-stored` would miss these rows. Each sync therefore stores two values: the start of the oldest open
-transaction (`since`), read just before the snapshot, and the snapshot's xmin, the id of the oldest
+stored` would miss these rows. Each sync therefore stores two values: `since`, the start of the
+oldest open transaction just before the snapshot, and the snapshot's xmin, the id of the oldest
 unfinished transaction. The next window also includes rows with `cursor >= since` whose transaction
 id is this xmin or later.
 
@@ -46,8 +46,8 @@ class TransactionMark:
     """The state of transactions in a snapshot, stored in the mark for the next sync.
 
     Attributes:
-        since: a lower bound in UTC for `now()` in later commits, unless the clock is set back; None
-            if it is hidden from the role.
+        since: a lower bound in UTC for `now()` in later commits, if the clock is not set back. None
+            if the role cannot read it.
         xmin: the 64-bit id of the oldest unfinished transaction in the snapshot.
         open: whether any transaction was open, so that late rows are possible.
         system: the identity and timeline of the cluster, ``7312…/1``; empty if hidden. A restored
@@ -177,9 +177,9 @@ class ServerActivity:
     """The open transactions of a database, read before a snapshot.
 
     Attributes:
-        since: see :class:`TransactionMark`; None if it is hidden from the role.
+        since: see :class:`TransactionMark`; None if the role cannot read it.
         open: whether any transaction is open.
-        system: the identity and timeline of the cluster; empty if hidden.
+        system: the identity and timeline of the cluster; empty if unreadable.
         blind: the reason, for messages, why `since` is unknown; empty if it is known.
         clock: the database's clock in UTC; empty if unknown.
         replica: whether the server is a read replica.
@@ -289,8 +289,8 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
 def _read_system(connection: Connection) -> str:
     """Reads the identity and timeline of the cluster. Returns "" if they are hidden.
 
-    On a primary, the timeline is read from the name of the current log file, because after a
-    failover the last checkpoint has the old timeline for some minutes.
+    On a primary, the timeline is read from the name of the current log file. For some minutes
+    after a failover, the last checkpoint still has the old timeline.
     """
     try:
         [(identity,)] = connection.rows(

@@ -24,7 +24,7 @@ class PostgresLateCommits:
 
     Args:
         snapshot: the snapshot to search for late rows.
-        transactions: the state of transactions in the snapshot; None if hidden.
+        transactions: the state of transactions in the snapshot; None if unreadable.
         blind: why the age of open transactions is unknown; empty if it is known.
     """
 
@@ -59,7 +59,7 @@ class PostgresLateCommits:
         if self.transactions is None:
             return None
         lineage = self.lineages[table.ref.name].to_mark()
-        if not table.ref.native.stored:  # recreating a view changes only its object id
+        if not table.ref.native.stored:  # the object id changes if a view is recreated
             lineage = {name: lineage[name] for name in ("database", "view") if name in lineage}
         return {**self.transactions.to_mark(), **lineage}
 

@@ -57,7 +57,7 @@ class Lineage:
         return mark | ({"replicated": True} if self.replicated else {})
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
-        """Returns the tables added since a mark, or all tables if the mark has only a hash."""
+        """Returns the tables added since a mark was stored; all tables if it has only a hash."""
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
         before = str((mark or {}).get("tables") or "")
@@ -67,7 +67,7 @@ class Lineage:
         return self.tables - set(map(int, stored_ids))
 
     def is_replaced(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether another table has replaced the table of a mark."""
+        """Returns whether another table has replaced the table since the mark was stored."""
         before = str((mark or {}).get("tables") or "")
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return True
@@ -100,7 +100,7 @@ class Lineage:
         return before is not None and before != self.database
 
     def is_redefined(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether the name or definition of a view differs from a mark."""
+        """Returns whether the name or definition of a view has changed since a mark."""
         before = (mark or {}).get("view")
         return before not in (None, self.view, self.view_in_path)
 
@@ -125,8 +125,8 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
     """Reads the lineage of a table in the transaction of a connection.
 
     The text of a view's definition depends on the search_path, so the query sets a fixed
-    search_path and restores it afterwards. Each subquery uses the previous subquery's result, which
-    determines their order.
+    search_path and restores it afterwards. Each subquery uses the previous subquery's result, so
+    they run in this order.
 
     PostgreSQL records the tables of subscriptions, but not of other replication origins. If another
     origin exists, every table is treated as replicated.
