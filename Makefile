@@ -81,7 +81,8 @@ $(DEBEZIUM): $(INSTALLED) tests/cdc/debezium.txt
 archive: drivers
 	"$(BIN)/loader" --quiet setup --archive
 
-# The first demo is over before an archive would be: it is recorded for the next one.
+# Its dbt project is demo/dbt. The first demo is over before an archive would be: it is recorded for
+# the next one.
 demo: $(INSTALLED)
 	"$(BIN)/python" demo/run.py
 	"$(BIN)/loader" --quiet setup

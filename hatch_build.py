@@ -12,8 +12,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # What makes the dbt package, relative to the repository's root.
 CONTENTS = ("dbt_project.yml", "macros", "models", "profiles/profiles.yml", "docs")
-# The demo shop's models belong to this repository only.
-EXCLUDED = ("models/demo",)
 
 
 class DbtPackageHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -32,10 +30,5 @@ def package_files(root: Path) -> list[Path]:
     for name in CONTENTS:
         start = root / name
         candidates = start.rglob("*") if start.is_dir() else [start]
-        files += [path for path in candidates if path.is_file() and not _excluded(path, root)]
+        files += [path for path in candidates if path.is_file()]
     return files
-
-
-def _excluded(path: Path, root: Path) -> bool:
-    relative = path.relative_to(root).as_posix()
-    return any(relative.startswith(f"{folder}/") for folder in EXCLUDED)

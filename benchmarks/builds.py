@@ -31,7 +31,11 @@ DELTA = 100
 BUILDS = 200
 WINDOW = 20
 MODEL = """\
-{{{{ config(materialized='{materialized}', primary_key='id', cursor_field='cursor') }}}}
+{{{{ config(
+    materialized='{materialized}',
+    unique_key='id',
+    meta={{'strandline': {{'cursor_field': 'cursor'}}}},
+) }}}}
 select * from {{{{ source('shop', 'orders') }}}}
 """
 

@@ -1,10 +1,11 @@
-"""What proofs cost after a batch: beside the merge, and after many batches beside after few.
+"""What a build costs after a batch, checks and tests included: after few batches and after many.
 
 Batches of a hundredth of the keys come through the loader, in one process (`run --every`). Around
 the batches that count it builds as well (`--build`), all that `loader codegen` writes: the merge of
-the snapshot, and its proofs. The first build of a process is not counted: it merges all batches
-since the last build, with code that the JVM still compiles. Beside it stand whole processes:
-`dbt build`, and a model that ranks the versions by `row_number()`, rebuilt in full.
+the snapshot, which proves what it has merged, and the tests of the snapshot, of ledger and state.
+The first build of a process is not counted: it merges all batches since the last build, with code
+that the JVM still compiles. Beside it stand whole processes: `dbt build`, and a model that ranks
+the versions by `row_number()`, rebuilt in full and tested with dbt's own tests of its key.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from benchmarks.results import Line
 from benchmarks.shop import Sums, snapshot_sums
 from benchmarks.stopwatch import expect
 
+REBUILT = "`row_number()`, rebuilt"
+"""What the peer's figures are of."""
 _SNAPSHOT, _REBUILT = "shop_orders_latest", "orders_rebuilt"
 _PEER = """\
 {{ config(materialized="table", file_format="iceberg") }}
@@ -32,26 +35,37 @@ with ranked as (
             partition by order_id
             order by updated_at desc, _cq_batch desc, _cq_seq desc
         ) as _rank
-    from {{ source("shop", "orders") }}
+    from {{ source("shop", "TABLE") }}
 )
 
 select order_id, customer_id, status, amount, note, weight, placed, updated_at, _cq_batch
 from ranked
 where _rank = 1 and not _cq_deleted
 """
-_PEERS_LABEL = "`row_number()`, rebuilt"
-_MERGE, _PROOFS = "the merge", "the proofs, on the clock"
+_MODEL, _TESTS, _BUILD = "merge and checks", "the tests, on the clock", "both, on the clock"
+
+
+def rebuilt_model(table: str) -> str:
+    """Returns the peer's model of a table."""
+    return _PEER.replace("TABLE", table)
+
+
+def rebuilt_tests(models: Iterable[str]) -> str:
+    """Returns the properties of such models, with dbt's own tests of their key."""
+    column = "{name: order_id, data_tests: [unique, not_null]}"
+    return "models:\n" + "".join(f"  - {{name: {m}, columns: [{column}]}}\n" for m in models)
 
 
 def after_batches(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """Merge and proofs after few and after many batches of one percent."""
+    """Builds after few and after many batches of one percent."""
     rows, batches = bench.sizes.rows, bench.sizes.batches
     shop = bench.shop("proofs", rows)
     ours = bench.ours(shop, "proofs")
     ours.dbt("deps", "--quiet")
     ours.load()
     ours.loader("codegen")
-    ours.write(f"models/{_REBUILT}.sql", _PEER)
+    ours.write(f"models/{_REBUILT}.sql", rebuilt_model("orders"))
+    ours.write(f"models/{_REBUILT}.yml", rebuilt_tests([_REBUILT]))
     began = time.monotonic()
     ours.build("--exclude", _REBUILT)
     bench.samples.take("the first build, whole process", LABEL, time.monotonic() - began)
@@ -71,16 +85,18 @@ def _lines(bench: Bench) -> list[Line]:
         Line("the first build, whole process", median("the first build, whole process", LABEL))
     ]
     for batch in (few, many):
-        merge, proofs = (median(f"{w}, after {batch} batches", LABEL) for w in (_MERGE, _PROOFS))
-        what = f"{_PROOFS}, after {batch} batches"
-        lines.append(Line(what, proofs, _MERGE, merge, 1.5))
-    early = median(f"{_PROOFS}, after {few} batches", LABEL)
-    late = median(f"{_PROOFS}, after {many} batches", LABEL)
-    lines.append(Line(f"{_PROOFS}, after {many} batches", late, f"after {few}", early, 1.2))
+        for what in (_MODEL, _TESTS):
+            lines.append(Line(_after(what, batch), median(_after(what, batch), LABEL)))
+    early, late = (median(_after(_BUILD, batch), LABEL) for batch in (few, many))
+    lines.append(Line(_after(_BUILD, many), late, f"after {few}", early, 1.2))
     for batch in (few, many):
         whole = f"`dbt build`, whole process, after {batch} batches"
-        lines += bench.lines(whole, {_PEERS_LABEL: None})
+        lines += bench.lines(whole, {REBUILT: 1.0})
     return lines
+
+
+def _after(what: str, batches: int) -> str:
+    return f"{what}, after {batches} batches"
 
 
 def _deliver(bench: Bench, ours: Ours, batches: int) -> int:
@@ -100,15 +116,16 @@ def _batch(ours: Ours, loop: Looped) -> None:
 
 def _build_warm(bench: Bench, ours: Ours, batch: int) -> None:
     """Builds after each of a few batches, the last of which is the given one."""
-    # All that codegen writes, and nothing that would share the cores with it.
-    with Looped(ours, EVERY, "--build", "--", "--select", f"+{_SNAPSHOT}") as loop:
+    # All that codegen writes and the tests of ledger and state; nothing else shares the cores.
+    records = ("cq_sync_log", "cq_state_current")
+    with Looped(ours, EVERY, "--build", "--", "--select", _SNAPSHOT, *records) as loop:
         loop.build()  # of what was delivered before
         for _ in range(bench.sizes.builds):
             _batch(ours, loop)
             reported = loop.build()
             expect("a build", reported["failed"] + reported["skipped"] == 0, reported)
             for what, seconds in _spent(ours).items():
-                bench.samples.take(f"{what}, after {batch} batches", LABEL, seconds)
+                bench.samples.take(_after(what, batch), LABEL, seconds)
 
 
 def _build_cold(bench: Bench, ours: Ours, batch: int) -> None:
@@ -125,7 +142,7 @@ def _build_cold(bench: Bench, ours: Ours, batch: int) -> None:
 
     bench.samples.time(what, LABEL, lambda: built(_SNAPSHOT, "--exclude", _REBUILT), expected.rows)
     chosen = ("--select", _REBUILT)
-    bench.samples.time(what, _PEERS_LABEL, lambda: built(_REBUILT, *chosen), expected.rows)
+    bench.samples.time(what, REBUILT, lambda: built(_REBUILT, *chosen), expected.rows)
 
 
 def _rows(ours: Ours, table: str, expected: Sums) -> int:
@@ -135,14 +152,17 @@ def _rows(ours: Ours, table: str, expected: Sums) -> int:
 
 
 def _spent(ours: Ours) -> Mapping[str, float]:
-    """Seconds of the newest build: the merge by itself, and its proofs on the clock."""
+    """Seconds of the newest build: the model with its checks, its tests, and both on the clock."""
     reported = json.loads((ours.folder / "target" / "run_results.json").read_text())
     by_name = {result["unique_id"]: result for result in reported["results"]}
-    merge = by_name[f"model.bench.{_SNAPSHOT}"]
-    proofs = [one for name, one in by_name.items() if name.startswith(("test.", "operation."))]
-    tests = sum(name.startswith("test.bench.") for name in by_name)
-    expect("proofs", tests >= 13, f"only {tests} tests")
-    return {_MERGE: _on_the_clock([merge]), _PROOFS: _on_the_clock(proofs)}
+    model = by_name[f"model.bench.{_SNAPSHOT}"]
+    tests = [one for name, one in by_name.items() if name.startswith("test.")]
+    expect("tests", len(tests) >= 5, f"only {len(tests)} tests")
+    return {
+        _MODEL: _on_the_clock([model]),
+        _TESTS: _on_the_clock(tests),
+        _BUILD: _on_the_clock(by_name.values()),
+    }
 
 
 def _on_the_clock(results: Iterable[Mapping[str, Any]]) -> float:

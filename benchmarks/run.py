@@ -26,7 +26,7 @@ import click
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import cold, file_loads, memory, proofs, warm  # noqa: E402
+from benchmarks import cold, file_loads, memory, proofs, table_builds, warm  # noqa: E402
 from benchmarks.bench import Bench, Sizes  # noqa: E402
 from benchmarks.machine import machine, today, versions  # noqa: E402
 from benchmarks.results import FILE, Line, Section, write  # noqa: E402
@@ -41,6 +41,7 @@ ROWS: dict[int, Callable[[Bench], tuple[str, Sequence[Line]]]] = {
     6: warm.together,
     7: memory.peak,
     8: file_loads.first_and_next,
+    9: table_builds.of_many,
     5: proofs.after_batches,  # the longest
 }
 _USUAL = Sizes()

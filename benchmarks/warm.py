@@ -14,14 +14,18 @@ from benchmarks.stopwatch import expect
 FIRST = 5
 """Rounds of a process that are measured one by one, as the JVM still compiles its code."""
 _MODEL = """\
-{{ config(materialized="deduped_latest", primary_key="order_id", cursor_field="updated_at") }}
+{{ config(
+    materialized="deduped_latest",
+    unique_key="order_id",
+    meta={"strandline": {"cursor_field": "updated_at"}},
+) }}
 select * from {{ source("shop", "orders") }}
 """
 _MODELS = """\
 sources: [{name: shop, schema: raw, tables: [{name: orders}]}]
 models:
   - name: orders_latest
-    data_tests: [strandline.unique_key, strandline.latest_matches_raw]
+    data_tests: [strandline.unique_key, strandline.matches_raw]
 """
 
 

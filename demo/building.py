@@ -24,11 +24,20 @@ class Built:
     wrong: list[str]
 
 
-def build(project: Path, folder: Path) -> Built:
-    """Builds and tests all models; dbt logs to `folder`/logs/dbt.log."""
+def build(root: Path, folder: Path) -> Built:
+    """Builds and tests all models of demo/dbt; dbt logs to `folder`/logs/dbt.log.
+
+    Args:
+        root: the repository, which is the dbt package.
+        folder: the demo's folder.
+    """
     from dbt.cli.main import dbtRunner  # takes three seconds
 
-    paths = ["--project-dir", str(project), "--profiles-dir", str(project / "profiles")]
+    installed = folder / "dbt_packages" / "strandline"  # as `dbt deps` installs a local package
+    if not installed.exists():
+        installed.parent.mkdir()
+        installed.symlink_to(root, target_is_directory=True)
+    paths = ["--project-dir", str(root / "demo" / "dbt"), "--profiles-dir", str(root / "profiles")]
     paths += ["--target-path", str(folder / "target"), "--log-path", str(folder / "logs")]
     command = [
         "build",

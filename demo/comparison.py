@@ -1,4 +1,4 @@
-"""Computes counts and checksums, to compare a snapshot with its source."""
+"""Computes counts and checksums, to compare a latest table with its source."""
 
 from __future__ import annotations
 

@@ -69,12 +69,12 @@ def _create_folder(folder: Path) -> Path:
 
 
 def _introduce(screen: Screen) -> None:
-    screen.title("Strandline: incremental append, from a database to a proven snapshot")
+    screen.title("Strandline: incremental append, from a database to a proven latest table")
     screen.say(
         """A shop stores customers, orders and order lines in a database. The loader reads only rows
         that changed since its last run, by a cursor (the column updated_at). It appends these rows
-        to raw tables, and never changes existing rows. dbt builds snapshots from the raw tables,
-        with one row for each key, and tests them."""
+        to raw tables, and never changes existing rows. dbt builds latest tables from the raw
+        tables, with one row for each key, and tests them."""
     )
 
 
@@ -82,13 +82,13 @@ def _show_next_steps(screen: Screen, folder: Path, seconds: float) -> None:
     shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
     screen.step(f"Done, in {seconds:.0f} seconds")
     screen.say(
-        f"""Database, tables and logs are in {shown}, the spec is loader.yml, the models are in
-        models/demo. To continue:"""
+        f"""Database, tables and logs are in {shown}, the spec is loader.yml, the dbt
+        project is demo/dbt. To continue:"""
     )
     screen.command("source .venv/bin/activate")
     screen.command(f'export STRANDLINE_WAREHOUSE="{folder / "warehouse"}"')
     screen.command("loader status")
-    screen.command("loader run && dbt build --profiles-dir profiles")
+    screen.command("loader run && dbt build --project-dir demo/dbt --profiles-dir profiles")
     screen.say(
         """A cursor does not show deleted rows, nor changes of older rows without a new updated_at:
         `loader reconcile` finds them."""

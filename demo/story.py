@@ -49,7 +49,7 @@ class Story:
         self.build(warnings={})
         changes = self.evening()
         self.second_sync(changes)
-        self.build(warnings={"cursor_conflict": 1})
+        self.build(warnings={"no_cursor_ties": 1})
         self.show_versions()
         self.third_sync()
 
@@ -125,13 +125,13 @@ class Story:
         )
 
     def build(self, warnings: dict[str, int]) -> None:
-        """Runs dbt, and compares its snapshots with the source.
+        """Runs dbt, and compares its latest tables with the source.
 
         Args:
             warnings: for each test that must warn, the number of rows.
         """
         self.screen.step("Build: the newest version of each key")
-        self.screen.command("dbt build --profiles-dir profiles")
+        self.screen.command("dbt build --project-dir demo/dbt --profiles-dir profiles")
         built = build(self.project, self.folder)
         for wrong in built.wrong:
             self.screen.failed(wrong)
@@ -146,9 +146,9 @@ class Story:
         self._compare()
 
     def show_versions(self) -> None:
-        """Shows that raw keeps versions that the snapshot no longer has."""
+        """Shows that raw keeps versions that the latest table no longer has."""
         self.screen.say(
-            f"""Raw keeps every version, the snapshot only the newest: the one with the highest
+            f"""Raw keeps every version, the latest table only the newest: the one with the highest
             cursor or, if cursors are equal, the version of the later batch. Order {CORRECTED}:"""
         )
         columns = ["status", "total", "updated_at", "_cq_batch"]
@@ -158,11 +158,11 @@ class Story:
             versions = found.select(*columns).orderBy("_cq_batch").collect()
             rows += [(f"{schema}.orders", *map(str, version)) for version in versions]
         self.screen.table(("", *columns), rows)
-        self.screen.claim(len(rows) == 3, "two versions in raw, one row in the snapshot")
+        self.screen.claim(len(rows) == 3, "two versions in raw, one row in the latest table")
         self.screen.say(
-            """The test cursor_conflict finds such versions, because updated_at alone does not show
+            """The test no_cursor_ties finds such versions, because updated_at alone does not show
             which version is newer. It fails by default; this demo creates such versions on
-            purpose, so it sets the test to warn (models/demo)."""
+            purpose, so it sets the test to warn (demo/dbt/models/models.yml)."""
         )
 
     def third_sync(self) -> None:
@@ -230,18 +230,18 @@ class Story:
         for table in TABLES:
             frame = self.shop.frame(table)
             source = sums(frame, frame.columns)
-            snapshot = sums(self.spark.table(f"{self.analytics}.{table}"), frame.columns)
+            latest = sums(self.spark.table(f"{self.analytics}.{table}"), frame.columns)
             raw = self.spark.table(f"{self.raw}.{table}").count()
-            same = sum(source.columns[name] == snapshot.columns[name] for name in frame.columns)
+            same = sum(source.columns[name] == latest.columns[name] for name in frame.columns)
             shown = f"{same} of {len(frame.columns)}"
-            rows.append((table, raw, source, snapshot, shown))
+            rows.append((table, raw, source, latest, shown))
         self.screen.table(
             (
                 "table",
                 "raw rows",
-                "snapshot rows",
+                "latest rows",
                 "source rows",
-                "snapshot sum",
+                "latest sum",
                 "source sum",
                 "equal columns",
             ),
@@ -249,19 +249,19 @@ class Story:
                 (
                     table,
                     raw,
-                    snapshot.rows,
+                    latest.rows,
                     source.rows,
-                    f"{snapshot.total:x}",
+                    f"{latest.total:x}",
                     f"{source.total:x}",
                     same,
                 )
-                for table, raw, source, snapshot, same in rows
+                for table, raw, source, latest, same in rows
             ],
         )
         self.screen.claim(
-            all(source == snapshot for _, _, source, snapshot, _ in rows),
-            "each snapshot equals its source: counts, the checksum of all rows, and the checksum "
-            "of every column are the same",
+            all(source == latest for _, _, source, latest, _ in rows),
+            "each latest table equals its source: counts, the checksum of all rows, and the "
+            "checksum of every column are the same",
         )
         total = self.shop.value("select sum(total) from orders")
         [(ours,)] = self.spark.sql(f"select sum(total) from {self.analytics}.orders").collect()

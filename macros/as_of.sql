@@ -1,125 +1,91 @@
-{% macro versions_as_of(relation, as_of, owner) -%}
+{% macro as_of(relation, moment, owner="as_of()") -%}
     {#-
-        The versions that a raw relation held then. All rows of a batch carry the time at which its
-        sync began, so a time stands for a set of batches. Iceberg reads its snapshots and tags itself.
+        Returns the versions that a raw table contained at a moment. All rows of a batch have the
+        start time of the batch's sync, so a time selects all batches up to that time. Iceberg
+        itself reads the versions of its snapshots and tags.
     -#}
-    {%- do strandline.check_name(relation | string) -%}
-    {%- set moment = strandline.moment(as_of, owner) -%}
-    {%- if moment is none -%}
+    {%- set parsed = strandline._moment(moment, owner) -%}
+    {%- if parsed is none -%}
         {{ return(relation) }}
+    {%- elif parsed.kind in ("snapshot", "tag") -%}
+        {{ return(relation ~ " version as of " ~ parsed.literal) }}
     {%- endif -%}
-    {%- if moment.kind in ("snapshot", "tag") -%}
-        {{ return(relation ~ " version as of " ~ moment.literal) }}
-    {%- endif -%}
-    {%- do strandline.check_not_compacted(relation, as_of, owner) -%}
-    {%- set column = "_cq_batch" if moment.kind == "batch" else "_cq_sync_time" -%}
-    {{ return("(select * from " ~ relation ~ " as all_versions where " ~ column ~ " <= " ~ moment.literal ~ ")") }}
+    {%- do strandline._check_not_compacted(relation, moment, parsed, owner) -%}
+    {{ return("(select * from " ~ relation ~ " as everything where " ~ strandline._until(parsed)
+        ~ ")") }}
 {%- endmacro %}
 
 
-{% macro moment(as_of, owner) -%}
-    {#- What `as_of` names: {kind, literal}. A number is a batch, a string is a time in UTC. -#}
-    {%- if as_of is none -%}
+{% macro _until(parsed) -%}
+    {{ return(("_cq_batch" if parsed.kind == "batch" else "_cq_sync_time") ~ " <= "
+        ~ parsed.literal) }}
+{%- endmacro %}
+
+
+{% macro _moment(moment, owner) -%}
+    {#-
+        Parses a moment. A number is a batch, and a string is a time in UTC. Returns {kind,
+        literal}.
+    -#}
+    {%- if moment is none -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set named = as_of if as_of is mapping else {("batch" if as_of is number else "time"): as_of} -%}
-    {%- set kind = (named.keys() | list | first) if named | length == 1 else none -%}
-    {%- if kind in ("batch", "snapshot") and modules.re.match("^[0-9]+$", named[kind] | string) -%}
-        {{ return({"kind": kind, "literal": named[kind] | string}) }}
+    {%- set given = moment if moment is mapping
+        else {("batch" if moment is number else "time"): moment} -%}
+    {%- set kind = (given.keys() | list | first) if given | length == 1 else none -%}
+    {%- set value = given[kind] | string | trim if kind else "" -%}
+    {%- if kind in ("batch", "snapshot") and value and not value.strip("0123456789") -%}
+        {{ return({"kind": kind, "literal": value}) }}
     {%- elif kind == "tag" -%}
-        {{ return({"kind": kind, "literal": strandline.text_literal(named[kind])}) }}
-    {%- elif kind == "time" and strandline.utc_text(named[kind]) -%}
-        {{ return({"kind": kind, "literal": "timestamp " ~ strandline.text_literal(strandline.utc_text(named[kind]))}) }}
-    {%- endif -%}
-    {%- if kind == "time" and modules.re.match("^[0-9]+$", named[kind] | string | trim) -%}
-        {{ exceptions.raise_compiler_error(
-            owner ~ ": as_of is '" ~ named[kind] ~ "', a string, which means a time. A batch is a number: as_of="
-            ~ named[kind] | trim ~ ", or {'batch': '" ~ named[kind] | trim ~ "'} if you have it as a string."
-        ) }}
+        {{ return({"kind": kind, "literal": strandline._literal(value)}) }}
+    {%- elif kind == "time" and value | length >= 10 and value[4] == "-" and value[7] == "-" -%}
+        {#- The literal contains a time zone, because the session may have any time zone. -#}
+        {%- set rest = value[11:] | trim -%}
+        {%- set zone = rest.lstrip("0123456789:. ") -%}
+        {%- set clock = rest[:rest | length - zone | length] | trim or "00:00" -%}
+        {%- set literal = value[:10] ~ " " ~ clock ~ (":00" if clock.count(":") == 1 else "") ~ " "
+            ~ (zone or "UTC") -%}
+        {{ return({"kind": kind, "literal": "timestamp " ~ strandline._literal(literal)}) }}
     {%- endif -%}
     {{ exceptions.raise_compiler_error(
-        owner ~ ": as_of is " ~ as_of ~ ". Give a batch (7), a time in UTC ('2025-01-31 12:00:00'), "
-        ~ "or an Iceberg snapshot or tag of the raw table ({'snapshot': 123} or {'tag': 'january'})."
+        owner ~ ": as_of is " ~ tojson(moment) ~ ". Give a batch (7), a time in UTC "
+        ~ "('2025-01-31 12:00:00'), or an Iceberg snapshot or tag of the raw table "
+        ~ "({'snapshot': 123} or {'tag': 'january'})."
     ) }}
 {%- endmacro %}
 
 
-{% macro utc_text(time) -%}
-    {#- A time with its zone, UTC unless it names another, as a session may be in any zone; none if it is not a time. -#}
-    {%- set parts = modules.re.match(
-        "^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[ T]([0-9]{1,2}:[0-9]{2})(:[0-9]{2}(?:[.][0-9]+)?)? ?(.+)?)?$", time | string | trim
-    ) -%}
-    {%- if parts is none -%}
+{% macro _batch_as_of(relation, moment, owner) -%}
+    {#-
+        Returns the newest batch that a raw table contained at a moment, or none without a moment.
+    -#}
+    {%- set parsed = strandline._moment(moment, owner) -%}
+    {%- if parsed is none -%}
         {{ return(none) }}
+    {%- elif parsed.kind == "batch" -%}
+        {{ return(parsed.literal | int) }}
     {%- endif -%}
-    {{ return(
-        parts.group(1) ~ " " ~ (parts.group(2) or "00:00") ~ (parts.group(3) or ":00") ~ " " ~ (parts.group(4) or "UTC")
-    ) }}
+    {%- set versions = relation ~ " version as of " ~ parsed.literal
+        if parsed.kind in ("snapshot", "tag") else relation ~ " as versions where "
+        ~ strandline._until(parsed) -%}
+    {{ return((strandline._value("select max(_cq_batch) from " ~ versions) or 0) | int) }}
 {%- endmacro %}
 
 
-{% macro batch_at(relation, as_of, owner="as_of") -%}
-    {#- The last batch that a raw relation held then; none, meaning no limit, if `as_of` is none. -#}
-    {%- set moment = strandline.moment(as_of, owner) -%}
-    {%- if moment is none -%}
+{% macro _check_not_compacted(relation, moment, parsed, owner) -%}
+    {#- Rejects a batch or time from which compaction has removed superseded versions. -#}
+    {%- if not execute or target.type != "spark" or relation is string or not relation.schema -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- if moment.kind == "batch" -%}
-        {{ return(moment.literal | int) }}
-    {%- endif -%}
-    {{ return(strandline.head_batch(strandline.versions_as_of(relation, as_of, owner)) or 0) }}
-{%- endmacro %}
-
-
-{% macro check_not_compacted(relation, as_of, owner) -%}
-    {#- Compaction removes old versions, so earlier batches and times can no longer be shown. -#}
-    {#- What a unit test gives in place of a table has no schema. -#}
-    {%- if not execute or relation is string or not relation.schema -%}
-        {{ return(none) }}
-    {%- endif -%}
-    {%- set properties = strandline.table_properties(relation) -%}
-    {%- set compacted_to = properties.get("strandline.compacted_to", "0") | int -%}
-    {%- if compacted_to == 0 -%}
-        {{ return(none) }}
-    {%- endif -%}
-    {%- set moment = strandline.moment(as_of, owner) -%}
-    {%- if moment.kind == "batch" -%}
-        {%- set batch = moment.literal | int -%}
-    {%- elif moment.kind == "time" -%}
-        {%- set batch = strandline.head_batch(
-            "(select * from " ~ relation ~ " as all_versions where _cq_sync_time <= " ~ moment.literal ~ ")"
-        ) or 0 -%}
-    {%- else -%}
-        {%- set batch = strandline.head_batch(relation ~ " version as of " ~ moment.literal) or 0 -%}
-    {%- endif -%}
-    {%- if batch < compacted_to -%}
+    {%- set compacted = strandline._properties(relation).get(
+        "strandline.compacted_to", "0") | int -%}
+    {%- if compacted and strandline._batch_as_of(relation, moment, owner) < compacted -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": as_of " ~ as_of ~ " is batch " ~ batch ~ ", but older versions were compacted away up to batch "
-            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later, or read an Iceberg snapshot that still exists in "
-            ~ "a model whose SELECT is strandline.deduped_latest(..., as_of={'snapshot': ...})."
+            owner ~ ": as_of " ~ tojson(moment) ~ " lies before batch " ~ compacted
+            ~ ", and compaction has removed "
+            ~ "superseded versions up to that batch. Ask for batch " ~ compacted
+            ~ " or later, or for an Iceberg "
+            ~ "snapshot that still exists: deduped_latest(..., as_of={'snapshot': ...})."
         ) }}
     {%- endif -%}
-{%- endmacro %}
-
-
-{% macro table_properties(relation) -%}
-    {%- set properties = {} -%}
-    {%- for row in run_query("show tblproperties " ~ relation) -%}
-        {%- do properties.update({row[0]: strandline.unveiled(row[1])}) -%}
-    {%- endfor -%}
-    {{ return(properties) }}
-{%- endmacro %}
-
-
-{% macro veiled(text) -%}
-    {#-
-        A property's value in hexadecimal. Spark redacts any value that contains `url`, `token` or another word
-        that hints at a secret, and the name of a table or a key, or a SELECT, may well contain one.
-    -#}
-    {{ return("hex:" ~ text.encode("utf-8").hex()) }}
-{%- endmacro %}
-
-
-{% macro unveiled(value) -%}
-    {{ return("".encode("utf-8").fromhex(value[4:]).decode("utf-8") if value[:4] == "hex:" else value) }}
 {%- endmacro %}

@@ -1,35 +1,58 @@
 {% macro current_state(relation) -%}
-    {{- return(adapter.dispatch("current_state", "strandline")(relation)) -}}
-{%- endmacro %}
-
-
-{% macro spark__current_state(relation) -%}
     {#-
-        The newest version of a key wins; a version that an older tool left null counts as 0. If two
-        rows have the same version, the lower batch is the safe one: at worst, rows are read again.
+        Returns the newest version of each key. A null version from an older tool is treated as 0.
+        If two rows have the same version, the row with the lower batch is chosen. The next sync
+        then rereads some rows, but misses none.
     -#}
-    {%- set batch = "cast(get_json_object(value, '$.batch') as bigint)" -%}
     select
-        newest.key,
-        newest.value,
-        coalesce(newest.version, 0) as version,
-        newest.updated_at,
-        substring_index(newest.key, '.', 1) as source_name,
-        {{ strandline.state_table_name("newest.key") }} as table_name,
-        cast(get_json_object(newest.value, '$.batch') as bigint) as batch,
-        get_json_object(newest.value, '$.cursor') as cursor,
-        get_json_object(newest.value, '$.cursor_field') as cursor_field,
-        get_json_object(newest.value, '$.cursor_type') as cursor_type,
-        cast(get_json_object(newest.value, '$.generation') as bigint) as generation
+        key,
+        value,
+        coalesce(version, 0) as version,
+        updated_at,
+        {{ strandline._state_source("key") }} as source_name,
+        {{ strandline._state_table("key") }} as table_name,
+        cast({{ strandline._json_text("value", "batch") }} as bigint) as batch,
+        {{ strandline._json_text("value", "cursor") }} as cursor,
+        {{ strandline._json_text("value", "cursor_field") }} as cursor_field,
+        {{ strandline._json_text("value", "cursor_type") }} as cursor_type,
+        cast({{ strandline._json_text("value", "generation") }} as bigint) as generation
     from (
-        select max_by(struct(*), struct(coalesce(version, 0), -coalesce({{ batch }}, 0), updated_at)) as newest
+        select
+            *,
+            row_number() over (
+                partition by key
+                order by
+                    coalesce(version, 0) desc,
+                    coalesce(cast({{ strandline._json_text("value", "batch") }} as bigint), 0),
+                    updated_at desc
+            ) as _cq_age
         from {{ relation }} as state
-        group by key
-    ) as keys
+    ) as versions
+    where _cq_age = 1
 {%- endmacro %}
 
 
-{% macro state_table_name(key) -%}
-    {#- A source's name has no dot, so everything after the first dot is the table, dots included. -#}
-    substring({{ key }}, locate('.', {{ key }}) + 1)
+{% macro _state_source(key) -%}
+    {#- Extracts the source from a key `<source>.<table>`. The name of a source contains no dot. -#}
+    split_part({{ key }}, '.', 1)
+{%- endmacro %}
+
+
+{% macro _state_table(key) -%}
+    substring({{ key }}, length(split_part({{ key }}, '.', 1)) + 2)
+{%- endmacro %}
+
+
+{% macro _json_text(column, field) -%}
+    {{- return(adapter.dispatch("_json_text", "strandline")(column, field)) -}}
+{%- endmacro %}
+
+
+{% macro default___json_text(column, field) -%}
+    case when json_valid({{ column }}) then json_extract_string({{ column }}, '$.{{ field }}') end
+{%- endmacro %}
+
+
+{% macro spark___json_text(column, field) -%}
+    get_json_object({{ column }}, '$.{{ field }}')
 {%- endmacro %}

@@ -1,37 +1,84 @@
-{% macro deduped_history(relation, primary_key, cursor_field=none, as_of=none, delete_stale=false) -%}
-    {{- return(adapter.dispatch("deduped_history", "strandline")(
-        relation, primary_key, cursor_field, as_of, delete_stale
+{% macro deduped_history(relation, unique_key, cursor_field=none, as_of=none,
+    delete_stale=false) -%}
+    {%- set owner = "deduped_history(" ~ relation ~ ")" -%}
+    {%- set key = strandline._require_key(unique_key, owner) -%}
+    {%- do strandline._check_shared_key(relation, key, owner) -%}
+    {%- set versions = strandline.as_of(relation, as_of, owner) -%}
+    {%- if delete_stale and execute -%}
+        {%- set refreshes = strandline._full_refreshes(
+            relation, strandline._batch_as_of(relation, as_of, owner), owner) -%}
+        {%- set columns = strandline._columns(relation).values() | map(attribute="name") | list -%}
+        {%- set versions = strandline._with_vanished(versions, refreshes, columns, key) -%}
+    {%- endif -%}
+    {{- strandline._history_sql(versions, key, cursor_field,
+        strandline._changed_at(cursor_field)) -}}
+{%- endmacro %}
+
+
+{% macro _history_sql(versions, key, cursor_field, changed_at, union=false, shown=none) -%}
+    {#-
+        Orders the versions of each key and removes repetitions. A version is valid until the next
+        version begins. If a version has a later time than a newer version, both begin at the
+        earlier time, and the older version is never valid. Therefore valid_from never decreases
+        within a key, and any time falls into at most one version. The times of repetitions are
+        included, so that a late version can only decrease valid_from.
+    -#}
+    {{- return(adapter.dispatch("_history_sql", "strandline")(
+        versions, key, cursor_field, changed_at, union, shown
     )) -}}
 {%- endmacro %}
 
 
-{% macro spark__deduped_history(relation, primary_key, cursor_field, as_of, delete_stale) -%}
-    {%- set owner = "deduped_history(" ~ relation ~ ")" -%}
-    {%- set keys = strandline.key_columns(primary_key, owner) -%}
-    {%- do strandline.check_shared_relation(relation, keys, owner) -%}
-    {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}
-    {%- if delete_stale and execute -%}
-        {%- do strandline.check_ledger(relation, owner) -%}
-        {%- set refreshes = strandline.complete_refreshes(relation, strandline.batch_at(relation, as_of), owner) -%}
-        {%- set columns = adapter.get_columns_in_relation(relation) | map(attribute="name") | list -%}
-        {%- set versions = strandline.with_vanished(versions, refreshes, columns, keys) -%}
-    {%- endif -%}
-    {{- strandline.history_sql(versions, keys, strandline.version_order(cursor_field), strandline.changed_at(cursor_field)) -}}
+{% macro default___history_sql(versions, key, cursor_field, changed_at, union, shown) -%}
+    {%- set place = strandline._order_by(cursor_field, union=union) -%}
+    select * exclude (_cq_changed_at, _cq_content)
+    from (
+        select
+            *,
+            lead(valid_from) over by_place as valid_to,
+            lead(valid_from) over by_place is null as is_current
+        from (
+            select
+                *,
+                min(_cq_changed_at) over (
+                    partition by {{ strandline._column_list(key) }}
+                    order by {{ strandline._order_by(cursor_field, union=union, direction="desc") }}
+                    rows between unbounded preceding and current row
+                ) as valid_from
+            from (
+                select
+                    *,
+                    {{ changed_at }} as _cq_changed_at,
+                    case when _cq_deleted then 'deleted' else cast(_cq_row_hash as varchar) end
+                        as _cq_content
+                from {{ versions }} as versions
+            ) as dated
+            window by_place as (
+                partition by {{ strandline._column_list(key) }}
+                order by {{ place }}
+            )
+            qualify row_number() over by_place = 1
+                or _cq_content is distinct from lag(_cq_content) over by_place
+        ) as changes
+        window by_place as (
+            partition by {{ strandline._column_list(key) }}
+            order by {{ place }}
+        )
+    ) as closed
+    where not coalesce(_cq_deleted, false)
+    {%- if shown %}
+        and ({{ shown }})
+    {%- endif %}
 {%- endmacro %}
 
 
-{% macro history_sql(versions, primary_key, place, changed_at, row_filter=none) -%}
-    {#-
-        The versions in order, without repetitions, each valid until the next begins. A version whose time is
-        later than that of a newer version was never valid: it begins when the newer one does. So valid_from
-        never decreases, and any time falls into at most one version of a key. Repetitions count for valid_from,
-        too: then a late version can only move valid_from back, and a merge can tell when it does not.
-    -#}
+{% macro spark___history_sql(versions, key, cursor_field, changed_at, union, shown) -%}
+    {#- The row is one struct, so that Spark sorts fewer columns and MAP columns are supported. -#}
     {%- set keys = [] -%}
-    {%- for key in primary_key -%}
+    {%- for name in key -%}
         {%- do keys.append("_cq_key_" ~ loop.index) -%}
     {%- endfor -%}
-    {%- if row_filter %}
+    {%- if shown %}
     select *
     from (
     {%- endif %}
@@ -48,7 +95,8 @@
         from (
             select
                 *,
-                content <=> lag(content) over (partition by {{ keys | join(", ") }} order by place) as repeated,
+                content <=> lag(content) over (partition by {{ keys | join(
+                    ", ") }} order by place) as repeated,
                 min(changed_at) over (
                     partition by {{ keys | join(", ") }}
                     order by place desc
@@ -56,10 +104,10 @@
                 ) as valid_from
             from (
                 select
-                    {%- for key in primary_key %}
-                    {{ strandline.quoted(key) }} as {{ keys[loop.index0] }},
+                    {%- for name in key %}
+                    {{ strandline._quote(name) }} as {{ keys[loop.index0] }},
                     {%- endfor %}
-                    {{ place }} as place,
+                    {{ strandline.version_order(cursor_field, union=union) }} as place,
                     {{ changed_at }} as changed_at,
                     struct(
                         coalesce(_cq_deleted, false) as deleted,
@@ -72,25 +120,28 @@
         where not repeated
     ) as closed
     where not coalesce(version._cq_deleted, false)
-    {%- if row_filter %}
+    {%- if shown %}
     ) as shown
-    where {{ row_filter }}
+    where {{ shown }}
     {%- endif %}
 {%- endmacro %}
 
 
-{% macro changed_at(cursor_field) -%}
-    {#- A cursor that is a time dates the version; without one, the sync that brought it does. -#}
+{% macro _changed_at(cursor_field) -%}
+    {{- return(adapter.dispatch("_changed_at", "strandline")(cursor_field)) -}}
+{%- endmacro %}
+
+
+{% macro default___changed_at(cursor_field) -%}
+    {#- Checks the type first, because try_cast() would also convert an integer to a time. -#}
     {%- if not cursor_field -%}
         _cq_sync_time
     {%- else -%}
-        {%- set cursor = strandline.quoted(cursor_field) -%}
-        {#- Dates and wall-clock times are read as UTC, whatever the session's zone. -#}
+        {%- set cursor = strandline._quote(cursor_field) -%}
         coalesce(
-            case typeof({{ cursor }})
-                when 'timestamp' then cast({{ cursor }} as timestamp)
-                when 'date' then cast(concat(cast({{ cursor }} as string), ' 00:00:00Z') as timestamp)
-                when 'timestamp_ntz' then cast(concat(cast({{ cursor }} as string), 'Z') as timestamp)
+            case
+                when typeof({{ cursor }}) in ('TIMESTAMP', 'TIMESTAMP WITH TIME ZONE', 'DATE')
+                    then try_cast({{ cursor }} as timestamp)
             end,
             _cq_sync_time
         )
@@ -98,28 +149,49 @@
 {%- endmacro %}
 
 
-{% macro with_vanished(versions, refreshes, columns, primary_key) -%}
+{% macro spark___changed_at(cursor_field) -%}
     {#-
-        The versions, and a tombstone for every key that a complete full refresh no longer found. It has
-        the refresh's generation and no cursor, so that anything that comes later is newer.
+        Returns the time of a version. This is the cursor if it is a time, else the start of the
+        sync that read the version. Dates and times without a zone are read as UTC in any session.
+    -#}
+    {%- if not cursor_field -%}
+        _cq_sync_time
+    {%- else -%}
+        {%- set cursor = strandline._quote(cursor_field) -%}
+        coalesce(
+            case typeof({{ cursor }})
+                when 'timestamp' then cast({{ cursor }} as timestamp)
+                when 'date' then cast(concat(cast({{ cursor }} as string), ' 00:00:00Z')
+                    as timestamp)
+                when 'timestamp_ntz' then cast(concat(cast({{ cursor }} as string), 'Z')
+                    as timestamp)
+            end,
+            _cq_sync_time
+        )
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _with_vanished(versions, refreshes, columns, key) -%}
+    {#-
+        Adds a tombstone for each key that a complete full refresh did not find. The tombstone has
+        the `_cq_generation` of the refresh and a null cursor, so every version that arrives later
+        is newer.
     -#}
     {%- if not refreshes -%}
         {{ return(versions) }}
     {%- endif -%}
-    {%- set keys = primary_key | map("lower") | list -%}
+    {%- set keys = key | map("lower") | list -%}
     (
-        select
-            {%- for column in columns %}
-            {{ strandline.quoted(column) }}{{ "," if not loop.last }}
-            {%- endfor %}
+        select {{ strandline._column_list(columns) }}
         from {{ versions }} as delivered
         {%- for refresh in refreshes %}
         union all
         select
             {%- for column in columns %}
             {%- set name = column | lower %}
-            {%- if name in keys %}
-            {{ strandline.quoted(column) }}
+            {%- if name in keys or name == "_cq_table_rank" %}
+            {{ "max(_cq_table_rank)" if name == "_cq_table_rank" else strandline._quote(column) }}
             {%- elif name == "_cq_batch" %}
             cast({{ refresh.batch }} as bigint)
             {%- elif name == "_cq_generation" %}
@@ -129,25 +201,22 @@
             {%- elif name == "_cq_deleted" %}
             true
             {%- elif name == "_cq_sync_time" %}
-            timestamp_micros({{ refresh.began_at }})
+            {{ strandline._from_micros(refresh.began_at) }}
             {%- elif name == "_cq_table" and refresh.get("table") %}
-            {{ strandline.text_literal(refresh.table) }}
+            {{ strandline._literal(refresh.table) }}
             {%- else %}
             null
-            {%- endif %} as {{ strandline.quoted(column) }}{{ "," if not loop.last }}
+            {%- endif %} as {{ strandline._quote(column) }}{{ "," if not loop.last }}
             {%- endfor %}
         from {{ versions }} as delivered
         where _cq_batch <= {{ refresh.batch }}
         {%- if refresh.get("source") %}
-            and _cq_source_name = {{ strandline.text_literal(refresh.source) }}
+            and _cq_source_name = {{ strandline._literal(refresh.source) }}
         {%- endif %}
         {%- if refresh.get("table") %}
-            and _cq_table = {{ strandline.text_literal(refresh.table) }}
+            and _cq_table = {{ strandline._literal(refresh.table) }}
         {%- endif %}
-        group by
-            {%- for key in primary_key %}
-            {{ strandline.quoted(key) }}{{ "," if not loop.last }}
-            {%- endfor %}
+        group by {{ strandline._column_list(key) }}
         having max(_cq_batch) < {{ refresh.batch }}
         {%- endfor %}
     )

@@ -1,42 +1,61 @@
-{% macro deduped_latest(relation, primary_key, cursor_field=none, as_of=none, delete_stale=false) -%}
-    {{- return(adapter.dispatch("deduped_latest", "strandline")(
-        relation, primary_key, cursor_field, as_of, delete_stale
-    )) -}}
-{%- endmacro %}
-
-
-{% macro spark__deduped_latest(relation, primary_key, cursor_field, as_of, delete_stale) -%}
+{% macro deduped_latest(relation, unique_key, cursor_field=none, as_of=none, delete_stale=false) -%}
     {%- set owner = "deduped_latest(" ~ relation ~ ")" -%}
-    {%- set keys = strandline.key_columns(primary_key, owner) -%}
-    {%- do strandline.check_shared_relation(relation, keys, owner) -%}
-    {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}
+    {%- set key = strandline._require_key(unique_key, owner) -%}
+    {%- do strandline._check_shared_key(relation, key, owner) -%}
+    {%- set versions = strandline.as_of(relation, as_of, owner) -%}
     {%- if delete_stale and execute -%}
-        {%- do strandline.check_ledger(relation, owner) -%}
-        {%- set refreshes = strandline.complete_refreshes(relation, strandline.batch_at(relation, as_of), owner) -%}
-        {%- set versions = strandline.generations_from(versions, strandline.refresh_floor(refreshes)) -%}
+        {%- set refreshes = strandline._full_refreshes(
+            relation, strandline._batch_as_of(relation, as_of, owner), owner) -%}
+        {%- set floor = strandline._generation_floor(refreshes) -%}
+        {%- if floor is not none -%}
+            {%- set versions = "(select * from " ~ versions ~ " as everything where "
+                ~ strandline._from_generation(floor) ~ ")" -%}
+        {%- endif -%}
     {%- endif -%}
-    {{- strandline.latest_sql(versions, keys, cursor_field) -}}
+    {{- strandline._latest_sql(versions, key, cursor_field) -}}
 {%- endmacro %}
 
 
-{% macro latest_sql(versions, primary_key, cursor_field, tables=[], row_filter=none) -%}
-    {%- if row_filter %}
+{% macro _latest_sql(versions, key, cursor_field, union=false, shown=none) -%}
+    {{- return(adapter.dispatch("_latest_sql", "strandline")(
+        versions, key, cursor_field, union, shown)) -}}
+{%- endmacro %}
+
+
+{% macro default___latest_sql(versions, key, cursor_field, union, shown) -%}
     select *
     from (
-    {%- endif %}
-    select newest.*
-    from (
-        {#- max_by over the whole struct allows MAP columns, and only the winner is shuffled -#}
-        {{- "\n" }}        select max_by(struct(*), {{ strandline.version_order(cursor_field, none, tables) }}) as newest
+        select *
         from {{ versions }} as versions
-        group by
-            {%- for key in primary_key %}
-            {{ strandline.quoted(key) }}{{ "," if not loop.last }}
-            {%- endfor %}
-    ) as keys
-    where not coalesce(newest._cq_deleted, false)
-    {%- if row_filter %}
+        qualify row_number() over (
+            partition by {{ strandline._column_list(key) }}
+            order by {{ strandline._order_by(cursor_field, union=union, direction="desc") }}
+        ) = 1
+    ) as newest
+    where not coalesce(_cq_deleted, false)
+    {%- if shown %}
+        and ({{ shown }})
+    {%- endif %}
+{%- endmacro %}
+
+
+{% macro spark___latest_sql(versions, key, cursor_field, union, shown) -%}
+    {#-
+        The row is one struct, so that MAP columns are supported and Spark shuffles only the newest
+        versions.
+    -#}
+    select *
+    from (
+        select newest.*
+        from (
+            select max_by(struct(*), {{ strandline.version_order(
+                cursor_field, union=union) }}) as newest
+            from {{ versions }} as versions
+            group by {{ strandline._column_list(key) }}
+        ) as by_key
     ) as latest
-    where {{ row_filter }}
+    where not coalesce(_cq_deleted, false)
+    {%- if shown %}
+        and ({{ shown }})
     {%- endif %}
 {%- endmacro %}

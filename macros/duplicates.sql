@@ -1,28 +1,23 @@
-{% macro duplicates(relation, primary_key=none, cursor_field=none) -%}
-    {{- return(adapter.dispatch("duplicates", "strandline")(relation, primary_key, cursor_field)) -}}
-{%- endmacro %}
-
-
-{% macro spark__duplicates(relation, primary_key, cursor_field) -%}
+{% macro duplicates(relation, unique_key=none, cursor_field=none) -%}
     {#-
-        Compares a row with the version that arrived before it with the same key, cursor and
-        generation. So a value that goes back (A, B, A) is a new version, not a redelivery, and a
-        full refresh, which reads everything again on purpose, redelivers nothing.
+        Compares each row with the previously loaded row that has the same key, cursor and
+        generation. A value that changes back (A, B, A) is therefore a new version instead of a
+        redelivery. A full refresh begins a new generation, so the rows that it rereads are not
+        redeliveries.
     -#}
-    {%- do strandline.check_name(relation | string) -%}
-    {%- set keys = [primary_key] if primary_key is string else (primary_key or []) | list -%}
+    {%- set keys = strandline._as_list(unique_key) -%}
     {%- set identity = [] -%}
     {%- for name in (keys + ([cursor_field] if cursor_field else [])) | unique -%}
-        {%- do identity.append(strandline.quoted(name)) -%}
+        {%- do identity.append(strandline._quote(name)) -%}
     {%- endfor -%}
     select *
     from (
         select
             *,
             case
-                when previous_row_hash is null then cast(null as string)
-                when _cq_deleted <> previous_deleted then cast(null as string)
-                when _cq_row_hash <> previous_row_hash and _cq_deleted then cast(null as string)
+                when previous_row_hash is null then null
+                when _cq_deleted <> previous_deleted then null
+                when _cq_row_hash <> previous_row_hash and _cq_deleted then null
                 when _cq_row_hash <> previous_row_hash then 'conflict'
                 when _cq_batch = previous_batch then 'in_batch'
                 else 'redelivery'
@@ -44,11 +39,8 @@
                 lag(_cq_deleted) over arrival as previous_deleted
             from {{ relation }} as versions
             window arrival as (
-                partition by
-                    {%- for column in (identity if keys else ["_cq_row_hash"]) %}
-                    {{ column }},
-                    {%- endfor %}
-                    _cq_generation
+                partition by {{ (identity if keys else ["_cq_row_hash"]) | join(
+                    ", ") }}, _cq_generation
                 order by _cq_batch, _cq_seq
             )
         ) as arrivals

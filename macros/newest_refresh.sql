@@ -3,56 +3,46 @@
 {%- endmacro %}
 
 
-{% macro spark__newest_refresh(relation) -%}
+{% macro default__newest_refresh(relation) -%}
     {#-
-        Whole generations: the one of the newest complete full refresh, and those after it. A view is asked long
-        after dbt compiled it, and a refresh is in raw a moment before the ledger tells of it. So the query asks the
-        ledger itself, and first: then raw has every refresh that the ledger tells of. The newest batch tells
-        which generations count: a raw table that was dropped or rolled back begins below what the ledger has seen.
+        Returns the rows of the newest complete full refresh and of later syncs, for a table without
+        a key. The query itself reads the ledger, because a view is queried long after dbt compiled
+        it. Rows of a refresh that the ledger does not contain yet are hidden. If raw was dropped or
+        rolled back, the ledger may contain refreshes with a higher generation than the newest
+        batch. Such refreshes are ignored.
     -#}
-    {%- do strandline.check_name(relation | string) -%}
-    {%- set refreshes = strandline.complete_refreshes(relation, none, "newest_refresh(" ~ relation ~ ")") if execute else [] -%}
-    {%- set conditions = [] -%}
-    {%- set floor = strandline.refresh_floor(refreshes) -%}
-    {%- set asked_later = model is defined and model.get("config", {}).get("materialized") in ("view", "ephemeral") -%}
-    {%- if floor is not none and not asked_later -%}
-        {#- Iceberg leaves out files for a constant only; a view would keep that of a table which is dropped later. -#}
-        {%- do conditions.append(strandline.shown_from(floor)) -%}
-    {%- endif -%}
-    {%- set syncs = strandline.syncs_relation(relation.schema) if execute and relation.schema else none -%}
+    {%- set syncs = strandline._ledger_of(relation, "newest_refresh(" ~ relation ~ ")") if execute
+        else none -%}
+    {%- if syncs is none or not strandline._exists(syncs) -%}
     select versions.*
-    {%- if syncs is not none and strandline.exists(syncs) %}
-    {%- set shared = strandline.sharers(relation) %}
-    from (
+    from {{ relation }} as versions
+    {%- else -%}
+    {%- set shared = strandline._sources_of(strandline._properties(relation))
+        if target.type == "spark" else [] -%}
+    {%- set by_source = "source_name" if shared else "1" -%}
+    select versions.*
+    from {{ relation }} as versions
+    left join (
         select
-            *,
-            array_max(filter(refreshes, generation -> generation <= newest)) as refreshed
+            {{ by_source }} as of_source,
+            max(newest) as newest,
+            max(case when mode = 'full_refresh' and generation <= newest then generation end)
+                as refreshed
         from (
             select
-                {%- if shared %}
-                source_name,
-                {%- endif %}
-                max_by(generation, batch) as newest,
-                collect_set(generation) filter (where mode = 'full_refresh') as refreshes
+                *,
+                first_value(generation) over (
+                    partition by {{ by_source }}
+                    order by batch desc nulls last
+                ) as newest
             from {{ syncs }} as syncs
-            where table_name = {{ strandline.text_literal(relation.identifier) }}
+            where table_name = {{ strandline._literal(relation.identifier) }}
                 and status in ('synced', 'recovered')
-            {%- if shared %}
-            group by source_name
-            {%- endif %}
-        ) as ledger
-    ) as told
-    {%- if shared %}
-    right join {{ relation }} as versions on told.source_name = versions._cq_source_name
-    {%- else %}
-    cross join {{ relation }} as versions
-    {%- endif %}
-    {%- do conditions.append("(told.refreshed is null or versions._cq_generation >= told.refreshed)") %}
-    {%- do conditions.append("coalesce(versions._cq_generation <= told.newest, true)") %}
-    {%- else %}
-    from {{ relation }} as versions
-    {%- endif %}
-    {%- if conditions %}
-    where {{ conditions | join("\n        and ") }}
-    {%- endif %}
+        ) as batches
+        group by {{ by_source }}
+    ) as ledger
+        on {{ "ledger.of_source = versions._cq_source_name" if shared else "true" }}
+    where (ledger.refreshed is null or versions._cq_generation >= ledger.refreshed)
+        and coalesce(versions._cq_generation <= ledger.newest, true)
+    {%- endif -%}
 {%- endmacro %}

@@ -1,39 +1,45 @@
-{% macro row_hash(raw) -%}
+{% macro row_hash(relation) -%}
+    {{- return(adapter.dispatch("row_hash", "strandline")(relation)) -}}
+{%- endmacro %}
+
+
+{% macro default__row_hash(relation) -%}
+    {%- if execute and flags.WHICH not in ["compile", "generate"] -%}
+        {{ exceptions.raise_compiler_error(
+            "row_hash() computes Spark's xxhash64(), which " ~ target.type
+            ~ " does not have. Run it with a "
+            ~ "Spark target."
+        ) }}
+    {%- endif -%}
+    null
+{%- endmacro %}
+
+
+{% macro spark__row_hash(relation) -%}
     {#-
-        The loader's hash of a row, from the columns of raw; Python's twin is loader/rows/row_hash.py. A column is
-        hashed with its name, a null is skipped, and types are cast so that their width does not count. So a row's
-        hash stays the same when columns are added, dropped or widened. A variant column is hashed under the name
-        of the column whose values it keeps.
+        Computes the loader's hash of a row (loader/rows/row_hash.py). Each value is hashed with its
+        column's name, nulls are skipped, and types are cast to a common width. Therefore the hash
+        does not change if a column is added, dropped or widened. A variant column is hashed under
+        the name of the column whose values it stores.
     -#}
-    {%- do strandline.check_name(raw | string) -%}
-    {%- set own = ["_cq_source_name", "_cq_sync_time", "_cq_batch", "_cq_seq", "_cq_row_hash", "_cq_deleted", "_cq_generation"] -%}
-    {%- set variants, scales = strandline.told_of_source(raw) -%}
+    {%- set obstacle = strandline._hash_obstacle(relation) -%}
+    {%- if obstacle -%}
+        {{ exceptions.raise_compiler_error("row_hash(" ~ relation ~ "): " ~ obstacle) }}
+    {%- endif -%}
+    {%- set schema = strandline._source_schema(relation) -%}
     {%- set columns = [] -%}
-    {%- for column in adapter.get_columns_in_relation(raw) if column.name | lower not in own -%}
-        {%- set name = column.name | lower -%}
-        {%- if "<" in column.dtype -%}
-            {{ exceptions.raise_compiler_error(
-                strandline.test_on(raw) ~ ": the column " ~ column.name ~ " is nested (" ~ column.dtype[:60] ~ "), and SQL "
-                ~ "cannot compute the hash of such a row. Remove the test from this table: `loader reconcile` compares "
-                ~ "its rows with the source."
-            ) }}
-        {%- endif -%}
-        {%- for type in scales.get(name, []) if type != strandline.scale_of(column.dtype) -%}
-            {{ exceptions.raise_compiler_error(
-                strandline.test_on(raw) ~ ": the source has another scale in " ~ column.name ~ " than raw (" ~ column.dtype
-                ~ "), so SQL cannot compute the hash of its rows. Remove the test from this table."
-            ) }}
-        {%- endfor -%}
+    {%- for name, column in strandline._hashed_columns(relation).items() -%}
         {%- do columns.append({
             "name": column.name,
-            "said": name.rpartition("__")[0] if name in variants else name,
-            "type": column.dtype,
+            "hashed_as": name.rpartition("__")[0] if name in schema.variants else name,
+            "type": column.type,
         }) -%}
     {%- endfor -%}
     {%- set parts = [] -%}
-    {%- for column in columns | sort(attribute="said", case_sensitive=true) -%}
-        {%- set value = strandline.quoted(column.name) -%}
-        {%- do parts.append("if(" ~ value ~ " is not null, " ~ strandline.text_literal(column.said) ~ ", null)") -%}
+    {%- for column in columns | sort(attribute="hashed_as", case_sensitive=true) -%}
+        {%- set value = strandline._quote(column.name) -%}
+        {%- do parts.append("if(" ~ value ~ " is not null, " ~ strandline._literal(column.hashed_as)
+            ~ ", null)") -%}
         {%- if column.type in ("int", "smallint", "tinyint") -%}
             {%- do parts.append("cast(" ~ value ~ " as bigint)") -%}
         {%- elif column.type == "float" -%}
@@ -48,32 +54,70 @@
 {%- endmacro %}
 
 
-{% macro told_of_source(raw) -%}
-    {#-
-        What a raw table's properties say about its sources: the variant columns, and the scale of each plain
-        column, both with names in lower case.
-    -#}
-    {%- set variants = [] -%}
-    {%- set scales = {} -%}
-    {%- for property, text in strandline.table_properties(raw).items() if property.startswith("strandline.source_schema") -%}
-        {%- set said = fromjson(text) -%}
-        {%- for name in said.get("variants") or [] -%}
-            {%- do variants.append(name | lower) -%}
-        {%- endfor -%}
-        {%- for column in said.get("columns") or [] if column.type is string -%}
-            {%- do scales.setdefault(column.name | lower, []).append(strandline.scale_of(column.type)) -%}
-        {%- endfor -%}
+{% macro _hashed_columns(relation) -%}
+    {%- set own = ["_cq_source_name", "_cq_sync_time", "_cq_batch", "_cq_seq", "_cq_row_hash",
+        "_cq_deleted", "_cq_generation"] -%}
+    {%- set columns = {} -%}
+    {%- for name, column in strandline._columns(relation).items() if name not in own -%}
+        {%- do columns.update({name: column}) -%}
     {%- endfor -%}
-    {#- Each value of a column with variants went to a column whose type has room, so none is stored with a wider scale. -#}
-    {%- for name in variants -%}
-        {%- do scales.pop(name.rpartition("__")[0], none) -%}
-    {%- endfor -%}
-    {{ return((variants, scales)) }}
+    {{ return(columns) }}
 {%- endmacro %}
 
 
-{% macro scale_of(type) -%}
-    {#- The scale of a decimal type; none for any other type. -#}
-    {%- set decimal = modules.re.match("^decimal\\([0-9]+, *([0-9]+)\\)$", type) -%}
-    {{ return(decimal.group(1) if decimal else none) }}
+{% macro _hash_obstacle(relation) -%}
+    {#- Returns why SQL cannot compute the hash of a raw table's rows, or none if it can. -#}
+    {%- set scales = strandline._source_schema(relation).scales -%}
+    {%- for name, column in strandline._hashed_columns(relation).items() -%}
+        {%- if "<" in column.type -%}
+            {{ return(
+                "the column " ~ column.name ~ " is nested (" ~ column.type[:60]
+                ~ "), and SQL cannot compute the hash of "
+                ~ "such a row. Remove the test from this table: `loader reconcile` compares its "
+                ~ "rows with the source."
+            ) }}
+        {%- endif -%}
+        {%- for scale in scales.get(name, []) if scale != strandline._scale(column.type) -%}
+            {{ return(
+                "the source has another scale in " ~ column.name ~ " than raw (" ~ column.type
+                ~ "), so SQL cannot compute "
+                ~ "the hash of its rows. Remove the test from this table."
+            ) }}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(none) }}
+{%- endmacro %}
+
+
+{% macro _source_schema(relation) -%}
+    {#-
+        Returns facts about the sources from a raw table's properties: {variants, scales}. Column
+        names are in lower case.
+    -#}
+    {%- set variants = [] -%}
+    {%- set scales = {} -%}
+    {%- for property, text in strandline._properties(relation).items()
+        if property.startswith("strandline.source_schema") -%}
+        {%- set recorded = fromjson(text) -%}
+        {%- for name in recorded.get("variants") or [] -%}
+            {%- do variants.append(name | lower) -%}
+        {%- endfor -%}
+        {%- for column in recorded.get("columns") or [] if column.type is string -%}
+            {%- set name = column.name | lower -%}
+            {%- do scales.update({name: scales.get(name, []) + [
+                strandline._scale(column.type)]}) -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {#- Values with a larger scale are in the variant column, so the column needs no check. -#}
+    {%- for name in variants -%}
+        {%- do scales.pop(name.rpartition("__")[0], none) -%}
+    {%- endfor -%}
+    {{ return({"variants": variants, "scales": scales}) }}
+{%- endmacro %}
+
+
+{% macro _scale(type) -%}
+    {#- Returns the scale of a decimal type, or none for other types. -#}
+    {{ return(type.split(",")[1] | trim | replace(")", "") if type.startswith("decimal(")
+        else none) }}
 {%- endmacro %}

@@ -1,60 +1,47 @@
 {% macro union_raw(relations) -%}
-    {{- return(adapter.dispatch("union_raw", "strandline")(relations)) -}}
-{%- endmacro %}
-
-
-{% macro spark__union_raw(relations) -%}
     {#-
-        The versions of several raw tables, with `_cq_table` to tell them apart; a column that one
-        of them lacks is null there. If two of them hold a key, the table listed later wins. The SQL comments
-        tell the materializations which tables these are, in order; new columns between the comments come from
-        raw and do not count as a change of the model's SQL.
+        Returns the rows of several raw tables. A column that one of the tables lacks is null in its
+        rows. `_cq_table` is the name of the raw table, and `_cq_table_rank` is its position in the
+        list. A version from a later table in the list is treated as newer. With the SQL comments, a
+        materialization can distinguish a new column of raw from a change of the model's SQL.
     -#}
     {%- set columns = {} -%}
     {%- set present = [] -%}
     {%- for relation in relations -%}
-        {%- do strandline.check_name(relation | string) -%}
-        {%- set own = {} -%}
-        {%- for column in (adapter.get_columns_in_relation(relation) if execute else []) -%}
-            {%- do own.update({column.name | lower: column.name}) -%}
-            {%- do columns.setdefault(column.name | lower, column.name) -%}
+        {%- set own = strandline._columns(relation) if execute else {} -%}
+        {%- for name, column in own.items() if name not in columns -%}
+            {%- do columns.update({name: column.name}) -%}
         {%- endfor -%}
         {%- do present.append(own) -%}
     {%- endfor -%}
-    {%- set names = [] -%}
-    {%- for relation in relations -%}
-        {%- do names.append(strandline.name_of(relation) if execute else relation.identifier) -%}
-    {%- endfor -%}
-    /* union_raw {{ strandline.veiled(tojson(names)) }} */
+    /* union_raw */
     {%- for relation in relations -%}
         {%- set own = present[loop.index0] %}
     select
         {%- for name, shown in columns.items() %}
-        {{ strandline.quoted(own[name]) if name in own else "null" }} as {{ strandline.quoted(shown) }},
+        {{ strandline._quote(own[name].name) if name in own else "null" }}
+            as {{ strandline._quote(shown) }},
         {%- endfor %}
-        {{ strandline.text_literal(names[loop.index0]) }} as _cq_table
+        {{ strandline._literal(strandline._table_name(relation)) }} as _cq_table,
+        {{ loop.index }} as _cq_table_rank
     from {{ relation }} as versions
     {{- "\n    union all" if not loop.last }}
     {%- endfor %}
     /* end of union_raw */
+    {#-
+        The order of the tables determines the newest version, so a different order must change the
+        SQL.
+    -#}
+    /* of {{ relations | map("string") | join(", ") }} */
 {%- endmacro %}
 
 
-{% macro union_names(text) -%}
-    {#- The tables that union_raw() lists in a statement, in that order. -#}
-    {%- set names = [] -%}
-    {%- for listed in modules.re.findall("/\\* union_raw (hex:[0-9a-f]+) \\*/", text) -%}
-        {%- for name in fromjson(strandline.unveiled(listed)) if name not in names -%}
-            {%- do names.append(name) -%}
-        {%- endfor -%}
+{% macro _without_unions(text) -%}
+    {#- Removes the column lists that union_raw() has written from a statement. -#}
+    {%- set kept = [] -%}
+    {%- for part in text.split("/* union_raw */") -%}
+        {%- do kept.append(part if loop.first
+            else part.split("/* end of union_raw */", 1) | last) -%}
     {%- endfor -%}
-    {{ return(names) }}
-{%- endmacro %}
-
-
-{% macro without_unions(text) -%}
-    {#- A statement without the column lists that union_raw() wrote into it. -#}
-    {{ return(modules.re.sub(
-        "(/\\* union_raw hex:[0-9a-f]+ \\*/).*?/\\* end of union_raw \\*/", "\\1", text, flags=modules.re.DOTALL
-    )) }}
+    {{ return(kept | join(" union_raw ")) }}
 {%- endmacro %}

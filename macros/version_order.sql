@@ -1,30 +1,47 @@
-{% macro version_order(cursor_field=none, alias=none, tables=[]) -%}
-    {{- return(adapter.dispatch("version_order", "strandline")(cursor_field, alias, tables)) -}}
+{% macro version_order(cursor_field=none, alias=none, union=false) -%}
+    {{- return(adapter.dispatch("version_order", "strandline")(cursor_field, alias, union)) -}}
 {%- endmacro %}
 
 
-{% macro spark__version_order(cursor_field, alias, tables) -%}
+{% macro default__version_order(cursor_field, alias, union) -%}
+    row({{ strandline._version_fields(cursor_field, alias, union) | join(", ") }})
+{%- endmacro %}
+
+
+{% macro spark__version_order(cursor_field, alias, union) -%}
     {#-
-        The only place in SQL that defines the order of a key's versions. A struct compares field by
-        field with null lowest, so the order is total: no two versions of a key are equal, and a null
-        cursor neither wins nor makes max_by() return null, as it would in a scalar order. Each raw table
-        numbers its own generations and batches: of several tables, the later one in `tables` (names, as in
-        `_cq_table`) overrules the earlier ones.
+        Returns the order of a key's versions as one value. Structs are compared field by field with
+        nulls lowest, so a null cursor is the lowest cursor and does not make max_by() return null.
     -#}
     {%- set prefix = alias ~ "." if alias else "" -%}
-    {%- set fields = [] -%}
-    {%- if tables | length > 1 -%}
-        {%- set names = [] -%}
-        {%- for name in tables -%}
-            {%- do names.append(strandline.text_literal(name)) -%}
-        {%- endfor -%}
-        {%- do fields.append("array_position(array(" ~ names | join(", ") ~ "), " ~ prefix ~ "_cq_table) as table") -%}
-    {%- endif -%}
-    {%- do fields.append(prefix ~ "_cq_generation") -%}
+    {%- set fields = [prefix ~ "_cq_generation"] -%}
     {%- if cursor_field -%}
-        {%- do fields.append(prefix ~ strandline.quoted(cursor_field)) -%}
+        {%- do fields.append(prefix ~ strandline._quote(cursor_field)) -%}
     {%- endif -%}
-    {%- do fields.append(prefix ~ "_cq_batch") -%}
-    {%- do fields.append(prefix ~ "_cq_seq") -%}
-    struct({{ fields | join(", ") }})
+    {%- set fields = fields + [prefix ~ "_cq_batch", prefix ~ "_cq_seq"] -%}
+    struct({{ ([prefix ~ "_cq_table_rank"] if union else []) | join ~ (", " if union)
+        ~ fields | join(", ") }})
+{%- endmacro %}
+
+
+{% macro _version_fields(cursor_field, alias, union) -%}
+    {#- Returns the fields of the order for databases that do not sort nulls lowest. -#}
+    {%- set prefix = alias ~ "." if alias else "" -%}
+    {%- set fields = [prefix ~ "_cq_table_rank"] if union else [] -%}
+    {%- do fields.append("coalesce(" ~ prefix ~ "_cq_generation, 0)") -%}
+    {%- if cursor_field -%}
+        {%- set cursor = prefix ~ strandline._quote(cursor_field) -%}
+        {%- do fields.extend([cursor ~ " is not null", cursor]) -%}
+    {%- endif -%}
+    {{ return(fields + [prefix ~ "_cq_batch", prefix ~ "_cq_seq"]) }}
+{%- endmacro %}
+
+
+{% macro _order_by(cursor_field, alias=none, union=false, direction="") -%}
+    {#- Returns the same order as a list for ORDER BY. -#}
+    {%- set terms = [] -%}
+    {%- for field in strandline._version_fields(cursor_field, alias, union) -%}
+        {%- do terms.append((field ~ " " ~ direction) | trim) -%}
+    {%- endfor -%}
+    {{ return(terms | join(", ")) }}
 {%- endmacro %}

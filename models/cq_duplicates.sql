@@ -1,57 +1,72 @@
-{#- Finds the raw tables in the project's sources at run time, so that nobody has to list them here
-    again. That leaves no edge in the graph, but the loader writes the tables before dbt begins. -#}
-{%- set tables = strandline.keyed_sources() if execute and not flags.EMPTY else [] -%}
-{%- set counts = ["raw_rows", "raw_keys", "redelivered_rows", "in_batch_duplicates", "conflicting_rows"] -%}
-{%- set counted = strandline.counted_before(this) if tables else {} -%}
-{%- if tables %}
-{%- for table in tables %}
-{%- do table.update({
-    "name": table.relation.schema ~ "." ~ table.relation.identifier,
-    "snapshot": strandline.current_snapshot(table.relation),
-    "settings": local_md5(tojson([table.source, table.primary_key, table.cursor_field])),
-}) -%}
-{%- set before = counted.get(table.name) -%}
-{%- set before = before if strandline.still_counts(table, before) else none %}
+{{ config(enabled=false) }}
+
+{#- Counts the raw tables in the project's sources, found at run time. That leaves no edge in the
+graph,
+    but the loader writes the tables before dbt begins. -#}
+{%- set tables = [] -%}
+{%- for node in graph.sources.values() | sort(attribute="unique_id") if execute
+    and not flags.EMPTY -%}
+    {%- set settings = strandline._settings(node) -%}
+    {%- set relation = strandline._node_relation(node) -%}
+    {%- if settings.unique_key and node.package_name != "strandline"
+        and strandline._exists(relation) -%}
+        {%- do tables.append({"source": node.source_name, "relation": relation,
+            "settings": settings}) -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if not tables %}
 select
-    {{ strandline.text_literal(table.source) }} as source_name,
-    {{ strandline.text_literal(table.relation.schema) }} as schema_name,
-    {{ strandline.text_literal(table.relation.identifier) }} as table_name,
-    {%- for name in counts %}
-    new.{{ name }}{{ " + " ~ before[name] ~ "L as " ~ name if before is not none }},
-    {%- endfor %}
-    new.raw_rows - new.redelivered_rows - new.in_batch_duplicates
-        {{- " + " ~ before.versions ~ "L" if before is not none }} as versions,
-    {{ "coalesce(new.last_batch, " ~ before.last_batch ~ "L) as last_batch" if before is not none else "new.last_batch" }},
-    cast({{ table.snapshot or "null" }} as bigint) as raw_snapshot_id,
-    {{ strandline.text_literal(table.settings) }} as settings
-from (
-    {%- if before is not none and before.raw_snapshot_id | string == table.snapshot %}
-    select
-        {%- for name in counts %}
-        0L as {{ name }},
-        {%- endfor %}
-        cast(null as bigint) as last_batch
-    {%- else %}
-    {{ strandline.duplicate_counts(table, before) }}
-    {%- endif %}
-) as new
-{%- if not loop.last %}
-union all
-{%- endif %}
-{%- endfor %}
-{%- else %}
-select
-    cast(null as string) as source_name,
-    cast(null as string) as schema_name,
-    cast(null as string) as table_name,
+    cast(null as {{ dbt.type_string() }}) as source_name,
+    cast(null as {{ dbt.type_string() }}) as schema_name,
+    cast(null as {{ dbt.type_string() }}) as table_name,
     cast(null as bigint) as raw_rows,
     cast(null as bigint) as raw_keys,
     cast(null as bigint) as redelivered_rows,
     cast(null as bigint) as in_batch_duplicates,
     cast(null as bigint) as conflicting_rows,
     cast(null as bigint) as versions,
-    cast(null as bigint) as last_batch,
-    cast(null as bigint) as raw_snapshot_id,
-    cast(null as string) as settings
+    cast(null as bigint) as last_batch
 where false
 {%- endif %}
+{%- for table in tables %}
+select
+    {{ strandline._literal(table.source) }} as source_name,
+    {{ strandline._literal(table.relation.schema) }} as schema_name,
+    {{ strandline._literal(table.relation.identifier) }} as table_name,
+    raw.raw_rows,
+    raw.raw_keys,
+    duplicates.redelivered_rows,
+    duplicates.in_batch_duplicates,
+    duplicates.conflicting_rows,
+    raw.raw_rows - duplicates.redelivered_rows - duplicates.in_batch_duplicates as versions,
+    raw.last_batch
+from (
+    select
+        coalesce(sum(rows_of_key), 0) as raw_rows,
+        count(*) as raw_keys,
+        max(last_batch) as last_batch
+    from (
+        select
+            count(*) as rows_of_key,
+            max(_cq_batch) as last_batch
+        from {{ table.relation }} as versions
+        group by {{ strandline._column_list(table.settings.unique_key) }}
+    ) as by_key
+) as raw
+cross join (
+    select
+        count(case when duplicate_kind = 'redelivery' then 1 end) as redelivered_rows,
+        count(case when duplicate_kind = 'in_batch' then 1 end) as in_batch_duplicates,
+        {%- set cursor = table.settings.get("cursor_field") %}
+        {%- if cursor %}
+        count(case when duplicate_kind = 'conflict' and {{ strandline._quote(
+            cursor) }} is not null then 1 end) as conflicting_rows
+        {%- else %}
+        0 as conflicting_rows
+        {%- endif %}
+    from (
+        {{ strandline.duplicates(table.relation, table.settings.unique_key, cursor) }}
+    ) as found
+) as duplicates
+{{- "\nunion all" if not loop.last }}
+{%- endfor %}

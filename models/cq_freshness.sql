@@ -9,60 +9,75 @@ successes as (
     select
         source_name,
         table_name,
-        max(batch) as last_batch,
-        max(if(batch is not null, finished_at, null)) as last_batch_at,
-        max(finished_at) as last_synced_at,
-        max_by(
-            struct(
-                cursor_field,
-                cursor_high as cursor,
-                -- a number or a string is not a time: it does not say how far behind the cursor is
-                if(
-                    cursor_type in ('date', 'timestamp', 'timestamptz'),
-                    {{ strandline.cursor_value("cursor_high", "timestamp") }},
-                    null
-                ) as at
-            ),
-            started_at
-        ) as stored
+        max(batch) over per_table as last_batch,
+        max(case when batch is not null then finished_at end) over per_table as last_batch_at,
+        max(finished_at) over per_table as last_synced_at,
+        cursor_field,
+        cursor_high as cursor,
+        -- a number or a string is not a time: it does not say how far behind the cursor is
+        case
+            when cursor_type in ('date', 'timestamp', 'timestamptz')
+                then {{ strandline._cursor_value("cursor_high", "timestamp") }}
+        end as cursor_at,
+        row_number() over (partition by source_name, table_name order by started_at desc) as age
     from attempts
     where succeeded
-    group by source_name, table_name
+    window per_table as (partition by source_name, table_name)
 ),
 
-tables as (
+newest_success as (
+    select *
+    from successes
+    where age = 1
+),
+
+newest_attempt as (
+    select
+        *,
+        row_number() over (partition by source_name, table_name order by started_at desc,
+            batch desc nulls last) as age
+    from attempts
+),
+
+failures as (
     select
         attempts.source_name,
         attempts.table_name,
-        max(attempts.started_at) as last_attempt_at,
-        max_by(struct(attempts.status, attempts.error), attempts.started_at) as last_attempt,
-        count_if(
-            attempts.status = 'failed'
-            and (successes.last_synced_at is null or attempts.started_at > successes.last_synced_at)
-        ) as failures_since
+        count(*) as failures_since
     from attempts
-    left join successes
-        on attempts.source_name = successes.source_name
-        and attempts.table_name = successes.table_name
+    left join newest_success
+        on attempts.source_name = newest_success.source_name
+        and attempts.table_name = newest_success.table_name
+    where attempts.status = 'failed'
+        and (newest_success.last_synced_at is null or attempts.started_at
+        > newest_success.last_synced_at)
     group by attempts.source_name, attempts.table_name
 )
 
 select
-    tables.source_name,
-    tables.table_name,
-    successes.last_batch,
-    successes.last_batch_at,
-    successes.last_synced_at,
-    tables.last_attempt_at,
-    tables.last_attempt.status as last_status,
-    tables.last_attempt.error as last_error,
-    tables.failures_since,
-    successes.stored.cursor_field,
-    successes.stored.cursor,
-    timestampdiff(second, successes.stored.at, successes.last_synced_at) as cursor_lag_seconds,
-    timestampdiff(second, successes.last_synced_at, current_timestamp()) as seconds_since_sync,
-    current_timestamp() as measured_at
-from tables
-left join successes
-    on tables.source_name = successes.source_name
-    and tables.table_name = successes.table_name
+    newest_attempt.source_name,
+    newest_attempt.table_name,
+    newest_success.last_batch,
+    newest_success.last_batch_at,
+    newest_success.last_synced_at,
+    newest_attempt.started_at as last_attempt_at,
+    newest_attempt.status as last_status,
+    newest_attempt.error as last_error,
+    coalesce(failures.failures_since, 0) as failures_since,
+    newest_success.cursor_field,
+    newest_success.cursor,
+    cast({{ strandline._seconds_between(
+        "newest_success.cursor_at", "newest_success.last_synced_at") }} as bigint)
+        as cursor_lag_seconds,
+    cast({{ strandline._seconds_between(
+        "newest_success.last_synced_at", "current_timestamp") }} as bigint)
+        as seconds_since_sync,
+    current_timestamp as measured_at
+from newest_attempt
+left join newest_success
+    on newest_attempt.source_name = newest_success.source_name
+    and newest_attempt.table_name = newest_success.table_name
+left join failures
+    on newest_attempt.source_name = failures.source_name
+    and newest_attempt.table_name = failures.table_name
+where newest_attempt.age = 1

@@ -1,6 +1,16 @@
+{{ config(post_hook="{{ strandline._store_verdicts('_cq_syncs') }}") }}
 {%- set syncs = source("strandline", "_cq_syncs") -%}
-{%- if execute and (flags.EMPTY or not strandline.exists(syncs)) -%}
-    {%- set syncs = "(" ~ strandline.no_syncs() ~ ")" -%}
+{%- if execute and (flags.EMPTY or not strandline._exists(syncs)) -%}
+    {%- set text = dbt.type_string() -%}
+    {%- set syncs = strandline._no_rows([
+        ("run_id", text), ("source_name", text), ("table_name", text), ("batch", "bigint"),
+        ("generation", "bigint"), ("mode", text), ("status", text), ("cursor_field", text),
+        ("cursor_type", text), ("cursor_low", text), ("cursor_high", text),
+        ("rows_read", "bigint"), ("rows_appended", "bigint"), ("rows_redelivered", "bigint"),
+        ("rows_null_cursor", "bigint"), ("lookback", text), ("started_at", "timestamp"),
+        ("finished_at", "timestamp"), ("snapshot_id", "bigint"), ("schema_changes", text),
+        ("error", text), ("loader_version", text),
+    ]) -%}
 {%- endif -%}
 with syncs as (
     select *
@@ -26,7 +36,7 @@ select
     lookback,
     started_at,
     finished_at,
-    cast((unix_micros(finished_at) - unix_micros(started_at)) / 1000000 as double) as seconds,
+    {{ strandline._seconds_between("started_at", "finished_at") }} as seconds,
     snapshot_id,
     schema_changes,
     error,

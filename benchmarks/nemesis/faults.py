@@ -72,8 +72,8 @@ def _recovery() -> Any:
 def _merge() -> Any:
     """A snapshot's merge passes over the first batch after its watermark."""
     file = "macros/materializations/deduped_latest.sql"
-    right = 'where {{ strandline.of_batches(goal.tables, above="low", up_to="head") }}'
-    return _package(file, right, right + " and _cq_batch <> {{ goal.tables[0].low + 1 }}")
+    right = 'where {{ strandline._batches(spec.tables, above="low", up_to="head") }}'
+    return _package(file, right, right + " and _cq_batch <> {{ spec.tables[0].low + 1 }}")
 
 
 def _compaction() -> Any:

@@ -24,6 +24,17 @@ _HEADER = (
     "Written by `loader codegen`. You may edit this file: later runs add new entries and update\n"
     "unedited ones. Whatever you changed, added or deleted stays that way."
 )
+_CHOICES = """
+
+More tests to choose from, for the `data_tests` of a model:
+  - strandline.unique_key  # a key that is in the table more than once
+  - strandline.cursor_plausible  # a cursor that is missing, lies in the future or went back
+  - strandline.no_duplicates  # a row that was loaded again without a change: warns
+  - strandline.row_hash_valid  # values that are not those that the loader wrote
+For a source table `_cq_reconciled` next to the raw tables:
+  - strandline.reconciled_recently  # a table not compared with its source for a day: warns
+The package tests ledger and state of all tables at once, on its models cq_sync_log and
+cq_state_current: batches_complete, inclusive_cursor and state_consistent."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +42,14 @@ class File:
     """A generated file.
 
     Attributes:
-        status: `written` (new), `updated`, `unchanged`, `kept` (only edits by hand differ),
-            `left out` (deleted by hand), `moved` (to another folder of the project).
+        status: `written` (a new file), `updated`, `unchanged`, `kept` (the file differs only by
+            edits by hand), `left out` (deleted by hand), or `moved` (to another folder of the
+            project).
         before: the current text; None if the file does not exist.
         text: the new text; None if the file should not exist.
         data: the data of a YAML file after the merge.
         notes: edits by hand that differ from the generated content.
-        merged: False if the file could not be updated; the next run tries again.
+        merged: False if the file could not be updated. The next run then retries the update.
     """
 
     name: str
@@ -50,7 +62,7 @@ class File:
 
 
 def model_file(name: str, text: str, before: str | None, manifest: Manifest, moved: bool) -> File:
-    """Returns a model's file: new, or updated unless it was edited by hand.
+    """Returns the file of a model. Keeps the current text if it was edited by hand.
 
     Args:
         before: the current text.
@@ -79,12 +91,12 @@ def properties_file(
     where: str,
     spaced: tuple[int, ...],
 ) -> File:
-    """Returns a file of sources or models, merged entry by entry.
+    """Returns a file of sources or models, whose entries are merged with the current entries.
 
     Args:
         base: codegen's last output.
         new: codegen's new output.
-        before: the current text; a missing file is written again.
+        before: the current text. If the file does not exist, it is written completely.
         where: the file, for errors.
         spaced: indents of dashes that are preceded by a blank line in a new file.
 
@@ -92,7 +104,8 @@ def properties_file(
         SpecError: if the text is not YAML, or does not have the structure of a properties file.
     """
     if before is None:
-        return File(name, WRITTEN, None, document(new, _HEADER, spaced), new)
+        header = _HEADER + (_CHOICES if "models" in new else "")
+        return File(name, WRITTEN, None, document(new, header, spaced), new)
     text = YamlText(before, where)
     three_way = ThreeWay(text.has_comment)
     target = three_way.merge(base, text.data, new)
@@ -115,11 +128,11 @@ def carry_over(
 ) -> list[dict[str, Any]]:
     """Returns the new entries, then the existing entries of all other tables.
 
-    Therefore entries stay unchanged if a table is not selected, its source is down, or the spec no
-    longer has it.
+    So a table's entry stays unchanged if this run does not select the table, if its source is
+    down, or if the spec no longer contains it.
 
     Args:
-        removed: names to drop.
+        removed: the names of the entries to drop.
     """
     existing = {str(entry["name"]): entry for entry in base}
     entries = []
@@ -153,9 +166,9 @@ class Manifest:
     """Codegen's last output.
 
     Attributes:
-        data: each YAML file's data, by file.
-        models: a hash of each model's text, by file.
-        names: by ``<source>.<table>``, the dbt source table's name and the stem of its models.
+        data: maps the name of each YAML file to its data.
+        models: maps the name of each model's file to a hash of its text.
+        names: maps ``<source>.<table>`` to the dbt source table's name and the stem of its models.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -163,7 +176,7 @@ class Manifest:
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def wrote(self, file: str, text: str) -> bool:
-        """Whether codegen wrote exactly this text of a model."""
+        """Returns whether codegen wrote exactly this text of a model."""
         return self.models.get(file) == fingerprint(text)
 
     def to_json(self) -> str:
@@ -179,7 +192,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | None, where: str) -> Manifest:
-        """Parses the file's text; None means that the file does not exist yet.
+        """Parses the text of `codegen.json`, which is None if the file does not exist yet.
 
         Raises:
             SpecError: if the text was edited, or written by a newer loader.

@@ -1,4 +1,4 @@
-"""Renders sources, models and their tests, as data for YAML files and as SQL."""
+"""Renders sources, models and tests as data for YAML files, and models as SQL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sources(schemas: Mapping[str, str], tables: Sequence[NamedTable]) -> dict[st
     """Returns the data of sources.yml.
 
     Args:
-        schemas: each source's `schema` value.
+        schemas: maps each source to its `schema` in the YAML file.
     """
     listed = {name: [one for one in tables if one.table.source == name] for name in schemas}
     return {
@@ -67,46 +67,31 @@ def sources(schemas: Mapping[str, str], tables: Sequence[NamedTable]) -> dict[st
 
 def models(latest: Iterable[NamedTable], history: Iterable[NamedTable]) -> dict[str, Any]:
     """Returns the data of models.yml."""
-    entries = [*map(_latest, latest), *map(_history, history)]
+    newest = list(latest)
+    entries = [*map(_latest, newest), *(_history(one, one not in newest) for one in history)]
     return {"models": sorted(entries, key=lambda entry: str(entry["name"]))}
 
 
 def sql(one: NamedTable, kind: str) -> str:
     """Returns a model's SQL."""
     table = one.table
-    settings = {"materialized": f"deduped_{kind}", "primary_key": list(table.key)}
+    config: dict[str, Any] = {"materialized": f"deduped_{kind}", "unique_key": list(table.key)}
+    settings: dict[str, Any] = {}
     about = "The newest version of each row" if kind == LATEST else "Every version of each row"
     if table.cursor is not None:
         settings["cursor_field"] = table.cursor.name
-    lines = [f"        {name}={_jinja_value(value)}" for name, value in settings.items()]
     if not table.incremental:
-        lines.append("        delete_stale=true")
+        settings["delete_stale"] = True
+    if settings:
+        config["meta"] = {"strandline": settings}
+    lines = [f"        {name}={_jinja_value(value)}" for name, value in config.items()]
     source = f"source({_jinja_value(table.source)}, {_jinja_value(one.dbt_name)})"
-    config = ",\n".join(lines)
+    arguments = ",\n".join(lines)
     return (
         f"{{#- {about} of {_jinja_comment(table.full_name)}. -#}}\n"
-        f"{{{{\n    config(\n{config}\n    )\n}}}}\n\n"
+        f"{{{{\n    config(\n{arguments}\n    )\n}}}}\n\n"
         f"select *\nfrom {{{{ {source} }}}}\n"
     )
-
-
-def raw_tests(table: Table) -> list[str]:
-    """Returns the tests that apply to a raw table; the tests themselves set their severity."""
-    tests = ["batches_accounted"]
-    if table.state_in_lake:
-        tests += ["state_not_ahead", "state_not_behind"]
-    by_cursor = table.incremental and table.cursor is not None
-    if by_cursor:
-        tests += ["inclusive_cursor", "cursor_not_null"]
-        if table.cursor is not None and table.cursor.type.is_time:
-            tests.append("no_future_cursor")
-    if table.key:
-        tests.append("duplicate_in_batch")
-        if not table.keeps_redeliveries:
-            tests.append("exact_redelivery")
-        if by_cursor:
-            tests += ["redelivered_at_boundary", "cursor_conflict", "no_cursor_regression"]
-    return [f"strandline.{test}" for test in tests]
 
 
 def _source_table(one: NamedTable) -> dict[str, Any]:
@@ -128,14 +113,16 @@ def _source_table(one: NamedTable) -> dict[str, Any]:
     )
     keyless = "" if table.key else " It has no primary key, so there is no snapshot of it."
     entry["description"] = as_text(about + keyless)
+    # Written even if it is empty, because the tests of ledger and state check only the tables that
+    # have this entry.
     settings: dict[str, Any] = {}
     if table.key:
-        settings["primary_key"] = [as_text(name) for name in table.key]
+        settings["unique_key"] = [as_text(name) for name in table.key]
     if table.cursor is not None:
         settings["cursor_field"] = as_text(table.cursor.name)
-    if settings:
-        entry["config"] = {"meta": {"strandline": settings}}
-    entry["data_tests"] = raw_tests(table)
+    if not table.state_in_lake:
+        settings["state_in_lake"] = False
+    entry["config"] = {"meta": {"strandline": settings}}
     entry["columns"] = [
         {
             "name": as_text(column.name),
@@ -152,28 +139,27 @@ def _latest(one: NamedTable) -> dict[str, Any]:
     about = f"The newest version of each row of {table.full_name}, by {', '.join(table.key)}."
     if not table.incremental:
         about += " Rows that the newest complete full refresh did not contain are omitted."
-    tests: list[Any] = ["strandline.unique_key", "strandline.latest_matches_raw"]
-    if not is_plain(table.name):
-        raw = f"source({_jinja_value(table.source)}, {_jinja_value(one.dbt_name)})"
-        tests[1] = {"strandline.latest_matches_raw": {"arguments": {"raw": raw}}}
-    return _model(one, LATEST, about, tests)
+    return _model(one, LATEST, about, _latest_tests(table))
 
 
-def _history(one: NamedTable) -> dict[str, Any]:
+def _latest_tests(table: Table) -> list[str]:
+    by_cursor = table.incremental and table.cursor is not None
+    return ["strandline.matches_raw", *(["strandline.no_cursor_ties"] if by_cursor else [])]
+
+
+def _history(one: NamedTable, alone: bool) -> dict[str, Any]:
     table = one.table
     about = (
         f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, with its "
         "period of validity."
     )
-    tests: list[Any] = [
-        {"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}},
-        "strandline.history_matches_raw",
-    ]
+    # Ties are a property of the raw table, so only one model of the table needs the tests for them.
+    tests = _latest_tests(table) if alone else ["strandline.matches_raw"]
     return _model(one, HISTORY, about, tests, _HISTORY_COLUMNS)
 
 
 def _model(
-    one: NamedTable, kind: str, about: str, tests: list[Any], own: Sequence[Column] = ()
+    one: NamedTable, kind: str, about: str, tests: list[str], own: Sequence[Column] = ()
 ) -> dict[str, Any]:
     described = _sentence(one.table.description)
     entry: dict[str, Any] = {
@@ -192,7 +178,7 @@ def _model(
 
 
 def as_text(text: str) -> str:
-    """Escapes text of a source for YAML that dbt renders, so that braces are not read as Jinja.
+    """Escapes a source's text for YAML that dbt renders, so that Jinja does not interpret braces.
 
     Jinja also removes a trailing line break, and replaces carriage returns by line feeds.
     """
@@ -206,11 +192,17 @@ def _sentence(comment: str) -> str:
 
 
 def _jinja_value(value: Any) -> str:
-    """Returns a value as a Jinja literal, escaped."""
+    """Returns a value as an escaped Jinja literal."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(map(_jinja_value, value))}]"
+    if isinstance(value, dict):
+        entries = (f"{_quote(name)}: {_jinja_value(each)}" for name, each in value.items())
+        return f"{{{', '.join(entries)}}}"
     literal = _quote(str(value))
-    # dbt parses literals without Jinja, and would not resolve escapes. Expressions go to Jinja.
+    # dbt parses a plain literal without Jinja, and would not resolve escapes. The concatenation
+    # makes it an expression, which Jinja evaluates.
     return f"{literal} ~ ''" if "\\" in literal else literal
 
 

@@ -28,7 +28,7 @@ OWN_COLUMNS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column; its description is empty if there is none."""
+    """A column. Its description may be empty."""
 
     name: str
     type: str
@@ -45,10 +45,10 @@ class Table:
         name: the exact name of the raw table.
         schema: the namespace of the raw table.
         key: the primary key; empty if there is none.
-        cursor: the cursor column; None for a full refresh without one.
+        cursor: the cursor column; None for a full refresh without a cursor.
         incremental: whether syncs read only changes; otherwise they read all rows.
-        keeps_redeliveries: whether redelivered rows are appended.
-        state_in_lake: whether its cursor is in a state table of the same schema, as tests need.
+        state_in_lake: whether the table's cursor is in a state table of the same schema, which
+            tests require.
         description: the comment on the table in the source.
     """
 
@@ -60,7 +60,6 @@ class Table:
     key: tuple[str, ...] = ()
     cursor: CursorField | None = None
     incremental: bool = True
-    keeps_redeliveries: bool = False
     state_in_lake: bool = True
     description: str = ""
 
@@ -85,19 +84,19 @@ def make_safe(name: str) -> str:
 
 
 def is_plain(name: str) -> bool:
-    """Whether Spark and dbt accept a name without quotes."""
+    """Returns whether Spark and dbt accept a name without quotes."""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 
 def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
     """Assigns each item a unique name.
 
-    Existing names stay. A name that is proposed for several new items goes to the item with exactly
-    this name, otherwise to the first in alphabetical order. The others get a number.
+    Existing names stay. If several new items have the same proposal, the item with exactly this
+    name gets it, otherwise the first item in alphabetical order. All other items get a number.
 
     Args:
-        proposals: the proposed name of each item, by its exact name.
-        remembered: existing names, also of items that are not selected.
+        proposals: maps the exact name of each item to its proposed name.
+        remembered: the existing names, including the names of items that are not selected.
     """
     names = {exact: remembered[exact] for exact in proposals if exact in remembered}
     taken = {name.lower() for name in remembered.values()}
@@ -114,7 +113,7 @@ def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) ->
 
 @dataclass(frozen=True)
 class NotSynced:
-    """A table of the spec without a raw table, so that models could not be built."""
+    """Reports a table of the spec that has no raw table yet, so its models could not be built."""
 
     name: str
 
@@ -124,8 +123,8 @@ def describe_tables(
 ) -> Iterator[Table | NotSynced | LoaderError]:
     """Yields the selected tables, and an error for each table that could not be read.
 
-    A table that several sources share is yielded once, for the first source; its key begins with
-    the source's name.
+    A table that several sources share is yielded once, for the first source. Its key begins with
+    the column that contains the source's name.
 
     Raises:
         SpecError: if a selection matches nothing.
@@ -158,8 +157,7 @@ def _table(pipeline: Pipeline, part: PlannedSource, plan: TablePlan) -> Table:
         key=(SOURCE_NAME, *plan.key) if plan.is_shared and plan.key else plan.key,
         cursor=plan.cursor,
         incremental=plan.mode != FULL_REFRESH,
-        keeps_redeliveries=plan.keeps_redeliveries,
-        # The package's tests read state only from the schema of the raw tables.
+        # The test state_consistent reads state only from the schema of the raw tables.
         state_in_lake=pipeline.spec.state_schema_of(part.spec) == lake.schema,
         description=plan.table.comment,
     )

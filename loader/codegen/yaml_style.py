@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 # Values of these keys are written in one line.
-_IN_LINE = frozenset({"primary_key", "warn_after", "error_after", "quoting"})
+_IN_LINE = frozenset({"unique_key", "warn_after", "error_after", "quoting"})
 
 
 class _Flow:
@@ -26,7 +26,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def choose_scalar_style(self) -> Any:
-        # Single-quoted YAML would double the single quotes of Jinja.
+        # Within single quotes, YAML would double the single quotes of Jinja expressions.
         style = super().choose_scalar_style()
         return '"' if style == "'" else style
 
@@ -54,7 +54,7 @@ def lines(value: Any) -> list[str]:
 
 
 def in_line(key: str, value: Any) -> str | None:
-    """Returns a value as the text after `key: `; None if it needs more than one line."""
+    """Returns a value as the text after `key: `, or None if it needs more than one line."""
     [first, *more] = lines({"k": _style(value, key)})
     return None if more or first == "k:" else first.removeprefix("k: ")
 
@@ -77,7 +77,7 @@ def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
         if dash and len(dash[0]) in spaced and not output[-1].endswith(":"):
             output.append("")
         output.append(line)
-    return "\n".join([*(f"# {line}" for line in header.splitlines()), "", *output, ""])
+    return "\n".join([*(f"# {line}".rstrip() for line in header.splitlines()), "", *output, ""])
 
 
 def _dump(value: Any, flow: bool) -> str:

@@ -104,7 +104,7 @@ def _new_key(name: str, policy: EvolutionPolicy) -> TableError:
         where=policy.where,
         remedy="If it was renamed, give it its old name in a view of the source. Else read "
         f"everything again with `loader run --full-refresh --select {policy.select}`, and give the "
-        "models the new primary_key and delete_stale: true",
+        "models the new unique_key and delete_stale: true",
     )
 
 
@@ -201,8 +201,8 @@ def derive_drift(
         remembered: the source's stored schema at the last batch; None if it was not stored.
 
     Raises:
-        TableError: if a change of a key or cursor column is rejected, if a variant column would
-            have the name of another column, or if a frozen table has changed.
+        TableError: if a change of a key or cursor column is rejected, a variant column would have
+            the name of another column, or a frozen table has changed.
     """
     before = remembered or SourceSchema.derive(raw, source)
     columns = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in raw.fields}

@@ -1,9 +1,8 @@
-"""Finds the tables that dbt models build from raw tables, and which versions they still need.
+"""Finds the tables that dbt models build from raw tables, and the batches they have merged.
 
-The materializations of the dbt package record this in table properties: ``strandline.watermark``
-(JSON: the merged batch of each relation, the key, the cursor) and ``strandline.materialization``.
-The JSON is hex-encoded because Spark hides values that contain `url`, `token` or other words that
-may indicate a secret.
+The materializations of the dbt package store these facts as JSON in the table property
+``strandline.watermark``. It contains the kind of table, the newest merged batch of each raw table,
+the key and the cursor (`macros/materializations/_watermark.sql`).
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from loader.rows.literal import text_literal
 from loader.rows.version_order import quote_name
 
 WATERMARK = "strandline.watermark"
-MATERIALIZATION = "strandline.materialization"
-HISTORY = "deduped_history"
+HISTORY = "history"
 UNION = "_cq_table"
-"""The column with the raw table of a row, in models that read several raw tables."""
+"""The column that contains a row's raw table, in models that read several raw tables."""
 
 
 @dataclass(frozen=True)
@@ -35,35 +33,34 @@ class Dependent:
 
     Attributes:
         name: ``schema.table``.
-        history: whether it shows all versions, so that a full rebuild needs all of them.
-        raw: the relations that the model reads, ``schema.table`` in lower case; None if this was
-            not recorded.
-        batches: the newest batch that is certainly merged, by relation; by "" if the relations were
-            not recorded.
+        history: whether the table shows all versions. Its full rebuild needs all versions in raw.
+        raw: the raw tables that the model reads, ``schema.table`` in lower case.
+        batches: the newest batch that is certainly merged, by raw table.
         key: the key columns of the model, without :data:`UNION`.
         cursor: the cursor column of the model.
     """
 
     name: str
     history: bool
-    raw: frozenset[str] | None
+    raw: frozenset[str]
     batches: Mapping[str, int]
     key: tuple[str, ...]
     cursor: str | None
 
     def reads(self, raw: str) -> bool:
-        """Whether the model reads, or may read, a raw table (``schema.table``)."""
-        return self.raw is None or raw.lower() in self.raw
+        """Returns whether the model reads a raw table (``schema.table``)."""
+        return raw.lower() in self.raw
 
     def find_merged_batch(self, raw: str) -> int:
         """Returns the newest certainly merged batch of a raw table (``schema.table``)."""
-        return self.batches.get(raw.lower(), self.batches.get("", 0))
+        return self.batches.get(raw.lower(), 0)
 
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
-        """Whether the model needs only the newest versions of each `key`, ordered by `cursor`.
+        """Returns whether the newest versions of each `key`, ordered by `cursor`, are sufficient.
 
-        A snapshot table may have a coarser key: its newest version is among the newest versions of
-        a finer key. A history must have the same key: with another key, other rows are repeated.
+        A snapshot table may use a subset of the key columns, because its newest version is also the
+        newest version of the full key. A history must use the same key, because compaction
+        removes versions that equal the previous version of the key.
         """
         model_key, raw_key = ({name.lower() for name in names} for names in (self.key, key))
         if not model_key or (self.cursor or "").lower() != (cursor or "").lower():
@@ -72,17 +69,17 @@ class Dependent:
 
 
 class UnreadableTableError(TableError):
-    """A table cannot be read, and may be a snapshot table or a history."""
+    """The error of an unreadable table, which may be a snapshot table or a history."""
 
 
 def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependent]:
     """Returns all snapshot tables and histories in the lake's catalog.
 
     Args:
-        excluded: tables that are certainly neither, `schema.table` in lower case.
+        excluded: other tables, which are not read (`schema.table` in lower case).
 
     Raises:
-        UnreadableTableError: if a table cannot be read: it may be a snapshot table or a history.
+        UnreadableTableError: if a table cannot be read.
     """
     dependents = []
     for namespace in _list_namespaces(lake, quote_name(lake.catalog)):
@@ -95,7 +92,7 @@ def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependen
 
 
 def _list_namespaces(lake: Lake, parent: str) -> Iterator[str]:
-    """Yields all namespaces in a catalog or namespace, nested ones too."""
+    """Yields all namespaces in a catalog or namespace, including nested namespaces."""
     for row in lake.spark.sql(f"show namespaces in {parent}").collect():
         name = f"{quote_name(lake.catalog)}.{row['namespace']}"
         yield name
@@ -103,7 +100,7 @@ def _list_namespaces(lake: Lake, parent: str) -> Iterator[str]:
 
 
 def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent | None:
-    """Reads the properties of a table; None if no model of the dbt package builds it."""
+    """Describes a table, or returns None if no model of the dbt package builds it."""
     name, qualified = f"{schema}.{table}", f"{namespace}.{quote_name(table)}"
     try:
         listed = lake.spark.sql(f"show tblproperties {qualified}").collect()
@@ -111,18 +108,17 @@ def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Depe
         if WATERMARK not in properties:
             return None
         watermark: Any = json.loads(decode_property(properties[WATERMARK]))
-        raw = watermark.get("raw")
         return Dependent(
             name,
-            properties.get(MATERIALIZATION) == HISTORY,
-            frozenset(str(each).lower() for each in raw) if raw else None,
+            watermark["kind"] == HISTORY,
+            frozenset(str(table["name"]).lower() for table in watermark["tables"]),
             _read_merged_batches(lake, qualified, watermark),
-            tuple(name for name in watermark.get("primary_key") or () if name.lower() != UNION),
-            watermark.get("cursor_field"),
+            tuple(name for name in watermark["key"] if name.lower() != UNION),
+            watermark["cursor"],
         )
-    except (PySparkException, Py4JError, ValueError, AttributeError) as problem:
+    except (PySparkException, Py4JError, ValueError, LookupError, TypeError) as problem:
         if isinstance(problem, AnalysisException) and "NOT_FOUND" in str(problem):
-            return None  # it was dropped after it was listed
+            return None  # the table was dropped after it was listed
         raise UnreadableTableError(
             f"it cannot be read, and may be a snapshot of raw tables: {sentence(problem)}",
             where=f"table {name}",
@@ -131,21 +127,20 @@ def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Depe
 
 
 def _read_merged_batches(lake: Lake, qualified: str, watermark: dict[str, Any]) -> dict[str, int]:
-    """Returns the merged batches of a watermark.
+    """Returns the newest merged batch of each raw table according to a watermark.
 
-    If the table has changed since the watermark was written, reads them from the rows instead.
+    If the table has changed since the watermark was written, reads the batches from its rows.
     """
-    raw = [str(each).lower() for each in watermark.get("raw") or [""]]
-    stored = watermark.get("batches") or {raw[0]: watermark.get("batch")}
+    stored = {str(table["name"]).lower(): int(table["batch"]) for table in watermark["tables"]}
     refs = lake.spark.sql(
         f"select cast(snapshot_id as string) as id from {qualified}.refs where name = 'main'"
     ).collect()
-    if refs and refs[0]["id"] == watermark.get("snapshot_id"):
-        return {name.lower(): int(batch or 0) for name, batch in stored.items()}
+    if refs and refs[0]["id"] == watermark["snapshot"]:
+        return stored
     columns = lake.spark.table(qualified).columns
     if "_cq_batch" not in columns:
         return {}
-    name = UNION if UNION in columns else text_literal(raw[0])
+    name = UNION if UNION in columns else text_literal(next(iter(stored)))
     rows = lake.spark.sql(
         f"select lower({name}) as name, max(_cq_batch) as batch from {qualified} group by 1"
     ).collect()

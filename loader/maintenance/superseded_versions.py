@@ -2,8 +2,8 @@
 
 Compaction has a removal limit, which is a batch number. Up to this batch, each key retains its
 newest version. Later batches are not changed. Therefore the snapshot table can still be computed
-from raw as of the limit and of every later batch, and a model that has merged up to the limit finds
-all new rows. The removal limit is
+from raw as of the limit and of every later batch. A dbt model that has merged the batches up to the
+limit still finds all later rows. The removal limit is
 
 - lower than the newest batch, because state, commits and the next sync depend on it;
 - at most the batch that each snapshot table and history in the catalog has merged;
@@ -11,14 +11,14 @@ all new rows. The removal limit is
 
 Up to the limit, two other kinds of rows are retained:
 
-- rows that the next window may redeliver, and rows without a cursor, because redelivered rows are
-  detected by comparison (:mod:`loader.rows.redelivery`);
-- if a history model is built from the table, all rows that differ from the previous version,
-  because a late version makes the model reread all versions of the key.
+- rows that the next sync may reread, and rows without a cursor, because reread rows are compared
+  with raw (:mod:`loader.rows.redelivery`);
+- all rows that differ from the previous version, if a history model is built from the table. After
+  a late version, the model rereads all versions of the key.
 
 Two properties of the raw table record the removal: the limit (``strandline.compacted_to``; `as_of`
 rejects earlier batches) and the number of removed rows (``strandline.compacted``). With them, the
-test ``batches_accounted`` can account for every row of the ledger. Both properties are written
+test ``batches_complete`` can account for every row of the ledger. Both properties are written
 before the rows are removed, with the number of rows as ``removing``. If a run dies between the two
 steps, the next compaction reads the table's history to determine whether the rows were removed. The
 macro `removed_rows` reads these properties.
@@ -359,7 +359,7 @@ def close_account(lake: Lake, table: str) -> RemovalAccount:
             f"its property {COMPACTED} was not written by this loader",
             where=f"table {table}",
             remedy=f"Nothing was removed. Unset the properties {COMPACTED} and {COMPACTED_TO}: "
-            "then `batches_accounted` shows which rows are missing",
+            "then `batches_complete` shows which rows are missing",
         ) from None
     if not account.removing:
         return account

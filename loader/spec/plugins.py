@@ -73,7 +73,7 @@ class BackendOptions(Strict):
 
 
 class BackendSpec(Strict):
-    """CloudQuery's older option for state, which stores JSON files in the folder `path`."""
+    """CloudQuery's older option for state. It stores JSON files in the folder `path`."""
 
     path: Name = ".cq/state"
 
@@ -104,13 +104,14 @@ class SourceSpec(_Plugin):
 
     Attributes:
         name: contains no dots, so that ``<source>.<table>`` is unambiguous in the state table.
-        formerly: earlier names of the source, whose raw tables and cursors it continues.
+        formerly: earlier names of the source. The source continues the raw tables and cursors of
+            these names.
         path: the connector.
         version, registry: accepted for compatibility with CloudQuery, but unused.
         tables, skip_tables: names or wildcards.
         destinations: the name of the lake for the tables (`path: spark`).
-        schema_: the namespace of raw tables, ledger and cursors (`schema` in the spec). By default,
-            the destination's namespace.
+        schema_: the namespace of raw tables, of the ledger (the table of all syncs) and of cursors
+            (`schema` in the spec). By default, the destination's namespace.
         backend_options: the store of cursors.
         backend, backend_spec: CloudQuery's older options for state in `local` JSON files.
         concurrency: the number of tables synced at once. The command line overrides it.
@@ -149,7 +150,7 @@ class SourceSpec(_Plugin):
     @field_validator("backend", mode="before")
     @classmethod
     def _no_backend(cls, value: Any) -> Any:
-        return None if value == "none" else value  # CloudQuery's name of the default
+        return None if value == "none" else value  # CloudQuery's default backend
 
     @model_validator(mode="after")
     def _one_backend(self) -> SourceSpec:
@@ -218,7 +219,9 @@ class StateStoreOptions(Strict):
 
 def _append_only(value: Any) -> Any:
     if value in ("overwrite", "overwrite-delete-stale"):
-        stale = " and `delete_stale: true`" if value == "overwrite-delete-stale" else ""
+        stale = ""
+        if value == "overwrite-delete-stale":
+            stale = " and `meta: {strandline: {delete_stale: true}}`"
         raise OptionError(
             f"{value!r} is not possible: rows are only appended to raw tables",
             f"Write `append`; a snapshot model with `materialized: deduped_latest`{stale} has the "

@@ -1,52 +1,44 @@
-{% test inclusive_cursor(model, cursor_field=none) %}
-    {{ config(severity="error") }}
-    {{ adapter.dispatch("test_inclusive_cursor", "strandline")(model, cursor_field) }}
+{% test inclusive_cursor(model) %}
+    {{ config(severity="error", tags=["strandline"]) }}
+    {%- set syncs = strandline._records(model, "_cq_syncs") if strandline._is_testing()
+        else model %}
+    {%- if not strandline._is_testing() %}
+        {{ strandline._nothing("'table' as table_name") }}
+    {%- elif not strandline._exists(syncs) %}
+        {{ strandline._missing_table(syncs, "`loader run` or `loader state rebuild` creates the "
+            ~ "ledger") }}
+    {%- else %}
+        {{ strandline._inclusive_cursor_sql(syncs) }}
+    {%- endif %}
 {% endtest %}
 
 
-{% macro spark__test_inclusive_cursor(model, cursor_field) -%}
-    {%- if not strandline.testing() %}
-        select cast(null as string) as table_name where false
-    {%- else %}
-    {%- set raw = strandline.tested_table(model, "inclusive_cursor") %}
-    {%- set syncs = strandline.syncs_relation(raw.schema) %}
-    {%- if not strandline.exists(syncs) %}
-    {{ strandline.missing_ledger(syncs) }}
-    {%- else %}
-    {%- set table_name = strandline.text_literal(raw.identifier) %}
-    {%- set field = strandline.tested_cursor(raw, cursor_field) or strandline.synced_cursor(syncs, raw.identifier) %}
-    {%- set type = strandline.column_type(raw, field or "") or "string" %}
-    {%- set incidents = strandline.acknowledged_of(raw, "inclusive_cursor") %}
-    {%- set says_what_was_read = strandline.column_type(syncs, "read_from") is not none %}
-    {%- set gaps %}
+{% macro _inclusive_cursor_sql(syncs) -%}
+    {#-
+        Checks that each incremental window begins at or below the previously stored cursor. Ignores
+        a gap if a later run has read the whole range of the gap.
+    -#}
     with successful as (
-        select
-            *,
-            {{ strandline.cursor_value("cursor_low", type) }} as low,
-            {{ strandline.cursor_value("cursor_high", type) }} as high,
-            {%- if says_what_was_read %}
-            {{ strandline.cursor_value("read_from", type) }} as whole_from,
-            {{ strandline.cursor_value("read_to", type) }} as whole_to
-            {%- else %}
-            cast(null as {{ type }}) as whole_from,
-            cast(null as {{ type }}) as whole_to
-            {%- endif %}
+        select *
         from {{ syncs }} as syncs
-        where table_name = {{ table_name }}
-            and status in ('synced', 'recovered', 'nothing new')
+        where status in ('synced', 'recovered', 'nothing new')
     ),
 
     windows as (
         select
             *,
-            lag(high) over history as stored,
             lag(cursor_high) over history as stored_cursor,
             lag(cursor_field) over history as stored_cursor_field,
             lag(run_id) over history as stored_by_run_id,
-            max(batch) over history as batch_by_then
+            max(batch) over history as batch_so_far,
+            last_value(cursor_field) over (
+                partition by table_name, source_name
+                order by started_at, batch nulls last, finished_at
+                rows between unbounded preceding and unbounded following
+            ) as newest_cursor_field
         from successful
         window history as (
-            partition by source_name
+            partition by table_name, source_name
             order by started_at, batch nulls last, finished_at
         )
     ),
@@ -55,33 +47,29 @@
         select *
         from windows
         where mode = 'incremental'
-            and cursor_field <=> stored_cursor_field
-            and cursor_field <=> {{ strandline.text_literal(field) if field else "cast(null as string)" }}
+            and cursor_field is not distinct from stored_cursor_field
+            and cursor_field is not distinct from newest_cursor_field
             and cursor_low is not null
             and stored_cursor is not null
-            -- a string that is not a {{ type }} compares as null: not provably inclusive
-            and not coalesce(low <= stored, false)
-    )
-    {%- endset %}
-    {%- if strandline.may_look(raw) and strandline.no_rows_in(gaps ~ "\nselect * from gaps") %}
-    {{ strandline.nothing_found("cast(null as string) as table_name") }}
-    {%- else %}
-    {{ gaps }},
+            -- a text that is not of the cursor's type compares as null: not provably inclusive
+            and not coalesce({{ strandline._cursor_at_most(
+            "cursor_low", "stored_cursor", "cursor_type") }}, false)
+    ),
 
     -- the range that each run read completely: the chunks of a backfill follow each other
     ranges as (
         select
+            table_name,
             source_name,
             run_id,
             mode,
             min(started_at) as started_at,
-            bool_or(mode = 'full_refresh' or mode = 'incremental' and cursor_low is null) as everything,
-            min(whole_from) as whole_from,
-            if(mode = 'backfill', max(whole_to), null) as whole_to
+            max(case when mode = 'full_refresh' or mode = 'incremental' and cursor_low is null
+                then 1 else 0 end) = 1 as everything,
+            min(read_from) as read_from,
+            case when mode = 'backfill' then max(read_to) end as read_to
         from successful
-        where cursor_field <=> {{ strandline.text_literal(field) if field else "cast(null as string)" }}
-            or mode = 'full_refresh'
-        group by source_name, run_id, mode
+        group by table_name, source_name, run_id, mode
     )
 
     select
@@ -94,21 +82,59 @@
         cursor_low,
         stored_cursor,
         stored_by_run_id,
-        'window begins after the cursor that was stored before it' as problem
+        'the window begins after the cursor that was stored before it' as problem
     from gaps
     where not exists (
         select 1
         from ranges
         where ranges.source_name = gaps.source_name
+            and ranges.table_name = gaps.table_name
             and ranges.started_at > gaps.started_at
             and (
                 ranges.everything
-                or ranges.whole_from <= gaps.stored
-                    and (ranges.mode <> 'backfill' or ranges.whole_to >= gaps.low)
+                or coalesce({{ strandline._cursor_at_most(
+                "ranges.read_from", "gaps.stored_cursor", "gaps.cursor_type") }}, false)
+                    and (
+                        ranges.mode <> 'backfill'
+                        or coalesce({{ strandline._cursor_at_most(
+                        "gaps.cursor_low", "ranges.read_to", "gaps.cursor_type") }}, false)
+                    )
             )
     )
-        and {{ strandline.not_acknowledged(incidents, "coalesce(batch, batch_by_then)") }}
-    {%- endif %}
-    {%- endif %}
-    {%- endif %}
+        and {{ strandline._no_acknowledgement(syncs.schema, "inclusive_cursor", "coalesce(batch, "
+        ~ "batch_so_far)") }}
+{%- endmacro %}
+
+
+{% macro _cursor_at_most(left, right, type) -%}
+    {#- Compares two stored cursors as values of the type in the ledger's column `cursor_type`. -#}
+    case
+        when {{ type }} = 'integer' then try_cast({{ left }} as decimal(38, 0))
+            <= try_cast({{ right }} as decimal(38, 0))
+        when {{ type }} = 'decimal' then try_cast({{ left }} as decimal(38, 18))
+            <= try_cast({{ right }} as decimal(38, 18))
+        when {{ type }} = 'double' then try_cast({{ left }} as double)
+            <= try_cast({{ right }} as double)
+        when {{ type }} in ('date', 'timestamp', 'timestamptz')
+            then try_cast({{ left }} as timestamp) <= try_cast({{ right }} as timestamp)
+        else {{ left }} <= {{ right }}
+    end
+{%- endmacro %}
+
+
+{% macro _no_acknowledgement(schema, test, batch, snapshot=none) -%}
+    {#-
+        Returns the condition of _not_acknowledged() for a test that checks all tables of a schema.
+    -#}
+    {%- set conditions = ["true"] -%}
+    {%- for table in strandline._ledger_tables(schema) -%}
+        {%- set incidents = strandline._acknowledged(table.relation, test, test) -%}
+        {%- if incidents -%}
+            {%- do conditions.append(
+                "(table_name <> " ~ strandline._literal(table.name) ~ " or "
+                ~ strandline._not_acknowledged(incidents, batch, snapshot) ~ ")"
+            ) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(conditions | join(" and ")) }}
 {%- endmacro %}

@@ -1,47 +1,51 @@
 {% macro rewrite_files(relation, alone=false) -%}
-    {{- return(adapter.dispatch("rewrite_files", "strandline")(relation, alone)) -}}
-{%- endmacro %}
-
-
-{% macro spark__rewrite_files(relation, alone) -%}
-    {#- The table's rows stay the same. The old files stay until their Iceberg snapshots expire. -#}
+    {#-
+        Merges small files. The rows do not change. The old files remain until their Iceberg
+        snapshots expire.
+    -#}
     {%- set owner = "rewrite_files(" ~ relation ~ ")" -%}
-    {%- set table = strandline.maintained_table(relation, alone, owner) -%}
-    {%- set name = strandline.full_name(table) -%}
-    {%- set covered = strandline.watermark(name) -%}
-    {%- do strandline.rewrite(table) -%}
-    {%- if covered is not none and covered.exact
-        and strandline.descends(name, covered.current, strandline.current_snapshot(name), by="replace") -%}
-        {#- The content is the same, so the watermark still says what it covers. -#}
-        {%- do strandline.confirm_watermark(name) -%}
+    {%- do strandline._rewrite_and_mark(strandline._maintained_table(relation, alone, owner)) -%}
+{%- endmacro %}
+
+
+{% macro _rewrite_and_mark(table) -%}
+    {%- set mark = strandline._watermark(table) -%}
+    {%- do strandline._rewrite(table) -%}
+    {%- if mark is not none and mark.is_exact -%}
+        {#- Updates the snapshot in the watermark, because the earlier snapshots may expire. -#}
+        {%- set properties = strandline._properties(table) -%}
+        {%- set snapshot = strandline._snapshot(properties) -%}
+        {%- if strandline._only_rewritten(table, mark.current, snapshot) -%}
+            {%- set text = tojson(dict(fromjson(properties["strandline.watermark"]),
+                snapshot=snapshot), sort_keys=true) -%}
+            {%- do strandline._run(
+                "alter table " ~ table ~ " set tblproperties ('strandline.watermark' = "
+                ~ strandline._literal(strandline._encode(text)) ~ ")"
+            ) -%}
+        {%- endif -%}
     {%- endif -%}
 {%- endmacro %}
 
 
-{% macro rewrite(relation) -%}
-    {%- do strandline.iceberg_call("rewrite_data_files", relation, "options => map('delete-file-threshold', '1')") -%}
-    {#- Position delete files may still refer to data files that are gone. -#}
-    {%- do strandline.iceberg_call("rewrite_position_delete_files", relation, "options => map('rewrite-all', 'true')") -%}
-    {%- do strandline.iceberg_call("rewrite_manifests", relation) -%}
+{% macro _rewrite(relation) -%}
+    {%- do strandline._call_procedure("rewrite_data_files", relation,
+        "options => map('delete-file-threshold', '1')") -%}
+    {#- Position delete files may still refer to data files that no longer exist. -#}
+    {%- do strandline._call_procedure("rewrite_position_delete_files", relation,
+        "options => map('rewrite-all', 'true')") -%}
+    {%- do strandline._call_procedure("rewrite_manifests", relation) -%}
 {%- endmacro %}
 
 
-{% macro iceberg_call(procedure, relation, arguments=none) -%}
-    {#- A procedure works on the tables of its own catalog. -#}
+{% macro _call_procedure(procedure, relation, arguments=none) -%}
+    {#- The procedures of a catalog work only on tables of the same catalog. -#}
     {%- set catalog = relation.schema.partition(".")[0] -%}
-    {%- if "." not in relation.schema or not strandline.is_iceberg_catalog("spark.sql.catalog." ~ catalog) -%}
-        {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] -%}
+    {%- if "." not in relation.schema or not strandline._is_iceberg_catalog(
+        "spark.sql.catalog." ~ catalog) -%}
+        {%- set catalog = strandline._value("select current_catalog()") -%}
     {%- endif -%}
-    {%- set given = ["table => " ~ strandline.text_literal(strandline.full_name(relation)), arguments] | select | join(", ") -%}
-    {{ return(run_query("call " ~ strandline.quoted(catalog) ~ ".system." ~ procedure ~ "(" ~ given ~ ")")) }}
-{%- endmacro %}
-
-
-{% macro confirm_watermark(name) -%}
-    {%- set stored = fromjson(strandline.table_properties(name)["strandline.watermark"]) -%}
-    {%- do stored.update({"snapshot_id": strandline.current_snapshot(name)}) -%}
-    {%- do strandline.run_statement(
-        "alter table " ~ name ~ " set tblproperties ('strandline.watermark' = "
-        ~ strandline.text_literal(strandline.veiled(tojson(stored, sort_keys=true))) ~ ")"
-    ) -%}
+    {%- set given = ["table => " ~ strandline._literal(strandline._full_name(relation)),
+        arguments] | select | join(", ") -%}
+    {{ return(run_query("call " ~ strandline._quote(catalog) ~ ".system." ~ procedure ~ "(" ~ given
+        ~ ")")) }}
 {%- endmacro %}

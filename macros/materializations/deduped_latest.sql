@@ -1,143 +1,73 @@
 {% materialization deduped_latest, adapter="spark", supported_languages=["sql"] %}
-    {{ return(strandline.build_from_batches(strandline.latest_kind())) }}
+    {{ return(strandline._build("latest")) }}
 {% endmaterialization %}
 
 
-{% macro latest_kind() -%}
-    {#- One row per key: its newest version. See history_kind(). -#}
-    {{ return({
-        "name": "deduped_latest",
-        "keeps_versions": false,
-        "added_columns": [],
-        "partition_by": [],
-        "select": strandline.latest_select,
-        "merge": strandline.latest_merge,
-    }) }}
-{%- endmacro %}
-
-
-{% macro latest_select(sql, goal) -%}
-    {{ strandline.latest_sql(
-        "(\n" ~ strandline.up_to_head(strandline.shown_generations(sql, goal.tables), goal.tables) ~ "\n)",
-        goal.primary_key,
-        goal.cursor_field,
-        goal.tables | map(attribute="name") | list,
-        strandline.shown_newest(goal)
-    ) }}
-{%- endmacro %}
-
-
-{% macro shown_newest(goal) -%}
+{% macro _merge_latest(target_table, spec) -%}
     {#-
-        The condition that a key's newest version must meet to be shown, apart from tombstones; none if there is
-        none. With several tables, the last one that had a key decides, even if its full refresh no longer found
-        the key. So the generation is checked on the newest version, not on the candidates for it.
+        Merges the newest version of each key in the new batches, unless the table already shows a
+        newer version. The table does not contain keys that were deleted or filtered out. For these
+        keys, only raw shows that a late version is outdated.
     -#}
-    {%- set conditions = [] -%}
-    {%- set shown = strandline.shown_of(goal.tables) if goal.tables | length > 1 else none -%}
-    {%- for condition in [goal.row_filter, none if goal.kind.keeps_versions else shown] if condition -%}
-        {%- do conditions.append("(" ~ condition ~ "\n)") -%}
-    {%- endfor -%}
-    {{ return(conditions | join(" and ") or none) }}
-{%- endmacro %}
-
-
-{% macro shown_generations(sql, tables) -%}
-    {#- With one table, the newest version has the newest generation, so overruled ones need not be read. -#}
-    {%- set shown = strandline.shown_of(tables) if tables | length == 1 else none -%}
-    {%- if shown is none -%}
-        {{ sql }}
-    {%- else -%}
-        select *
-        from (
-            {{ sql }}
-        ) as all_generations
-        where {{ shown }}
-    {%- endif -%}
-{%- endmacro %}
-
-
-{% macro up_to_head(sql, tables) -%}
-    {#- What a running loader publishes during the build waits for the next one. -#}
-    select *
-    from (
-        {{ sql }}
-    ) as all_batches
-    where {{ strandline.of_batches(tables, up_to="head") }}
-{%- endmacro %}
-
-
-{% macro hidden(goal) -%}
-    {#- The condition under which a version, once it is the newest, keeps its key out of the table. -#}
-    {#- Kept plain, so that Iceberg can skip files without tombstones. -#}
-    {%- set shown = strandline.shown_newest(goal) -%}
-    _cq_deleted{% if shown %} or not coalesce({{ shown }}, false){% endif %}
-{%- endmacro %}
-
-
-{% macro latest_merge(target, sql, goal) -%}
-    {%- set known = goal.columns | map("lower") | list -%}
-    {%- set existing = goal.stored -%}
-    {%- set delta_order = strandline.order_of(goal, "delta") -%}
-    {%- set snapshot_order = strandline.order_of(goal, "snapshot") -%}
-    merge into {{ target }} as snapshot
+    {%- set known = spec.columns | map("lower") | list -%}
+    {%- set stored = spec.stored_columns -%}
+    {%- set shown = strandline._shown(spec) -%}
+    {#-
+        Does not wrap the column in a function, so that Iceberg can skip files without tombstones.
+    -#}
+    {%- set hidden = "_cq_deleted" ~ (" or not coalesce(" ~ shown ~ ", false)" if shown else "") -%}
+    {%- set order = strandline.version_order(spec.cursor, union=spec.union) -%}
+    {%- set delta_order = strandline.version_order(spec.cursor, "delta", spec.union) -%}
+    {%- set snapshot_order = strandline.version_order(spec.cursor, "snapshot", spec.union) -%}
+    merge into {{ target_table }} as snapshot
     using (
         with versions as (
-            {{ strandline.shown_generations(sql, goal.tables) }}
-        ),
-
-        -- literals, not a subquery: Iceberg prunes raw files by their batch statistics
-        delta as (
-            select *
-            from versions
-            where {{ strandline.of_batches(goal.tables, above="low", up_to="head") }}
+            {{ spec.sql }}
         ),
 
         newest as (
-            select keys.newest.*
+            select by_key.newest.*
             from (
-                select max_by(struct(*), {{ strandline.order_of(goal) }}) as newest
-                from delta
-                group by
-                    {%- for key in goal.primary_key %}
-                    {{ strandline.quoted(key) }}{{ "," if not loop.last }}
-                    {%- endfor %}
-            ) as keys
+                select max_by(struct(*), {{ order }}) as newest
+                from versions
+                where {{ strandline._batches(spec.tables, above="low", up_to="head") }}
+                group by {{ strandline._column_list(spec.key) }}
+            ) as by_key
         ),
 
-        -- a deleted or filtered-out key is no longer in the snapshot: only raw shows that a late version is stale
-        left_keys as (
+        hidden_before as (
             select *
             from versions
-            where ({{ strandline.hidden(goal) }}) and {{ strandline.of_batches(goal.tables, up_to="low") }}
-        ),
-
-        current as (
-            select newest.*
-            from newest
-            left anti join left_keys
-                on {{ strandline.same_key(goal.primary_key, "newest", "left_keys") }}
-                and {{ strandline.order_of(goal, "left_keys") }} > {{ strandline.order_of(goal, "newest") }}
+            where ({{ hidden }}) and {{ strandline._batches(spec.tables, up_to="low") }}
         )
 
         select
-            *,
-            coalesce({{ strandline.hidden(goal) }}, false) as _cq_hidden
-        from current
+            newest.*,
+            coalesce({{ hidden }}, false) as _cq_hidden
+        from newest
+        left anti join hidden_before
+            on {{ strandline._same_key(spec.key, "newest", "hidden_before") }}
+            and {{ strandline.version_order(spec.cursor, "hidden_before", spec.union) }}
+                > {{ strandline.version_order(spec.cursor, "newest", spec.union) }}
     ) as delta
-    on {{ strandline.same_key(goal.primary_key, "snapshot", "delta") }}
+    on {{ strandline._same_key(spec.key, "snapshot", "delta") }}
     when matched and {{ delta_order }} > {{ snapshot_order }} and delta._cq_hidden then delete
     when matched and {{ delta_order }} > {{ snapshot_order }} then update set
-        {%- for column in existing %}
-        {{ strandline.quoted(column) }} = {{ strandline.delta_value(column, known) }}{{ "," if not loop.last }}
+        {%- for column in stored %}
+        {{ strandline._quote(column) }} = {{ strandline._merged_value(column, known) }}{{ ","
+            if not loop.last }}
         {%- endfor %}
     when not matched and not delta._cq_hidden then insert (
-        {%- for column in existing %}
-        {{ strandline.quoted(column) }}{{ "," if not loop.last }}
-        {%- endfor %}
+        {{ strandline._column_list(stored) }}
     ) values (
-        {%- for column in existing %}
-        {{ strandline.delta_value(column, known) }}{{ "," if not loop.last }}
+        {%- for column in stored %}
+        {{ strandline._merged_value(column, known) }}{{ "," if not loop.last }}
         {%- endfor %}
     )
+{%- endmacro %}
+
+
+{% macro _merged_value(column, known) -%}
+    {#- A column that the model no longer selects remains in the table and is null in new rows. -#}
+    {{- "delta." ~ strandline._quote(column) if column | lower in known else "null" -}}
 {%- endmacro %}

@@ -253,7 +253,7 @@ class Hostile:
             settings={
                 "models": {
                     "probe": {"+persist_docs": {"relation": True, "columns": True}},
-                    "strandline": {"+enabled": False},
+                    "strandline": {"cq_freshness": {"+enabled": False}},
                 }
             },
         )

@@ -30,7 +30,7 @@ def _tables(draw: st.DrawFn) -> list[Data]:
         table: Data = {"name": name, "description": draw(WORDS)}
         meta: Data = {}
         if draw(st.booleans()):
-            meta["primary_key"] = draw(st.lists(NAMES, unique=True, min_size=1, max_size=3))
+            meta["unique_key"] = draw(st.lists(NAMES, unique=True, min_size=1, max_size=3))
         if draw(st.booleans()):
             meta["cursor_field"] = draw(NAMES)
         if meta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from loader.codegen.table import Column, Table
 from loader.errors import SpecError
 from loader.rows.cursor import CursorType
 from loader.rows.window import CursorField
+from tests.dbt.dbtproject import PACKAGE
 
 AT = CursorField("updated_at", CursorType.TIMESTAMPTZ)
 
@@ -80,6 +82,19 @@ def test_the_first_run_writes_all(project: Project) -> None:
     assert source["schema"] == "{{ var('strandline__raw_schema', 'raw') }}"
 
 
+def test_a_new_file_of_models_lists_the_other_tests(project: Project) -> None:
+    listed = set(re.findall(r"^#   - strandline\.(\w+)  # \w", project.files["models.yml"], re.M))
+    written = {
+        test.partition(".")[2] for one in project.models().values() for test in one["data_tests"]
+    }
+    of_package = {"batches_complete", "inclusive_cursor", "state_consistent"}
+    assert all(name in project.files["models.yml"] for name in of_package)
+    known = {path.stem for path in (PACKAGE / "macros" / "generic_tests").glob("*.sql")}
+    assert listed | written | of_package == known
+    assert len(listed) + len(written) + len(of_package) == len(known)
+    assert "strandline." not in project.files["sources.yml"]
+
+
 def test_a_second_run_changes_nothing(project: Project) -> None:
     before = dict(project.files)
     made = project.codegen(table("orders", "total"), table("log", key=()))
@@ -89,10 +104,10 @@ def test_a_second_run_changes_nothing(project: Project) -> None:
 
 
 def test_edits_stay_while_columns_and_tables_come(project: Project) -> None:
-    test = "- strandline.exact_redelivery"
-    error = f"{test}:  # none expected\n              config: {{severity: error}}"
-    project.edit("sources.yml", test, error)
-    project.edit("sources.yml", "          - strandline.state_not_behind\n", "")
+    test = "- strandline.no_cursor_ties"
+    warn = f"{test}:  # some expected\n          config: {{severity: warn}}"
+    project.edit("models.yml", f"      {test}", f"      {warn}")
+    project.edit("models.yml", "      - strandline.matches_raw\n", "")
     project.edit("sources.yml", "Every version of each row of orders that was delivered.", "Ours.")
     tables = (table("orders", "total", "note"), table("log", key=()), table("items"))
     made = project.codegen(*tables)
@@ -100,12 +115,12 @@ def test_edits_stay_while_columns_and_tables_come(project: Project) -> None:
     orders = project.tables()["orders"]
     assert orders["description"] == "Ours."
     assert [column["name"] for column in orders["columns"]] == ["id", "total", "note"]
-    assert "strandline.state_not_behind" not in orders["data_tests"]
-    assert {"strandline.exact_redelivery": {"config": {"severity": "error"}}} in orders[
-        "data_tests"
+    models = project.models()
+    assert models["shop_orders_latest"]["data_tests"] == [
+        {"strandline.no_cursor_ties": {"config": {"severity": "warn"}}}
     ]
-    assert "# none expected\n" in project.files["sources.yml"]
-    assert "strandline.state_not_behind" in project.tables()["items"]["data_tests"]
+    assert "# some expected\n" in project.files["models.yml"]
+    assert "strandline.matches_raw" in models["shop_items_latest"]["data_tests"]
     assert whats(made) == {
         "sources.yml": "updated",
         "models.yml": "updated",
@@ -118,7 +133,7 @@ def test_edits_stay_while_columns_and_tables_come(project: Project) -> None:
 def test_a_model_follows_while_nobody_touches_it(project: Project) -> None:
     made = project.codegen(replace(table("orders", "total"), key=("id", "total")), select=True)
     assert whats(made)["shop_orders_latest.sql"] == "updated"
-    assert "primary_key=['id', 'total']" in project.files["shop_orders_latest.sql"]
+    assert "unique_key=['id', 'total']" in project.files["shop_orders_latest.sql"]
 
 
 def test_a_model_with_an_edit_is_never_written_again(project: Project) -> None:
@@ -131,7 +146,7 @@ def test_a_model_with_an_edit_is_never_written_again(project: Project) -> None:
     [(about, note)] = [one for one in made.notes if one[0].endswith(".sql")]
     assert about == "shop_orders_latest.sql"
     assert "codegen would now write:" in note
-    assert "primary_key=['id', 'total']" in note
+    assert "unique_key=['id', 'total']" in note
 
     again = project.codegen(changed, select=True)
     assert [note for about, note in again.notes if about.endswith(".sql")] == []  # reported once

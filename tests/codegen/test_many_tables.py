@@ -88,7 +88,8 @@ def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Datab
     fine = ("success", "pass", "no-op")  # no-op is for exposures
     assert {n: (r.status, r.message) for n, r in built.items() if r.status not in fine} == {}
     tests = [name for name in built if name.startswith("strandline_")]
-    assert len(tests) > 8 * (len(models) - len(ALIKE) - len(READ))
+    # of each model, and of ledger and state of all raw tables; a full refresh has no ties
+    assert len(tests) >= 2 * (len(models) - len(ALIKE) - len(READ)) - len(LOOKUPS)
     whole = {name.removesuffix(".sql") for name in models} & set(built)
     assert len(whole) == len(models) - len(ALIKE)
     rows = {name: 0 if "empty" in name else 2 for name in whole}
@@ -100,9 +101,9 @@ def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Datab
     fresh = dbt.run("source", "freshness", "--select", chosen, manifest=manifest)
     assert {result.status for result in fresh.values()} == {"pass"}
 
-    test = "- strandline.exact_redelivery"
-    strict = f"{test}: {{config: {{severity: error}}}}  # none expected"
-    _edit(folder / "sources.yml", test, strict)
+    test = "      - strandline.no_cursor_ties"
+    lenient = f"{test}: {{config: {{severity: warn}}}}  # some expected"
+    _edit(folder / "models.yml", test, lenient)
     _edit(folder / "models.yml", "Our customers", "Those who buy")
     _edit(folder / "shop_plain_2_latest.sql", "select *", "select * -- all of it")
     (folder / "shop_plain_3_latest.sql").unlink()
@@ -129,7 +130,7 @@ def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Datab
     assert any(
         w.startswith("shop.plain_6: left out, because it has not been") for w in again.warnings
     )
-    assert strict in (folder / "sources.yml").read_text()
+    assert lenient in (folder / "models.yml").read_text()
     assert "Those who buy" in (folder / "models.yml").read_text()
     assert (folder / "shop_plain_2_latest.sql").read_text() == mine["shop_plain_2_latest.sql"]
     assert "shop_plain_3_latest" not in (folder / "models.yml").read_text()
@@ -194,7 +195,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
     shown = CliRunner().invoke(main, ["-c", config, "codegen", "-s", "shop.orders", "--dry-run"])
     assert (shown.exit_code, list(folder.iterdir())) == (0, [])
     assert "+++ models/strandline/shop_orders_latest.sql" in shown.stdout.splitlines()
-    assert "+        primary_key=['id']," in shown.stdout.splitlines()
+    assert "+        unique_key=['id']," in shown.stdout.splitlines()
     assert shown.stdout.endswith("Nothing was written: this was a dry run.\n")
 
     partly = project.loader("codegen")

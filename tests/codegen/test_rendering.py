@@ -53,8 +53,8 @@ def test_a_model_is_short_and_says_what_it_is() -> None:
         "{{\n"
         "    config(\n"
         "        materialized='deduped_latest',\n"
-        "        primary_key=['order_id'],\n"
-        "        cursor_field='updated_at'\n"
+        "        unique_key=['order_id'],\n"
+        "        meta={'strandline': {'cursor_field': 'updated_at'}}\n"
         "    )\n"
         "}}\n"
         "\n"
@@ -68,8 +68,8 @@ def test_a_full_refresh_hides_what_it_lacks(kind: str) -> None:
     sql = rendering.sql(_named(_table(incremental=False, cursor=None)), kind)
     assert _configured(sql) == {
         "materialized": f"deduped_{kind}",
-        "primary_key": ["order_id"],
-        "delete_stale": True,
+        "unique_key": ["order_id"],
+        "meta": {"strandline": {"delete_stale": True}},
         "source": ("shop", "orders"),
     }
 
@@ -92,7 +92,8 @@ def test_names_of_any_kind_reach_dbt_unharmed(name: str) -> None:
     one = _named(table)
 
     said = _configured(rendering.sql(one, LATEST))
-    assert (said["primary_key"], said["cursor_field"]) == ([name], name)
+    assert said["unique_key"] == [name]
+    assert said["meta"] == {"strandline": {"cursor_field": name}}
 
     written = yaml.safe_load(document(rendering.sources({"shop": "raw"}, [one]), "", (2, 6)))
     [entry] = written["sources"][0]["tables"]
@@ -103,7 +104,7 @@ def test_names_of_any_kind_reach_dbt_unharmed(name: str) -> None:
 
     assert read(entry["identifier"]) == name
     meta = entry["config"]["meta"]["strandline"]
-    assert ([read(part) for part in meta["primary_key"]], read(meta["cursor_field"])) == (
+    assert ([read(part) for part in meta["unique_key"]], read(meta["cursor_field"])) == (
         [name],
         name,
     )
@@ -117,44 +118,38 @@ def test_a_raw_table_with_a_backtick_is_refused() -> None:
         rendering.sources({"shop": "raw"}, [one])
 
 
+BOTH = ["strandline.matches_raw", "strandline.no_cursor_ties"]
+
+
 @pytest.mark.parametrize(
-    ("facts", "lacks"),
+    ("facts", "tests"),
     [
-        ({}, set()),
-        ({"state_in_lake": False}, {"state_not_ahead", "state_not_behind"}),
-        ({"keeps_redeliveries": True}, {"exact_redelivery"}),
-        ({"cursor": CursorField("n", CursorType.INTEGER)}, {"no_future_cursor"}),
-        (
-            {"key": ()},
-            {
-                "duplicate_in_batch",
-                "exact_redelivery",
-                "redelivered_at_boundary",
-                "cursor_conflict",
-                "no_cursor_regression",
-            },
-        ),
-        (
-            {"incremental": False},
-            {
-                "inclusive_cursor",
-                "cursor_not_null",
-                "no_future_cursor",
-                "redelivered_at_boundary",
-                "cursor_conflict",
-                "no_cursor_regression",
-            },
-        ),
+        ({}, BOTH),
+        ({"cursor": CursorField("n", CursorType.INTEGER)}, BOTH),
+        ({"cursor": None}, BOTH[:1]),
+        ({"incremental": False}, BOTH[:1]),
     ],
 )
-def test_a_raw_table_gets_the_tests_that_it_can_be_asked(
-    facts: dict[str, Any], lacks: set[str]
+def test_a_table_gets_the_tests_that_it_can_be_asked(
+    facts: dict[str, Any], tests: list[str]
 ) -> None:
-    every = rendering.raw_tests(_table())
-    assert len(every) == 11
-    assert set(every) - set(rendering.raw_tests(_table(**facts))) == {
-        f"strandline.{name}" for name in lacks
-    }
+    one = _named(_table(**facts))
+
+    def tests_of(*models: list[NamedTable]) -> list[list[str]]:
+        return [model["data_tests"] for model in rendering.models(*models)["models"]]
+
+    assert tests_of([one], []) == [tests]
+    assert tests_of([], [one]) == [tests]
+    # The latest table's test has found the ties already.
+    assert tests_of([one], [one]) == [BOTH[:1], tests]
+
+
+@pytest.mark.parametrize("facts", [{}, {"key": (), "cursor": None}, {"state_in_lake": False}])
+def test_every_raw_table_is_one_whose_ledger_and_state_are_tested(facts: dict[str, Any]) -> None:
+    [entry] = rendering.sources({"shop": "raw"}, [_named(_table(**facts))])["sources"][0]["tables"]
+    settings = entry["config"]["meta"]["strandline"]
+    assert settings.get("state_in_lake", True) is facts.get("state_in_lake", True)
+    assert "data_tests" not in entry
 
 
 def test_nothing_is_invented() -> None:
@@ -163,7 +158,7 @@ def test_nothing_is_invented() -> None:
         {"name": "order_id", "data_type": "int"},
         {"name": "updated_at", "data_type": "timestamp"},
     ]
-    assert set(entry) == {"name", "description", "config", "data_tests", "columns"}
+    assert set(entry) == {"name", "description", "config", "columns"}
 
 
 def test_a_databases_comments_become_descriptions() -> None:
@@ -202,8 +197,7 @@ def test_a_new_file_is_laid_out_for_people() -> None:
         "      freshness:",
         "        warn_after: {count: 1, period: day}",
     ]
-    assert "primary_key: [order_id]" in text
-    assert "          - strandline.batches_accounted\n" in text
+    assert "unique_key: [order_id]" in text
 
 
 @pytest.mark.parametrize(

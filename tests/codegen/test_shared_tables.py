@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
@@ -17,7 +16,11 @@ from tests.sync.project import Project
 
 STALE = """
 {{{{
-    config(materialized='deduped_{kind}', primary_key={key}, cursor_field='c', delete_stale=true)
+    config(
+        materialized='deduped_{kind}',
+        unique_key={key},
+        meta={{'strandline': {{'cursor_field': 'c', 'delete_stale': true}}}}
+    )
 }}}}
 select * from {{{{ source('eu', 'orders') }}}}
 """
@@ -61,7 +64,7 @@ def _rows(shards: dict[str, Database]) -> list[tuple[object, ...]]:
 def _not_green(
     dbt: DbtProject, manifest: Any, command: str = "build"
 ) -> dict[str, tuple[str, int | None]]:
-    built = dbt.run(command, "--exclude", "package:strandline", manifest=manifest)
+    built = dbt.run(command, "--exclude", "cq_freshness+", manifest=manifest)
     fine = ("success", "pass", "no-op")
     return {n: (r.status, r.failures) for n, r in built.items() if r.status not in fine}
 
@@ -80,13 +83,14 @@ def test_models_and_proofs_of_a_shared_table(
     for kind in ("latest", "history"):
         dbt.write(f"models/stale_{kind}.sql", STALE.format(kind=kind, key=KEY))
     dbt.write("models/newest.sql", NEWEST)
-    sources = yaml.safe_load((models / "sources.yml").read_text())
-    sources["sources"][0]["tables"][0]["data_tests"].append("strandline.reconciled")
-    (models / "sources.yml").write_text(yaml.safe_dump(sources))
+    recently = {"strandline.reconciled_recently": {"arguments": {"tables": ["orders"]}}}
+    records = {"name": "_cq_reconciled", "data_tests": [recently]}
+    own = {"name": "records", "schema": project.schema, "tables": [records]}
+    dbt.write("models/records.yml", {"sources": [own]})
     manifest = dbt.parse()
     [(test, outcome)] = _not_green(dbt, manifest).items()
     assert "reconciled" in test
-    assert outcome == ("warn", 2)  # one for each source
+    assert outcome == ("warn", 1)
     assert _latest(dbt, "eu_orders_latest") == _rows(shards)
 
     # What a full refresh of one source did not find is gone from that source only.
@@ -121,7 +125,7 @@ def test_models_and_proofs_of_a_shared_table(
     ahead = json.dumps({**state, "batch": state["batch"] + 1}).replace("'", "\\'")
     spark.sql(f"insert into {project.schema}._cq_state values ('eu.orders', '{ahead}', 100, now())")
     assert state["batch"] < project.state("us.orders")["batch"]
-    failed = dbt.run("test", "--select", "test_name:state_not_ahead")
+    failed = dbt.run("test", "--select", "test_name:state_consistent")
     assert [(r.status, r.failures) for r in failed.values()] == [("fail", 1)]
 
     # Rows of two sources are not versions of each other.
@@ -132,5 +136,5 @@ def test_models_and_proofs_of_a_shared_table(
     assert len(refused) == 3
     for mixed in refused.values():
         assert mixed.status == "error"
-        assert "is shared by the sources eu, us" in mixed.message
-        assert "Set primary_key=['_cq_source_name', 'id']" in mixed.message
+        assert "the sources eu, us share" in mixed.message
+        assert "Set unique_key=['_cq_source_name', 'id']" in mixed.message

@@ -20,6 +20,11 @@ from tests.dbt.proof_case import (
     window,
 )
 
+GAP = "the batches from this one to the next one are missing everywhere"
+BY_NUMBER = {"cursor_field": "id", "cursor_type": "integer"}
+BEHIND = "the newest batch is not in the state: the next run recovers it"
+TWICE = "several rows of one version"
+
 BATCH_CASES = {
     "inclusive_pass": Case(
         "inclusive_cursor",
@@ -38,10 +43,9 @@ BATCH_CASES = {
         "inclusive_cursor",
         (ONE,),
         syncs=(
-            window(1, None, None, cursor_field="id", cursor_high="100"),
-            window(2, None, None, cursor_field="id", cursor_low="99", cursor_high="101"),
+            window(1, None, None, cursor_high="100", **BY_NUMBER),
+            window(2, None, None, cursor_low="99", cursor_high="101", **BY_NUMBER),
         ),
-        arguments={"cursor_field": "id"},
     ),
     "inclusive_exclusive_window": Case(
         "inclusive_cursor",
@@ -96,206 +100,236 @@ BATCH_CASES = {
         meta={"acknowledged": [{"test": ["inclusive_cursor"], "batches": 1, **INCIDENT}]},
     ),
     "ahead_pass": Case(
-        "state_not_ahead", (ONE, [version(1, 2)]), states=((1, state(1, 1)), (2, state(2, 2)))
-    ),
-    "ahead_behind_pass": Case(
-        "state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
+        "state_consistent", (ONE, [version(1, 2)]), states=((1, state(1, 1)), (2, state(2, 2)))
     ),
     "ahead_batch": Case(
-        "state_not_ahead",
+        "state_consistent",
         (ONE,),
         "fail",
         (
             {
                 "table_name": "ahead_batch",
-                "version": 7,
-                "state_batch": 2,
+                "version": 2,
+                "batch": 2,
                 "raw_batch": 1,
-                "problem": "batch is ahead of the raw data",
+                "problem": "the batch is ahead of the raw table",
             },
         ),
-        states=((1, state(1, 1)), (7, state(2, 1))),
+        states=((1, state(1, 1)), (2, state(2, 1))),
     ),
     "ahead_cursor": Case(
-        "state_not_ahead",
+        "state_consistent",
         (ONE,),
         "fail",
-        ({"version": 2, "problem": "cursor is ahead of the raw data"},),
+        ({"version": 2, "problem": "the cursor is ahead of the raw table"},),
         states=((1, state(1, 1)), (2, state(1, 2))),
     ),
     "ahead_behind_a_future_row": Case(
-        "state_not_ahead",
+        "state_consistent",
         ([version(1, 1), version(2, 20)],),
         "fail",
-        ({"raw_cursor": cursor_text(1), "problem": "cursor is ahead of the raw data"},),
+        ({"version": 1, "problem": "the cursor is ahead of the raw table"},),
         states=((1, state(1, 5)),),
     ),
     # the source's clock, at which the cursor then stays
     "ahead_at_the_clock_pass": Case(
-        "state_not_ahead",
+        "state_consistent",
         ([version(1, 1), version(2, 20)],),
         states=((1, state(1, 2)),),
         commits={1: state(1, 2)},
     ),
     "ahead_no_data": Case(
-        "state_not_ahead",
+        "state_consistent",
         (),
         "fail",
-        ({"version": 1, "raw_batch": None, "problem": "state without any raw data"},),
+        ({"version": 1, "raw_batch": None, "problem": "there is a state, but no raw data"},),
         states=((1, state(1, 1)),),
     ),
-    "ahead_not_json": Case(
-        "state_not_ahead",
+    "ahead_dropped": Case(
+        "state_consistent",
         (ONE,),
         "fail",
-        ({"version": 1, "value": "2025-01-01", "problem": "state is not a JSON object"},),
-        states=((1, "2025-01-01"),),
+        ({"version": 1, "raw_batch": None, "problem": "there is a state, but no raw data"},),
+        states=((1, state(1, 1)),),
+        planted=("drop table {table}",),
     ),
-    # a reader may trust either
-    "ahead_one_of_two": Case(
-        "state_not_ahead",
+    "ahead_never_synced_pass": Case(
+        "state_consistent", (), states=((1, state(0, None)),), planted=("drop table {table}",)
+    ),
+    "ahead_not_json": Case(
+        "state_consistent",
         (ONE,),
         "fail",
-        ({"version": 2, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        (
+            {"version": 1, "value": "2025-01-01", "problem": "the state is not a JSON object"},
+            {"version": 1, "problem": BEHIND},
+        ),
+        states=((1, "2025-01-01"),),
+        arguments={"grace_minutes": 0},
+    ),
+    # a reader may trust either: both are shown
+    "ahead_one_of_two": Case(
+        "state_consistent",
+        (ONE,),
+        "fail",
+        ({"batch": 9, "problem": TWICE}, {"batch": 1, "problem": TWICE}),
         states=((2, state(9, 1)), (2, state(1, 1))),
     ),
     "ahead_other_of_two": Case(
-        "state_not_ahead",
+        "state_consistent",
         (ONE,),
         "fail",
-        ({"version": 2, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        ({"batch": 9, "problem": TWICE}, {"batch": 1, "problem": TWICE}),
         states=((2, state(1, 1)), (2, state(9, 1))),
     ),
     # Spark's JSON and Python's differ in these
     "ahead_after_a_line": Case(
-        "state_not_ahead",
+        "state_consistent",
         (ONE,),
         "fail",
-        ({"version": 1, "problem": "state is not a JSON object"},),
+        ({"version": 1, "problem": "the state is not a JSON object"},),
         states=((1, f"\n{json.dumps(state(1, 1))}"),),
     ),
     "ahead_by_the_first_of_two": Case(
-        "state_not_ahead",
+        "state_consistent",
         (ONE,),
         "fail",
-        ({"version": 1, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        ({"version": 1, "batch": 9, "problem": "the batch is ahead of the raw table"},),
         states=((1, json.dumps(state(9, 1))[:-1] + ', "batch": 1}'),),
     ),
     # no other table's tests break off on it
     "ahead_far_down": Case(
-        "state_not_ahead",
+        "state_consistent",
         (ONE,),
         "fail",
-        ({"version": 1, "problem": "state is not a JSON object"},),
+        (
+            {"version": 1, "problem": "the state is not a JSON object"},
+            {"version": 1, "problem": BEHIND},
+        ),
         states=((1, f'{{"a": {"[" * 100_000}{"]" * 100_000}}}'),),
+        arguments={"grace_minutes": 0},
     ),
     "accounted_pass": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO, ONE, TWO),
         # the newest batch is published, but its ledger row is not written yet
         syncs=({"batch": 1, "rows_appended": 2}, {"batch": 2, "rows_appended": 1}, {"batch": None}),
     ),
+    "accounted_dropped": Case(
+        "batches_complete",
+        (ONE,),
+        "fail",
+        ({"batch": 1, "rows_in_ledger": 1, "problem": "in the ledger, not in the raw table"},),
+        syncs=({"batch": 1, "rows_appended": 1}, {"batch": None, "status": "failed"}),
+        planted=("drop table {table}",),
+    ),
+    "accounted_never_synced_pass": Case(
+        "batches_complete",
+        (),
+        syncs=({"batch": None, "status": "failed"},),
+        planted=("drop table {table}",),
+    ),
     "accounted_not_in_ledger": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO, ONE, TWO),
         "fail",
         ({"batch": 2, "problem": "not in the ledger"},),
         syncs=({"batch": 1, "rows_appended": 2}, {"batch": 3, "rows_appended": 2}),
     ),
     "accounted_lost": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO,),
         "fail",
         ({"batch": 2, "problem": "in the ledger, not in the raw table", "rows_in_ledger": 9},),
         syncs=({"batch": 1, "rows_appended": 2}, {"batch": 2, "rows_appended": 9}),
     ),
     "accounted_gap": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO, None, TWO),
         "fail",
-        ({"batch": 2, "problem": "missing everywhere"},),
+        ({"batch": 2, "problem": GAP},),
         syncs=({"batch": 1, "rows_appended": 2}, {"batch": 3, "rows_appended": 2}),
     ),
     "accounted_rows": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO, ONE),
         "fail",
         ({"batch": 1, "rows_in_raw": 2, "rows_in_ledger": 3, "rows_in_commits": 2},),
         syncs=({"batch": 1, "rows_appended": 3}, {"batch": 2, "rows_appended": 1}),
     ),
     "accounted_twice": Case(
-        "batches_accounted",
+        "batches_complete",
         (ONE, ONE),
         "fail",
-        ({"batch": 1, "ledger_entries": 2, "problem": "several times in the ledger"},),
+        ({"batch": 1, "problem": "several times in the ledger"},),
         syncs=({"batch": 1, "rows_appended": 1}, {"batch": 1, "rows_appended": 1}),
     ),
     "accounted_null_batch": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO,),
         "fail",
-        ({"batch": None, "problem": "rows without a batch"}, {"problem": OTHERS.format("append")}),
+        ({"batch": None, "problem": "rows without a batch"}, {"problem": OTHERS}),
         planted=(copied("null"),),
     ),
     "accounted_batch_zero": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO,),
         "fail",
         (
             {"batch": 0, "problem": "rows of a batch that no sync makes"},
-            {"batch": None, "problem": OTHERS.format("append")},
+            {"batch": None, "problem": OTHERS},
         ),
         planted=(copied("0", "9"),),
     ),
     "accounted_beyond": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO,),
         "fail",
         (
             {"batch": 2, "problem": "neither in the ledger nor committed"},
-            {"batch": None, "problem": OTHERS.format("append")},
+            {"batch": None, "problem": OTHERS},
         ),
         syncs=({"batch": 1, "rows_appended": 2},),
         planted=(copied("2"),),
     ),
     "accounted_updated": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO,),
         "fail",
-        ({"batch": None, "problem": OTHERS.format("overwrite")},),
+        ({"batch": None, "problem": OTHERS},),
         planted=("update {table} set amount = 9 where id = 1",),
     ),
     "accounted_deleted": Case(
-        "batches_accounted",
+        "batches_complete",
         (ONE, ONE),
         "fail",
         (
             {"batch": 1, "problem": "in the ledger, not in the raw table"},
-            {"batch": None, "problem": OTHERS.format("delete")},
+            {"batch": None, "problem": OTHERS},
         ),
         syncs=({"batch": 1, "rows_appended": 1}, {"batch": 2, "rows_appended": 1}),
         planted=("delete from {table} where _cq_batch = 1",),
     ),
     "accounted_nothing_done_pass": Case(
-        "batches_accounted",
+        "batches_complete",
         (ONE,),
         planted=("insert into {table} select * from {table} where false",),
     ),
     "accounted_generation": Case(
-        "batches_accounted",
+        "batches_complete",
         ([version(1, 1, _generation=9)],),
         "fail",
         ({"batch": 1, "problem": "rows of a generation that their sync did not have"},),
         syncs=({"batch": 1, "rows_appended": 1},),
     ),
     "accounted_later_life_pass": Case(
-        "batches_accounted",
+        "batches_complete",
         (None, None, TWO, ONE),
         syncs=tuple({"batch": n, "rows_appended": rows} for n, rows in enumerate((7, 1, 2, 1), 1)),
         planted=(later_life(3),),
     ),
     "accounted_later_life_lost": Case(
-        "batches_accounted",
+        "batches_complete",
         (None, None, None, ONE),
         "fail",
         ({"batch": 3, "problem": "in the ledger, not in the raw table"},),
@@ -303,23 +337,23 @@ BATCH_CASES = {
         planted=(later_life(3),),
     ),
     "accounted_later_life_forgotten": Case(
-        "batches_accounted",
+        "batches_complete",
         (None, None, None, ONE),
         "fail",
-        ({"batch": 3, "problem": "missing everywhere"},),
+        ({"batch": 3, "problem": GAP},),
         syncs=({"batch": 1, "rows_appended": 7}, {"batch": 4, "rows_appended": 1}),
         planted=(later_life(3),),
     ),
     "accounted_earlier_life": Case(
-        "batches_accounted",
+        "batches_complete",
         (ONE, TWO),
         "fail",
-        ({"batch": 1, "problem": "rows of a batch from before the table was made"},),
+        ({"batch": 1, "problem": "rows of a batch from before the table was created"},),
         syncs=({"batch": 1, "rows_appended": 1}, {"batch": 2, "rows_appended": 2}),
         planted=(later_life(2),),
     ),
     "accounted_read_again_pass": Case(
-        "batches_accounted",
+        "batches_complete",
         (ONE, None, TWO),
         syncs=(
             {"batch": 1, "rows_appended": 5},
@@ -328,7 +362,7 @@ BATCH_CASES = {
         ),
     ),
     "accounted_too_many_are_not_read_again": Case(
-        "batches_accounted",
+        "batches_complete",
         (TWO, TWO, ONE),
         "fail",
         ({"batch": 1, "rows_in_ledger": 1}, {"batch": 3, "rows_in_ledger": 2}),
@@ -339,62 +373,97 @@ BATCH_CASES = {
         ),
     ),
     "accounted_acknowledged": Case(
-        "batches_accounted",
+        "batches_complete",
         (ONE, ONE, TWO),
         "fail",
         ({"batch": 3, "rows_in_ledger": 9},),
         syncs=tuple({"batch": n, "rows_appended": rows} for n, rows in enumerate((5, 6, 9), 1)),
-        meta={"acknowledged": [{"test": "batches_accounted", "batches": [1, 2], **INCIDENT}]},
+        meta={"acknowledged": [{"test": "batches_complete", "batches": [1, 2], **INCIDENT}]},
     ),
     "behind_pass": Case(
-        "state_not_behind", (ONE, [version(1, 5)]), states=((1, state(1, 1)), (2, state(2, 5)))
+        "state_consistent", (ONE, [version(1, 2)]), states=((1, state(1, 1)), (2, state(2, 2)))
     ),
     "behind_in_flight_pass": Case(
-        "state_not_behind", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
+        "state_consistent",
+        (ONE, [version(1, 5)]),
+        states=((1, state(1, 1)),),
+        planted=("update {table} set _cq_sync_time = current_timestamp() where _cq_batch = 2",),
+    ),
+    # a sync of hours stores its state a moment after it has published the batch
+    "behind_in_flight_for_long_pass": Case(
+        "state_consistent", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
     ),
     "behind_head": Case(
-        "state_not_behind",
+        "state_consistent",
         (ONE, [version(1, 5)]),
-        "warn",
+        "fail",
         (
             {
                 "table_name": "behind_head",
                 "raw_batch": 2,
-                "state_batch": 1,
-                "problem": "the newest batch without state: the next run recovers it",
+                "batch": 1,
+                "problem": BEHIND,
             },
         ),
         states=((1, state(1, 1)),),
         arguments={"grace_minutes": 0},
     ),
     "behind_several": Case(
-        "state_not_behind",
+        "state_consistent",
         (ONE, [version(1, 2)], [version(1, 3)]),
-        "warn",
-        ({"raw_batch": 3, "state_batch": 1, "problem": "several batches without state"},),
+        "fail",
+        ({"raw_batch": 3, "batch": 1, "problem": "several batches are not in the state"},),
         states=((1, state(1, 1)),),
     ),
     "behind_none": Case(
-        "state_not_behind",
+        "state_consistent",
         (ONE, [version(1, 2)]),
-        "warn",
-        ({"raw_batch": 2, "state_batch": None, "problem": "data without any state"},),
+        "fail",
+        ({"raw_batch": 2, "batch": None, "problem": "raw data without a state"},),
     ),
     "behind_another_source": Case(
-        "state_not_behind",
+        "state_consistent",
         (ONE, [version(1, 2)]),
-        "warn",
-        ({"raw_batch": 2, "state_batch": None, "problem": "data without any state"},),
+        "fail",
+        ({"raw_batch": 2, "batch": None, "problem": "raw data without a state"},),
         states=((1, state(2, 2)),),
         source="sold",
     ),
     "behind_one_of_two_sources": Case(
-        "state_not_behind",
+        "state_consistent",
         ([version(1, 1, _source="sold")], [version(1, 2)]),
-        "warn",
-        ({"source_name": "sold", "raw_batch": 1, "state_batch": None},),
+        "fail",
+        (
+            {
+                "raw_batch": 1,
+                "batch": None,
+                "problem": BEHIND,
+            },
+        ),
         states=((1, state(2, 2)),),
-        arguments={"grace_minutes": 0},
         planted=(shared_by("shop", "sold"),),
+        arguments={"grace_minutes": 0},
+    ),
+    "versions_pass": Case(
+        "state_consistent",
+        (ONE,),
+        states=((None, state(0, None)), (1, state(1, 1)), (2, state(1, 1))),
+    ),
+    "versions_pruned_pass": Case(
+        "state_consistent", (ONE,), states=((7, state(1, 1)), (8, state(1, 1)))
+    ),
+    "versions_twice": Case(
+        "state_consistent",
+        (ONE,),
+        "fail",
+        ({"version": 2, "problem": TWICE},) * 2,
+        states=((1, state(1, 1)), (2, state(1, 1)), (2, state(1, 1)), (3, state(1, 1))),
+    ),
+    "versions_gap": Case(
+        "state_consistent",
+        (ONE,),
+        "fail",
+        ({"version": 3, "problem": "versions before this one are missing"},),
+        states=((1, state(1, 1)), (3, state(1, 1))),
     ),
 }

@@ -93,18 +93,23 @@ class DbtProject:
         self.folder = folder
         self.schema = schema
         self.raw_schema = raw_schema
+        more = dict(settings or {})
         self.write(
             "dbt_project.yml",
             {
                 "name": name,
                 "version": "1.0.0",
                 "profile": f"{name}_profile",
-                "vars": {"strandline__raw_schema": raw_schema},
+                # A table of a test is small, and it is merges that can go wrong.
+                "vars": {
+                    "strandline__rebuild_up_to_rows": 0,
+                    **more.pop("vars", {"strandline__raw_schema": raw_schema}),
+                },
                 "flags": {"send_anonymous_usage_stats": False},
                 "dispatch": [
                     {"macro_namespace": "dbt", "search_order": [name, "strandline", "dbt"]}
                 ],
-                **(settings or {}),
+                **more,
             },
         )
         self.write("packages.yml", {"packages": [{"local": str(PACKAGE)}]})
@@ -131,28 +136,26 @@ class DbtProject:
 
     def run(self, *command: str, manifest: Any = None) -> dict[str, Result]:
         """Runs a dbt command; returns the results by node name, or raises what dbt raised."""
-        if not (self.folder / "dbt_packages").exists():
-            self.install()
+        self._ensure_installed()
         if manifest is None and not self.artifacts and _alike(command):
             outcome = self._read_once(*command)
         else:
             outcome = self._invoke(*command, manifest=manifest)
-        # the package's own hook counts only if it failed
-        ran = [
-            one
-            for one in outcome.result.results
-            if one.node.resource_type != "operation" or str(one.status) != "success"
-        ]
-        return {result.name: result for result in map(_result, ran)}
+        return {result.name: result for result in map(_result, outcome.result.results)}
 
     def parse(self) -> Any:
         """Returns the manifest, for further runs: parsing costs more than they do."""
-        if not (self.folder / "dbt_packages").exists():
-            self.install()
+        self._ensure_installed()
         return self._invoke("parse").result
+
+    def document(self) -> None:
+        """``dbt docs generate``: writes target/catalog.json."""
+        if not self._invoke("docs", "generate").success:
+            raise AssertionError("dbt docs generate failed")
 
     def operation(self, name: str, /, **arguments: Any) -> bool:
         """Runs a run-operation; returns whether it succeeded."""
+        self._ensure_installed()
         return bool(self._invoke("run-operation", name, "--args", json.dumps(arguments)).success)
 
     def rows(self, relation: str) -> list[dict[str, Any]]:
@@ -168,6 +171,10 @@ class DbtProject:
         """Returns the Iceberg snapshots of a table in the target schema."""
         frame = self.spark.sql(f"select snapshot_id from {self.schema}.{table}.snapshots")
         return [row[0] for row in frame.collect()]
+
+    def _ensure_installed(self) -> None:
+        if not (self.folder / "dbt_packages").exists():
+            self.install()
 
     def _read_once(self, *command: str) -> Any:
         """Runs a command with what the one before has read, if no file has changed since."""

@@ -10,7 +10,7 @@ from typing import Any
 from tests.dbt.rawtables import Row, sync_time
 
 COLUMNS = "id int, part string, updated_at timestamp, amount decimal(10,2), tags map<string,int>"
-KEY = {"primary_key": ["id"], "cursor_field": "updated_at"}
+KEY = {"unique_key": ["id"], "cursor_field": "updated_at"}
 
 
 def version(key: int | None, day: int | None, amount: str | None = "1.00", **more: Any) -> Row:
@@ -38,9 +38,9 @@ class Case:
     """One table, one test on it.
 
     Args:
-        test: the generic test's name.
+        test: the generic test's name; one that judges all tables is run once for all cases.
         batches: rows per batch, from batch 1; None leaves a gap.
-        status: dbt's status.
+        status: dbt's status; of a test that judges all tables, whether a row is of this one.
             rows: the expected failing rows, column by column; all of them.
         states: state rows (version, value).
         syncs: ledger rows as keyword arguments.
@@ -107,5 +107,5 @@ def shared_by(*sources: str) -> str:
 
 ONE = [version(1, 1)]
 TWO = [version(1, 1), version(2, 1)]
-OTHERS = "a commit of others ({})"
+OTHERS = "a commit by another program"
 INCIDENT = {"who": "ada", "when": "2025-03-01", "why": "erased by request"}

@@ -1,4 +1,4 @@
-"""Cases of the generic test `reconciled`: what `_cq_reconciled` holds, and the outcome."""
+"""Cases of the generic test `reconciled_recently`: what `_cq_reconciled` holds, and the outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONE: tuple[tuple[int, int, float, Mapping[str, Any]], ...] = ()
 
 @dataclass(frozen=True)
 class ReconciledCase:
-    """One raw table, the test on it.
+    """One raw table, and the test that names it.
 
     Args:
         verified: for each compared bucket: its number, of how many, hours ago, counts.
@@ -51,7 +51,7 @@ CASES = {
     "reconciled_never": ReconciledCase(
         (),
         "warn",
-        ({"buckets": None, "problem": "never reconciled: `loader reconcile` does"},),
+        ({"buckets": None, "problem": "never reconciled: run `loader reconcile`"},),
     ),
     "reconciled_late": ReconciledCase(
         (*_all(4, 30), (3, 4, 1, {})),
@@ -62,7 +62,7 @@ CASES = {
                 "bucket": None,
                 "buckets_verified": 1,
                 "buckets": 4,
-                "problem": "1 of 4 buckets verified in the last day",
+                "problem": "not all buckets were verified in the last 24 hours",
             },
         ),
     ),
@@ -70,7 +70,13 @@ CASES = {
     "reconciled_divided_anew": ReconciledCase(
         (*_all(8, 5), (0, 4, 2, {}), (1, 4, 1, {})),
         "warn",
-        ({"buckets": 4, "problem": "2 of 4 buckets verified in the last 12 hours"},),
+        (
+            {
+                "buckets_verified": 2,
+                "buckets": 4,
+                "problem": "not all buckets were verified in the last 12 hours",
+            },
+        ),
         arguments={"within": 12},
     ),
     "reconciled_not_repaired": ReconciledCase(
@@ -82,7 +88,7 @@ CASES = {
                 "missed_updates": 2,
                 "missed_rows": 0,
                 "missed_deletes": 1,
-                "problem": "differences, not repaired: `loader reconcile --repair` does",
+                "problem": "differences that were not repaired: run `loader reconcile --repair`",
             },
         ),
     ),

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
-from tests.dbt.proof_case import TWO, Case, cursor_text, version, window
+from tests.dbt.proof_case import INCIDENT, TWO, Case, version, window
+
+FUTURE = "the cursor lies in the future of its sync"
+LOWER = "the cursor is lower than that of an earlier batch"
+DIFFERS = "differs from the raw table"
 
 ROW_CASES = {
     "unique_key_pass": Case("unique_key", ([version(1, 1), version(2, 1), version(None, 1)],)),
@@ -20,10 +25,10 @@ ROW_CASES = {
         ([version(1, 1, part="a"), version(1, 1, part=None), version(1, 2, part=None)],),
         "fail",
         ({"id": 1, "part": None, "rows_of_key": 2},),
-        arguments={"primary_key": ["id", "part"]},
+        arguments={"unique_key": ["id", "part"]},
     ),
     "conflict_pass": Case(
-        "cursor_conflict",
+        "no_cursor_ties",
         (
             [version(1, 1, "1.00"), version(2, None, "1.00")],
             # the same row again, a newer one, and one without a cursor that changed
@@ -32,23 +37,23 @@ ROW_CASES = {
         ),
     ),
     "conflict_across_batches": Case(
-        "cursor_conflict",
+        "no_cursor_ties",
         ([version(1, 1, "1.00")], [version(1, 1, "2.00")]),
         "fail",
         ({"id": 1, "previous_batch": 1, "_cq_batch": 2, "duplicate_kind": "conflict"},),
     ),
     "conflict_and_back": Case(
-        "cursor_conflict",
+        "no_cursor_ties",
         ([version(1, 1, "1.00")], [version(1, 1, "2.00")], [version(1, 1, "1.00")]),
         "fail",
         ({"previous_batch": 1, "_cq_batch": 2}, {"previous_batch": 2, "_cq_batch": 3}),
     ),
     "conflict_full_refresh_pass": Case(
-        "cursor_conflict",
+        "no_cursor_ties",
         ([version(1, 1, "1.00")], [version(1, 1, "2.00", _generation=2)]),
     ),
     "conflict_read_again_pass": Case(
-        "cursor_conflict",
+        "no_cursor_ties",
         (
             [version(1, 1, "1.00"), version(2, 1)],
             [version(1, 1, "2.00")],
@@ -56,21 +61,26 @@ ROW_CASES = {
         ),
     ),
     "conflict_of_a_key_that_was_not_read_again": Case(
-        "cursor_conflict",
+        "no_cursor_ties",
         ([version(1, 1, "1.00")], [version(1, 1, "2.00")], [version(2, 1, _generation=2)]),
         "fail",
         ({"id": 1, "_cq_batch": 2},),
     ),
     "redelivery_pass": Case(
-        "exact_redelivery", ([version(1, 1)], [version(1, 2)], [version(1, 2, _deleted=True)])
+        "no_duplicates",
+        ([version(1, 1)], [version(1, 2)], [version(1, 2, _deleted=True)]),
+        arguments={"kinds": "across_batches"},
     ),
-    "redelivery_same_batch_pass": Case("exact_redelivery", ([version(1, 1), version(1, 1)],)),
+    "redelivery_same_batch_pass": Case(
+        "no_duplicates", ([version(1, 1), version(1, 1)],), arguments={"kinds": "across_batches"}
+    ),
     "redelivery_back_again_pass": Case(
-        "exact_redelivery",
+        "no_duplicates",
         ([version(1, 1, "1.00")], [version(1, 1, "2.00")], [version(1, 1, "1.00")]),
+        arguments={"kinds": "across_batches"},
     ),
     "redelivery_warn": Case(
-        "exact_redelivery",
+        "no_duplicates",
         (TWO, TWO, TWO),
         "warn",
         tuple(
@@ -78,147 +88,176 @@ ROW_CASES = {
             for key in (1, 2)
             for batch in (2, 3)
         ),
+        arguments={"kinds": "across_batches"},
     ),
     "redelivery_tolerated_pass": Case(
-        "exact_redelivery",
+        "no_duplicates",
         ([version(1, 1), version(2, 1), version(3, 1)], [version(1, 1)]),
-        arguments={"max_share": 0.25},
+        arguments={"kinds": "across_batches", "max_share": 0.25},
     ),
     "redelivery_share_exceeded": Case(
-        "exact_redelivery",
+        "no_duplicates",
         ([version(1, 1), version(2, 1), version(3, 1)], [version(1, 1)]),
         "warn",
         ({"id": 1, "_cq_batch": 2},),
-        arguments={"max_share": 0.24},
+        arguments={"kinds": "across_batches", "max_share": 0.24},
     ),
     "in_batch_pass": Case(
-        "duplicate_in_batch", ([version(1, 1), version(1, 2), version(2, 1)], [version(1, 2)])
+        "no_duplicates",
+        ([version(1, 1), version(1, 2), version(2, 1)], [version(1, 2)]),
+        arguments={"kinds": "in_batch"},
     ),
     "in_batch_warn": Case(
-        "duplicate_in_batch",
+        "no_duplicates",
         ([version(1, 1), version(2, 1)], [version(1, 2), version(1, 2), version(1, 2, "9.00")]),
         "warn",
         ({"id": 1, "_cq_batch": 2, "previous_batch": 2, "previous_seq": 0, "_cq_seq": 1},),
+        arguments={"kinds": "in_batch"},
     ),
     "in_batch_condition_pass": Case(
-        "duplicate_in_batch",
+        "no_duplicates",
         ([version(1, 1), version(1, 1)],),
-        arguments={"row_condition": "id > 1"},
+        arguments={"kinds": "in_batch", "row_condition": "id > 1"},
     ),
     "boundary_pass": Case(
-        "redelivered_at_boundary",
+        "no_duplicates",
         (TWO, [version(2, 1), version(3, 2), version(4, None)], [version(4, None), version(3, 2)]),
         syncs=(window(1, None, 1), window(2, 1, 2), window(3, 2, 2)),
+        arguments={"kinds": "at_boundary"},
     ),
     "boundary_lookback_pass": Case(
-        "redelivered_at_boundary",
+        "no_duplicates",
         ([version(1, 1), version(2, 3)], [version(1, 1)]),
         syncs=(window(1, None, 3), window(2, 1, 3, lookback="2 days")),
+        arguments={"kinds": "at_boundary"},
     ),
     "boundary_below": Case(
-        "redelivered_at_boundary",
+        "no_duplicates",
         ([version(1, 1), version(2, 3)], [version(1, 1), version(2, 3)]),
         "warn",
-        ({"id": 1, "previous_batch": 1, "_cq_batch": 2, "cursor_low": cursor_text(3)},),
+        ({"id": 1, "previous_batch": 1, "_cq_batch": 2},),
         syncs=(window(1, None, 3), window(2, 3, 3)),
+        arguments={"kinds": "at_boundary"},
     ),
-    "future_pass": Case("no_future_cursor", ([version(1, 1), version(2, None)], [version(1, 2)])),
+    "future_pass": Case("cursor_plausible", ([version(1, 1), version(2, 1)], [version(1, 2)])),
     "future_fail": Case(
-        "no_future_cursor",
+        "cursor_plausible",
         ([version(1, 1), version(2, 3)],),
         "fail",
-        ({"id": 2, "_cq_batch": 1, "seconds_ahead": 2 * 86400},),
+        ({"id": 2, "_cq_batch": 1, "problem": FUTURE},),
     ),
     "future_tolerated_pass": Case(
-        "no_future_cursor", ([version(2, 3)],), arguments={"tolerance": "2 days"}
+        "cursor_plausible", ([version(2, 3)],), arguments={"tolerance": "2 days"}
     ),
     "future_mended_pass": Case(
-        "no_future_cursor", ([version(2, 3)], [version(2, 2, _generation=2)])
+        "cursor_plausible", ([version(2, 3)], [version(2, 2, _generation=2)])
     ),
     "future_outranks": Case(
-        "no_future_cursor",
+        "cursor_plausible",
         ([version(2, 3)], [version(2, 2, "9.00")]),
         "fail",
-        ({"id": 2, "_cq_batch": 1},),
+        (
+            {"id": 2, "_cq_batch": 1, "problem": FUTURE},
+            {"id": 2, "_cq_batch": 2, "problem": LOWER},
+        ),
     ),
     "future_refreshed_pass": Case(
-        "no_future_cursor",
+        "cursor_plausible",
         ([version(2, 3)], [version(1, 1, _generation=2)]),
         syncs=(
             {"batch": 1, "rows_appended": 1},
             {"batch": 2, "rows_appended": 1, "mode": "full_refresh", "generation": 2},
         ),
     ),
-    "regression_pass": Case(
-        "no_cursor_regression",
-        # in one batch versions may come in any order; a null claims none
-        ([version(1, 2), version(1, 1), version(2, 2)], [version(1, 2), version(2, None)]),
-    ),
-    "regression_warn": Case(
-        "no_cursor_regression",
-        ([version(1, 3), version(2, 3)], [version(1, 2), version(2, 2, _generation=2)]),
-        "warn",
-        (
-            {
-                "id": 1,
-                "newest_batch": 1,
-                "_cq_batch": 2,
-                "problem": "an older version came late: the newest cursor counts",
-            },
-            {
-                "id": 2,
-                "newest_batch": 1,
-                "problem": "the cursor went back at the source: this version counts, "
-                "its generation overrules",
-            },
+    "future_read_in_part": Case(
+        "cursor_plausible",
+        ([version(2, 3)], [version(1, 1, _generation=2)]),
+        "fail",
+        ({"id": 2, "_cq_batch": 1, "problem": FUTURE},),
+        syncs=(
+            {"batch": 1, "rows_appended": 1},
+            {"batch": 2, "rows_appended": 1, "mode": "reconcile", "generation": 2},
         ),
     ),
-    "not_null_pass": Case("cursor_not_null", ([version(1, 1)], [version(1, None, _deleted=True)])),
-    "not_null_warn": Case(
-        "cursor_not_null",
-        ([version(1, 1), version(2, None)],),
-        "warn",
-        ({"id": 2, "_cq_batch": 1},),
+    "regression_pass": Case(
+        "cursor_plausible",
+        # in one batch versions may come in any order
+        ([version(1, 2), version(1, 1), version(2, 2)], [version(1, 2)]),
+        arguments={"tolerance": "10 days"},
     ),
-    "not_null_share_pass": Case(
-        "cursor_not_null",
+    "regression_fail": Case(
+        "cursor_plausible",
+        ([version(1, 3), version(2, 3)], [version(1, 2), version(2, 2, _generation=2)]),
+        "fail",
+        ({"id": 1, "_cq_batch": 2, "problem": LOWER},),
+        arguments={"tolerance": "10 days"},
+    ),
+    "regression_read_again_pass": Case(
+        "cursor_plausible",
+        ([version(1, 3)], [version(1, 2)], [version(1, 2, _generation=2)]),
+        arguments={"tolerance": "10 days"},
+    ),
+    "not_null_pass": Case("cursor_plausible", ([version(1, 1)], [version(1, None, _deleted=True)])),
+    "not_null_fail": Case(
+        "cursor_plausible",
         ([version(1, 1), version(2, None)],),
-        arguments={"max_share": 0.5},
+        "fail",
+        ({"id": 2, "_cq_batch": 1, "problem": "the cursor is missing"},),
+    ),
+    "not_null_condition_pass": Case(
+        "cursor_plausible",
+        ([version(1, 1), version(2, None)],),
+        arguments={"row_condition": "id <> 2"},
+    ),
+    "not_null_acknowledged": Case(
+        "cursor_plausible",
+        ([version(1, 1), version(2, None)], [version(3, None)]),
+        "fail",
+        ({"id": 3, "_cq_batch": 2},),
+        meta={"acknowledged": [{"test": "cursor_plausible", "batches": 1, **INCIDENT}]},
     ),
     "matches_pass": Case(
-        "latest_matches_raw", ([version(1, 1), version(2, 1), version(None, 1)], [version(1, 2)])
+        "matches_raw", ([version(1, 1), version(2, 1), version(None, 1)], [version(1, 2)])
     ),
     "matches_missing": Case(
-        "latest_matches_raw",
+        "matches_raw",
         ([version(1, 1), version(2, 1), version(None, 1)],),
         "fail",
         (
-            {"id": 2, "problem": "missing from the table", "expected_batch": 1},
-            {"id": None, "problem": "missing from the table", "expected_batch": 1},
+            {"id": 2, "problem": "missing from the table", "expected": {"_cq_batch": 1}},
+            {"id": None, "expected": {"_cq_batch": 1}, "actual": None},
         ),
     ),
     "matches_extra": Case(
-        "latest_matches_raw",
+        "matches_raw",
         ([version(1, 1), version(2, 1)], [version(1, 2, _deleted=True), version(2, 2)]),
         "fail",
-        ({"id": 1, "problem": "not, or deleted, in the raw table", "actual_batch": 1},),
+        (
+            {
+                "id": 1,
+                "problem": "not in the raw table, or deleted there",
+                "expected": None,
+                "actual": {"_cq_batch": 1},
+            },
+        ),
     ),
     "matches_differs": Case(
-        "latest_matches_raw",
+        "matches_raw",
         ([version(1, 1, tags={"a": 1}), version(2, 1, None)],),
         "fail",
         (
-            {"id": 1, "differing_columns": ["tags"]},
+            {"id": 1, "problem": DIFFERS, "expected": {"amount": Decimal("1.00")}},
             {
                 "id": 2,
-                "differing_columns": ["amount"],
-                "problem": "differs from what the raw table says",
+                "problem": DIFFERS,
+                "expected": {"amount": None},
+                "actual": {"amount": Decimal("5.00")},
             },
         ),
     ),
 }
 
-# stands in for the snapshot of a latest_matches_raw case
+# stands in for the snapshot of a matches_raw case
 SNAPSHOTS = {
     "matches_pass": "where id = 1 and _cq_batch = 2 or id <=> 2 or id is null",
     "matches_missing": "where id = 1",
@@ -226,28 +265,13 @@ SNAPSHOTS = {
     "matches_differs": "",
 }
 
-STATES = {
-    "versions_pass": ([("a", None), ("a", 1), ("a", 2), ("b", 7), ("b", 8)], "pass", ()),
-    "versions_twice": (
-        [("a", 1), ("a", 2), ("a", 2), ("b", 1)],
-        "fail",
-        ({"key": "a", "version": 2, "problem": "several rows of one version"},),
-    ),
-    "versions_gap": (
-        [("a", 1), ("a", 3), ("b", 1)],
-        "fail",
-        ({"key": "a", "version": 3, "previous_version": 1},),
-    ),
-}
-
-
 # missing columns: arguments, and what is not found
 TYPOS: dict[str, tuple[Mapping[str, Any], str]] = {
-    "unique_key": ({"primary_key": ["id", "teil"]}, "primary_key 'teil'"),
-    "cursor_conflict": ({}, "cursor_field 'updated'"),
-    "exact_redelivery": (
-        {"primary_key": "idd", "cursor_field": "updated_at"},
-        "primary_key 'idd'",
+    "unique_key": ({"unique_key": ["id", "teil"]}, "unique_key 'teil'"),
+    "no_cursor_ties": ({}, "cursor_field 'updated'"),
+    "no_duplicates": (
+        {"unique_key": "idd", "cursor_field": "updated_at"},
+        "unique_key 'idd'",
     ),
-    "no_future_cursor": ({"cursor_field": "updatet_at"}, "cursor_field 'updatet_at'"),
+    "cursor_plausible": ({"cursor_field": "updatet_at"}, "cursor_field 'updatet_at'"),
 }

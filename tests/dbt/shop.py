@@ -16,6 +16,7 @@ META = (
     "_cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, _cq_row_hash, _cq_deleted, _cq_generation"
 )
 STAGED = f"select id, cursor, %s, {META} from {{{{ source('shop', '%s') }}}}"
+OURS = ("cursor_field", "row_filter", "delete_stale", "as_of", "strict")
 READS = "select * from {{ source('shop', '%s') }}"
 
 
@@ -52,11 +53,16 @@ class Shop:
     def model(self, name: str, select: str, kind: str = "deduped_latest", **config: Any) -> None:
         """Writes a model and its proof."""
         settings: dict[str, Any] = {"materialized": kind}
+        ours: dict[str, Any] = {}
         proof = []
         if kind.startswith("deduped"):
-            settings |= {"primary_key": "id", "cursor_field": "cursor"}
-            proof = [f"strandline.{kind.removeprefix('deduped_')}_matches_raw"]
-        settings |= config
+            settings |= {"unique_key": "id"}
+            ours |= {"cursor_field": "cursor"}
+            proof = ["strandline.matches_raw"]
+        for key, value in config.items():
+            (ours if key in OURS else settings)[key] = value
+        if ours:
+            settings["meta"] = {"strandline": ours}
         given = ", ".join(f"{key}={value!r}" for key, value in settings.items())
         self.project.write(f"models/{name}.sql", f"{{{{ config({given}) }}}}\n{select}")
         self.project.write(f"models/{name}.yml", {"models": [{"name": name, "data_tests": proof}]})

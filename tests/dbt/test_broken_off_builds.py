@@ -15,12 +15,14 @@ COLUMNS = {
     "_cq_seq": "bigint",
     "_cq_generation": "bigint",
     "_cq_deleted": "boolean",
+    "_cq_row_hash": "bigint",
+    "_cq_sync_time": "timestamp",
 }
 SNAPSHOT = """
 {{{{ config(
     materialized='deduped_latest',
-    primary_key='id',
-    cursor_field='cursor',
+    unique_key='id',
+    meta={{'strandline': {{'cursor_field': 'cursor'}}}},
     {more}
 ) }}}}
 select {columns} from {{{{ source('shop', '{table}') }}}}
@@ -94,7 +96,7 @@ def test_a_contract_holds_through_merges(shop: DbtProject, raw: RawSchema) -> No
     broken = shop.run("run", "--select", "broken")["broken"]
     assert broken.status == "error"
     assert "This model has an enforced contract that failed" in broken.message
-    assert shop.run("run", "--select", "agreed")["agreed"].message == "BUILD to batch 1"
+    assert shop.run("run", "--select", "agreed")["agreed"].message == "REBUILD to batch 1"
     raw.append("agreed", 2, [{"id": 3, "cursor": 2, "payload": "new"}])
     assert shop.run("run", "--select", "agreed")["agreed"].message == "MERGE to batch 2"
     described = shop.spark.sql(f"describe table {shop.schema}.agreed").collect()

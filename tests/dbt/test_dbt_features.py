@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from loader.property_codec import decode_property
 from tests.dbt.dbtproject import SESSION, DbtProject, Result
 from tests.dbt.rawtables import RawSchema, Row, sync_time
 
 COLUMNS = "id int, updated_at timestamp, payload string"
-KEY = {"primary_key": "id", "cursor_field": "updated_at"}
+KEY = {"unique_key": "id", "cursor_field": "updated_at"}
 MODELS = ("orders_latest", "orders_history")
 TYPES = {
     "id": "int", "updated_at": "timestamp", "payload": "string", "_cq_source_name": "string",
@@ -44,8 +45,9 @@ class Company:
         for kind in ("latest", "history"):
             project.write(
                 f"models/orders_{kind}.sql",
-                f"{{{{ config(materialized='deduped_{kind}', primary_key='id', "
-                "cursor_field='updated_at') }}\nselect * from {{ ref('stg_orders') }}",
+                f"{{{{ config(materialized='deduped_{kind}', unique_key='id', "
+                "meta={'strandline': {'cursor_field': 'updated_at'}}) }}\n"
+                "select * from {{ ref('stg_orders') }}",
             )
         project.write(
             "models/stg_orders.sql",
@@ -76,7 +78,7 @@ class Company:
                     "config": config,
                     "data_tests": [
                         {"strandline.unique_key": condition},
-                        f"strandline.{kind}_matches_raw",
+                        "strandline.matches_raw",
                     ],
                     "columns": [
                         {"name": column, **({"data_type": type_} if contract else {})}
@@ -84,16 +86,7 @@ class Company:
                     ],
                 }
             )
-        tables = [
-            {
-                "name": "orders",
-                "config": {"meta": {"strandline": KEY}},
-                "data_tests": [
-                    f"strandline.{proof}"
-                    for proof in ("batches_accounted", "state_not_ahead", "inclusive_cursor")
-                ],
-            }
-        ]
+        tables = [{"name": "orders", "config": {"meta": {"strandline": KEY}}}]
         sources = [{"name": "shop", "schema": self.raw.schema, "tables": tables}]
         self.project.write("models/schema.yml", {"sources": sources, "models": models})
 
@@ -146,16 +139,12 @@ def test_defer(company: Company) -> None:
     results = company.run("build", "--select", "orders_latest", *defer)
     assert set(said(results).values()) == {"success", "pass"}, results
     assert company.rows("dev", "orders_latest") == [(1, "B"), (2, "A")]
-    # each target has its own record of what was proved, and of whose table
-    proved = {
-        target: {
-            one["table_name"].split("_")[0]
-            for one in company.project.rows(f"{target}_{company.project.schema}._cq_proofs")
-            if one["test"] == "latest_matches_raw"
-        }
-        for target in ("prod", "dev")
-    }
-    assert proved == {"prod": {"prod"}, "dev": {"prod", "dev"}}
+    # each target's table has its own verdicts
+    for target in ("prod", "dev"):
+        table = f"{target}_{company.project.schema}.orders_latest"
+        listed = company.project.spark.sql(f"show tblproperties {table}").collect()
+        [proved] = [one[1] for one in listed if one[0] == "strandline.proved"]
+        assert "matches_raw" in decode_property(proved), target
 
 
 def test_empty(company: Company) -> None:
@@ -216,7 +205,7 @@ def test_settings_of_tests(company: Company) -> None:
     path = company.project.folder / "models" / "schema.yml"
     before = path.read_text()
     document = yaml.safe_load(before)
-    proof = {"strandline.latest_matches_raw": {"config": {
+    proof = {"strandline.matches_raw": {"config": {
         "limit": 1, "warn_if": ">0", "error_if": ">1", "store_failures": True}}}  # fmt: skip
     document["models"][0]["data_tests"] = [proof]
     path.write_text(yaml.safe_dump(document))
@@ -248,7 +237,7 @@ def test_retry_and_fail_fast(company: Company) -> None:
     """dbt retries what failed once the cause is gone."""
     path = company.project.folder / "models" / "orders_history.sql"
     good = path.read_text()
-    path.write_text(good.replace("primary_key='id'", "primary_key='nobody'"))
+    path.write_text(good.replace("unique_key='id'", "unique_key='nobody'"))
     results = company.run("run", "--fail-fast", "--select", "orders_history")
     assert said(results)["orders_history"] == "error"
     path.write_text(good)

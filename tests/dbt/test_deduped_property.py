@@ -36,8 +36,8 @@ def name(way: str, kind: str, cursor: str | None) -> str:
 
 def materialized(kind: str, cursor: str | None) -> str:
     return (
-        f"{{{{ config(materialized='deduped_{kind}', primary_key={KEY}, "
-        f"cursor_field={cursor!r}) }}}}\n"
+        f"{{{{ config(materialized='deduped_{kind}', unique_key={KEY}, "
+        f"meta={{'strandline': {{'cursor_field': {cursor!r}}}}}) }}}}\n"
         f"select * from {{{{ {SOURCE} }}}}"
     ).replace("None", "none")
 
@@ -121,7 +121,7 @@ def test_merged_is_rebuilt_is_defined(probe: Probe, seed: int) -> None:
         if batch not in stops:
             continue
         messages = probe.build([*merged], *flags)
-        step = "BUILD" if flags else "MERGE"
+        step = "REBUILD" if flags else "MERGE"
         assert {messages[model].split()[0] for model in merged} == {step}
         flags = []
         versions = project.rows(f"{raw.schema}.histories")

@@ -19,7 +19,6 @@ from tests.dbt.faults import (
     HISTORY,
     HISTORY_PROOF,
     LATEST,
-    LATEST_PROOF,
     RAW,
     STATE,
     SYNCS,
@@ -28,20 +27,8 @@ from tests.dbt.faults import (
 from tests.dbt.rawtables import RawSchema, Row, sync_time
 
 ALL = os.environ.get("STRANDLINE_FAULTS") == "all"
-KEY = {"primary_key": "id", "cursor_field": "updated_at"}
-RAW_PROOFS = [
-    "batches_accounted",
-    "inclusive_cursor",
-    "state_not_ahead",
-    "state_not_behind",
-    "cursor_conflict",
-    "no_future_cursor",
-    "no_cursor_regression",
-    "cursor_not_null",
-    "exact_redelivery",
-    "duplicate_in_batch",
-    "redelivered_at_boundary",
-]
+SETTINGS = {"unique_key": "id", "cursor_field": "updated_at"}
+ROW_PROOFS = ["no_cursor_ties", "cursor_plausible", "no_duplicates"]
 BATCHES: list[list[Row]] = [
     [{"id": key, "updated_at": sync_time(1), "payload": "a"} for key in (1, 2, 3, 4)],
     [{"id": key, "updated_at": sync_time(2), "payload": "b"} for key in (1, 2)],
@@ -63,10 +50,10 @@ class Healthy:
         for kind in ("latest", "history"):
             project.write(
                 f"models/orders_{kind}.sql",
-                f"{{{{ config(materialized='deduped_{kind}', primary_key='id', "
-                "cursor_field='updated_at') }}\nselect * from {{ source('shop', 'orders') }}",
+                f"{{{{ config(materialized='deduped_{kind}', unique_key='id', "
+                "meta={'strandline': {'cursor_field': 'updated_at'}}) }}\n"
+                "select * from {{ source('shop', 'orders') }}",
             )
-        current = {"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}}
         project.write(
             "models/schema.yml",
             {
@@ -77,8 +64,7 @@ class Healthy:
                         "tables": [
                             {
                                 "name": "orders",
-                                "config": {"meta": {"strandline": KEY}},
-                                "data_tests": [f"strandline.{proof}" for proof in RAW_PROOFS],
+                                "config": {"meta": {"strandline": SETTINGS}},
                             }
                         ],
                     }
@@ -86,11 +72,14 @@ class Healthy:
                 "models": [
                     {
                         "name": "orders_latest",
-                        "data_tests": ["strandline.unique_key", "strandline.latest_matches_raw"],
+                        "data_tests": [
+                            f"strandline.{proof}"
+                            for proof in ["unique_key", "matches_raw", *ROW_PROOFS]
+                        ],
                     },
                     {
                         "name": "orders_history",
-                        "data_tests": [current, "strandline.history_matches_raw"],
+                        "data_tests": ["strandline.unique_key", "strandline.matches_raw"],
                     },
                 ],
             },
@@ -147,8 +136,14 @@ def sync(batch: int) -> dict[str, Any]:
 
 def proof_of(test: str) -> str:
     """Returns the generic test of a dbt test's name."""
-    names = sorted([*RAW_PROOFS, "unique_key", "latest_matches_raw", "history_matches_raw",
-                    "state_monotonic"], key=len, reverse=True)  # fmt: skip
+    names = [
+        *ROW_PROOFS,
+        "unique_key",
+        "matches_raw",
+        "state_consistent",
+        "batches_complete",
+        "inclusive_cursor",
+    ]
     return next((name for name in names if name in test), test)
 
 
@@ -184,21 +179,25 @@ def test_a_proof_turns_red(healthy: Healthy, wrong: tuple[str, ...]) -> None:
             healthy.project.spark.sql(healthy.named(fault.statement))
             changed = healthy.snapshot(healthy.named(fault.table)) != before[fault.table]
             assert changed, "the fault changed nothing"
-        red = healthy.red(*(() if ALL else sorted({fault.proof for fault in faults})))
+        red = healthy.red(
+            *(() if ALL else sorted({fault.proof.partition(" ")[0] for fault in faults}))
+        )
         print(f"{' + '.join(wrong):45} {', '.join(sorted(proof for proof, _ in red))}")
-        assert {(fault.proof, table_of(fault)) for fault in faults} <= red
+        assert {(fault.proof.partition(" ")[0], table_of(fault)) for fault in faults} <= red
     finally:
         for table, snapshot in before.items():
             healthy.put_back(healthy.named(table), snapshot)
 
 
 def table_of(fault: Fault) -> str:
-    """Returns the table that a fault's proof is of: state and ledger are proved for raw."""
-    if fault.proof == "state_monotonic":
-        return "_cq_state"
-    table = fault.table if fault.table in (LATEST, HISTORY) else RAW
-    of_raw = {LATEST_PROOF: LATEST, HISTORY_PROOF: HISTORY}
-    return of_raw.get(fault.proof, table).rpartition(".")[2]
+    """Returns the model whose test must find a fault."""
+    models = {
+        "state_consistent": "cq_state_current",
+        "batches_complete": "cq_sync_log",
+        "inclusive_cursor": "cq_sync_log",
+    }
+    rows = HISTORY if fault.table == HISTORY or fault.proof == HISTORY_PROOF else LATEST
+    return models.get(fault.proof, rows.rpartition(".")[2])
 
 
 def test_all_is_put_back(healthy: Healthy) -> None:

@@ -8,19 +8,24 @@ from typing import Any
 import pytest
 
 from tests.dbt.batch_cases import BATCH_CASES
-from tests.dbt.dbtproject import DbtProject, Result
+from tests.dbt.dbtproject import DbtProject, Result, as_json
 from tests.dbt.proof_case import COLUMNS, KEY
-from tests.dbt.rawtables import STATE_COLUMNS, RawSchema, sync_time
+from tests.dbt.rawtables import RawSchema
 from tests.dbt.reconciled_cases import CASES as RECONCILED
-from tests.dbt.row_cases import ROW_CASES, SNAPSHOTS, STATES, TYPOS
+from tests.dbt.row_cases import ROW_CASES, SNAPSHOTS, TYPOS
 
 CASES = {**ROW_CASES, **BATCH_CASES}
+OF_ALL_TABLES = ("batches_complete", "inclusive_cursor", "state_consistent")
+"""Tests of the ledger and of the state: one judges every raw table."""
+DECLARED_TWICE = ("accounted_pass", "accounted_acknowledged", "ahead_pass")
+AT_ONCE = "state_at_once"
+"""The test of the state that gives a running sync no time: for cases with `grace_minutes: 0`."""
 
 
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
     """Runs all cases in one dbt invocation: a test has its case's name."""
-    tables = []
+    tables: list[dict[str, Any]] = []
     states: list[tuple[Any, ...]] = []
     syncs: list[tuple[Any, ...]] = []
     for name, case in CASES.items():
@@ -32,42 +37,51 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
             raw.spark.sql(statement.format(table=f"{raw.schema}.{name}"))
         states += raw.state_rows(name, case.states, case.source)
         syncs += raw.sync_rows(name, case.syncs)
+        meta = {"meta": {"strandline": {**KEY, **case.meta}}}
         test: dict[str, Any] = {"name": name, "arguments": {**case.arguments}}
-        tested = name
-        if case.test == "latest_matches_raw":
-            tested = f"{name}_snapshot"
-            stand_in(raw, name, tested)
-            test["arguments"] |= {"raw": f"source('shop', '{name}')", **KEY}
-            tables.append({"name": name})
         test["config"] = {**case.config}
-        tables.append(
-            {
-                "name": tested,
-                "config": {"meta": {"strandline": {**KEY, **case.meta}}},
-                "data_tests": [{f"strandline.{case.test}": test}],
-            }
-        )
+        tests = [{f"strandline.{case.test}": test}]
+        if case.test == "matches_raw":
+            stand_in(raw, name, f"{name}_snapshot")
+            test["arguments"] |= {"raw": f"source('shop', '{name}')", **KEY}
+            tables.append({"name": f"{name}_snapshot", "data_tests": tests})
+        row_tests = tests if case.test not in (*OF_ALL_TABLES, "matches_raw") else []
+        tables.append({"name": name, "config": meta, "data_tests": row_tests})
     raw.insert(raw.state_table, states)
     raw.insert(raw.syncs_table, syncs)
-    for name, (versions, _, _) in STATES.items():
-        raw.spark.sql(f"create table {raw.schema}.{name} ({STATE_COLUMNS}) using iceberg")
-        raw.insert(name, [(key, "{}", number, sync_time(1)) for key, number in versions])
-        tables.append(
-            {"name": name, "data_tests": [{"strandline.state_monotonic": {"name": name}}]}
-        )
     raw.create("typos", COLUMNS)
-    tests = [
+    typos = [
         {f"strandline.{test}": {"name": f"typo_{test}", "arguments": dict(arguments)}}
         for test, (arguments, _) in TYPOS.items()
     ]
-    misspelt = {"primary_key": ["id"], "cursor_field": "updated"}
-    meta = {"meta": {"strandline": misspelt}}
-    tables.append({"name": "typos", "config": meta, "data_tests": tests})
-    project.write(
-        "models/sources.yml",
-        {"sources": [{"name": "shop", "schema": raw.schema, "tables": tables}]},
+    misspelt = {"unique_key": ["id"], "cursor_field": "updated"}
+    tables.append(
+        {"name": "typos", "config": {"meta": {"strandline": misspelt}}, "data_tests": typos}
     )
-    return project.run("test", "--select", "source:shop")
+    at_once = {"name": AT_ONCE, "arguments": {"grace_minutes": 0}}
+    state = {"name": raw.state_table, "data_tests": [{"strandline.state_consistent": at_once}]}
+    # a raw table may be declared twice, each time with incidents of its own
+    twice = [{**table, "data_tests": []} for table in tables if table["name"] in DECLARED_TWICE]
+    sources = [
+        {"name": name, "schema": raw.schema, "tables": of_it}
+        for name, of_it in (("shop", tables), ("again", twice), ("lake", [state]))
+    ]
+    project.write("models/sources.yml", {"sources": sources})
+    found = project.run(
+        "build", "--select", "source:shop", "source:lake", "cq_sync_log", "cq_state_current"
+    )
+    return {of_all_tables(name): one for name, one in found.items()}
+
+
+def of_all_tables(name: str) -> str:
+    """Returns the generic test of a test of ledger or state, and any other name as it is."""
+    return next((test for test in OF_ALL_TABLES if f"strandline_{test}_cq_" in name), name)
+
+
+@pytest.fixture(scope="module")
+def failing(results: dict[str, Result], project: DbtProject) -> dict[str, list[dict[str, Any]]]:
+    """The failing rows of the tests that judge all tables."""
+    return {test: project.failing_rows(results[test]) for test in (*OF_ALL_TABLES, AT_ONCE)}
 
 
 def stand_in(raw: RawSchema, name: str, snapshot: str) -> None:
@@ -87,33 +101,61 @@ def stand_in(raw: RawSchema, name: str, snapshot: str) -> None:
         )
 
 
-def matched(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(found[name] == value for name, value in wanted.items())
+def matched(found: Any, wanted: Any) -> bool:
+    """Returns whether a row has the wanted columns, and those of the rows in it."""
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            matched(found[name], value) for name, value in wanted.items()
+        )
+    return bool(found == wanted)
 
 
-@pytest.mark.parametrize("name", [*CASES, *STATES])
-def test_names_the_rows(name: str, results: dict[str, Result], project: DbtProject) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_names_the_rows(
+    name: str,
+    results: dict[str, Result],
+    failing: dict[str, list[dict[str, Any]]],
+    project: DbtProject,
+) -> None:
     """Severity, count and rows are what the case says, and no more rows."""
-    if name in CASES:
-        status, wanted = CASES[name].status, CASES[name].rows
+    case = CASES[name]
+    if case.test in OF_ALL_TABLES:
+        test = AT_ONCE if case.arguments == {"grace_minutes": 0} else case.test
+        assert results[test].status == "fail"
+        found = [row for row in failing[test] if row["table_name"] == name]
     else:
-        _, status, wanted = STATES[name]
-    found = project.failing_rows(results[name]) if results[name].failures else []
-    assert (results[name].status, results[name].failures) == (status, len(wanted)), found
-    assert all(any(matched(row, one) for row in found) for one in wanted), found
-    assert len(found) == len(wanted)
+        found = project.failing_rows(results[name]) if results[name].failures else []
+        assert (results[name].status, results[name].failures) == (case.status, len(case.rows)), (
+            found
+        )
+    assert all(any(matched(row, one) for row in found) for one in case.rows), found
+    assert len(found) == len(case.rows), found
+    assert bool(case.rows) == (case.status != "pass")
+
+
+def test_what_was_judged_stays_judged(
+    results: dict[str, Result], failing: dict[str, list[dict[str, Any]]], project: DbtProject
+) -> None:
+    """With the verdicts of that build, the tests of all tables say the same."""
+    again = project.run("test", "--select", "cq_sync_log", "cq_state_current")
+    for name, one in again.items():
+        test = of_all_tables(name)
+        assert one.failures == results[test].failures
+        assert sorted(map(as_json, project.failing_rows(one))) == sorted(
+            map(as_json, failing[test])
+        )
 
 
 @pytest.mark.parametrize("test", TYPOS)
-def test_a_column_that_is_not_there(test: str, results: dict[str, Result], raw: RawSchema) -> None:
+def test_a_column_that_is_not_there(test: str, results: dict[str, Result]) -> None:
     """The error is not Spark's plan: it says what is wrong, where, and what exists instead."""
     told = results[f"typo_{test}"]
     assert told.status == "error"
     assert (
-        f"Test {test} on source shop.typos: its {TYPOS[test][1]} is not a column of "
-        f"{raw.schema}.typos, which has id, part, updated_at, amount, tags. Correct "
-        f"{TYPOS[test][1].split()[0]} in models/sources.yml."
+        f"Test {test} on typos: the {TYPOS[test][1]} is not one of its columns "
+        "(id, part, updated_at, amount, tags, _cq_source_name, "
     ) in " ".join(told.message.split())
+    assert f"Correct {TYPOS[test][1].split()[0]}" in " ".join(told.message.split())
     assert len(told.message.splitlines()) < 20
 
 
@@ -123,10 +165,7 @@ def test_every_test_is_covered() -> None:
 
     tests = {file.stem for file in (PACKAGE / "macros" / "generic_tests").glob("*.sql")}
     outcomes = {(case.test, case.status == "pass") for case in CASES.values()}
-    outcomes |= {("state_monotonic", status == "pass") for _, status, _ in STATES.values()}
-    # tests/dbt/test_models_as_written.py
-    outcomes |= {("history_matches_raw", True), ("history_matches_raw", False)}
     # tests/dbt/test_row_hash.py
-    outcomes |= {("row_hash_matches", True), ("row_hash_matches", False)}
-    outcomes |= {("reconciled", case.status == "pass") for case in RECONCILED.values()}
+    outcomes |= {("row_hash_valid", True), ("row_hash_valid", False)}
+    outcomes |= {("reconciled_recently", case.status == "pass") for case in RECONCILED.values()}
     assert outcomes >= {(test, passed) for test in tests for passed in (True, False)}

@@ -125,8 +125,9 @@ def snapshots(project: DbtProject, raw: RawSchema) -> dict[str, list[dict[str, A
     for variant, cursor in VARIANTS.items():
         project.write(
             f"models/merged_{variant}.sql",
-            f"{{{{ config(materialized='deduped_latest', primary_key={KEY}, "
-            f"cursor_field={cursor}) }}}}\nselect * from {{{{ {source} }}}}",
+            f"{{{{ config(materialized='deduped_latest', unique_key={KEY}, "
+            f"meta={{'strandline': {{'cursor_field': {cursor}}}}}) }}}}\n"
+            f"select * from {{{{ {source} }}}}",
         )
         project.write(
             f"models/rebuilt_{variant}.sql",
@@ -141,7 +142,7 @@ def snapshots(project: DbtProject, raw: RawSchema) -> dict[str, list[dict[str, A
     for batch in range(1, 1 + max(len(one.batches) for one in SCENARIOS.values())):
         raw.append("scenarios", batch, rows_of(batch))
         results = project.run("run", "--select", "merged_*", manifest=manifest)
-        step = "BUILD" if batch == 1 else "MERGE"
+        step = "REBUILD" if batch == 1 else "MERGE"
         assert {one.message for one in results.values()} == {f"{step} to batch {batch}"}
     results = project.run("run", "--select", "rebuilt_*", manifest=manifest)
     assert {one.status for one in results.values()} == {"success"}, results

@@ -250,13 +250,9 @@ from values (1, 1, 'one', 1), (1, 2, 'two', 2), (1, 3, 'three', 3), (2, 1, 'thre
 """
 for name in ("latest_as_of_batch", "latest_as_of_time"):
     UNIT_TESTS[name] = (name, AS_OF, "select 1 as id, 'two' as v")
-REFRESHED = (
-    "refreshed",
-    "select id, cast(id as bigint) as _cq_generation from values (1), (2), (3) as t(id)",
-    "select id, cast(id as bigint) as _cq_generation from values (2), (3) as t(id)",
-)
-# what the ledger would say: without one, nothing was refreshed
-REFRESHES = {"strandline.complete_refreshes": [{"batch": 5, "generation": 2, "began_at": 0}]}
+REFRESHED = "select id, cast(id as bigint) as _cq_generation from values (1), (2), (3) as t(id)"
+# Without a ledger, nothing was refreshed.
+UNIT_TESTS["never_refreshed"] = ("refreshed", REFRESHED, REFRESHED)
 
 
 def _unit_test(name: str, model: str, given: str, expected: str) -> dict[str, object]:
@@ -278,13 +274,11 @@ def results(
         called = f"select {columns}\nfrom (\n{{{{ strandline.{call} }}}}\n) as called\n"
         project.write(f"models/{name}.sql", called)
     tests = [_unit_test(name, *parts) for name, parts in UNIT_TESTS.items()]
-    tests.append(_unit_test("never_refreshed", REFRESHED[0], REFRESHED[1], REFRESHED[1]))
-    tests.append({**_unit_test("newest_refresh", *REFRESHED), "overrides": {"macros": REFRESHES}})
     project.write("models/unit_tests.yml", yaml.safe_dump({"unit_tests": tests}))
     ran = project.run("test", "--select", "test_type:unit")
     return {name: (result.status, result.message) for name, result in ran.items()}
 
 
-@pytest.mark.parametrize("name", [*UNIT_TESTS, "never_refreshed", "newest_refresh"])
+@pytest.mark.parametrize("name", UNIT_TESTS)
 def test_unit_test(results: dict[str, tuple[str, str]], name: str) -> None:
     assert results[name][0] == "pass", results[name][1]

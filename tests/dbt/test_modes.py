@@ -15,16 +15,19 @@ from tests.sync.project import Project
 MODELS = {
     "overwritten": "{{ strandline.newest_refresh(source('shop', 'orders')) }}",
     "overwritten_deduped": (
-        "{{ config(materialized='deduped_latest', primary_key='id', cursor_field='at', "
-        "delete_stale=true) }}\nselect * from {{ source('shop', 'orders') }}"
+        "{{ config(materialized='deduped_latest', unique_key='id', "
+        "meta={'strandline': {'cursor_field': 'at', 'delete_stale': true}}) }}\n"
+        "select * from {{ source('shop', 'orders') }}"
     ),
     "deduped": (
-        "{{ config(materialized='deduped_latest', primary_key='id', cursor_field='at') }}\n"
+        "{{ config(materialized='deduped_latest', unique_key='id', "
+        "meta={'strandline': {'cursor_field': 'at'}}) }}\n"
         "select * from {{ source('shop', 'orders') }}"
     ),
     "slowly_changing": (
-        "{{ config(materialized='deduped_history', primary_key='id', cursor_field='at', "
-        "delete_stale=true) }}\nselect * from {{ source('shop', 'orders') }}"
+        "{{ config(materialized='deduped_history', unique_key='id', "
+        "meta={'strandline': {'cursor_field': 'at', 'delete_stale': true}}) }}\n"
+        "select * from {{ source('shop', 'orders') }}"
     ),
 }
 

@@ -1,65 +1,47 @@
-"""Proofs follow what changed: what held is not asked again, and nothing wrong slips through."""
+"""Verdicts follow what changed: what held is not asked again, and nothing wrong slips through."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import pytest
-from pyspark.sql import SparkSession
-
-from tests.dbt.dbtproject import DbtProject
-from tests.dbt.icebergrows import IcebergRows
-from tests.dbt.provings import RAW_TESTS, Proving, days, proved_again, red, row
+from tests.dbt.dbtproject import DbtProject, Result
+from tests.dbt.provings import ROW_TESTS, Proving, days, named, red, row
 from tests.dbt.rawtables import RawSchema
-from tests.dbt.scenarios import Steps, in_step
+from tests.dbt.scenarios import Command, Steps, in_step
 
-WITHIN = 3
-EMPTY = "where false"
-NOT_NULL, LATEST = "cursor_not_null", "latest_matches_raw"
-ALL = {*RAW_TESTS, "latest_matches_raw", "history_matches_raw"}
-ALL |= {"unique_key_latest", "unique_key_history"}
+ALL = ("matches_raw", "unique_key", *ROW_TESTS)
+TIES = "no_cursor_ties"
+AGAIN = ("--vars", "{strandline__prove_all: true}")
 
 
-@pytest.fixture(scope="module")
-def project(
-    spark: SparkSession, raw: RawSchema, tmp_path_factory: pytest.TempPathFactory
-) -> DbtProject:
-    return proved_again(spark, raw, tmp_path_factory.mktemp("proofs"), WITHIN)
+def asks_after(one: Result, batch: int) -> bool:
+    """Returns whether a test has read only what came after a batch, and the keys in turn."""
+    return f"_cq_batch > {batch}" in one.sql
+
+
+def acknowledged(test: str, batches: Any) -> dict[str, Any]:
+    known = {"test": test, "batches": batches, "who": "ada", "when": "today", "why": "because"}
+    return {"acknowledged": [known]}
 
 
 @in_step
 def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps:
-    """A fault in a new batch is found at once, and in each build until it is mended."""
-    orders = Proving(project, raw, "orders")
-    orders.append(*days(1, 1))
-    orders.append(*days(2, 2))
-    yield orders.plan_merge()
-    assert red((yield orders.plan_proof())) == set()
-    assert {one["reason"] for one in orders.records().values()} == {"never proved before"}
-
+    """A fault in a new batch is found at once, and in each build and test until it is mended."""
+    orders = Proving(
+        project, raw, "orders", {"latest": ALL, "history": ("matches_raw", "unique_key")}
+    )
+    orders.append(*days(1, 2))
+    proved = yield orders.plan_build()
+    assert (red(proved), len(proved)) == (set(), 7)
+    assert all(asks_after(one, 1) for one in proved.values())
     orders.append(*days(3, 3))
-    yield orders.plan_merge()
-    proved = yield orders.plan_proof()
-    assert (red(proved), set(proved)) == (set(), ALL)
-    records = orders.records()
-    assert {(one["batch"], one["reason"]) for one in records.values()} == {(3, None)}
-    looks = [asked for asked in orders.asked if "in_order" in asked or "is_new" in asked]
-    assert looks
-    assert all("_cq_batch > 2" in asked for asked in looks)
-    # a look has shown that some of the tests would find nothing, so these no longer ask
-    assert all("_cq_batch > 2" in one.sql or EMPTY in one.sql for one in proved.values())
-    assert all(EMPTY not in one.sql for test, one in proved.items() if "history" in test)
-    assert EMPTY in proved["latest_matches_raw"].sql
-    # What all ask about proofs, and about a table's commits, is asked once by each thread at most.
-    snapshots = re.findall(r"from (\S+)\.snapshots", "\n".join(orders.asked))
-    assert len(set(snapshots)) == 3, set(snapshots)
-    asked = Counter(snapshots)
-    asked["proofs"] = sum("proof || ' ' || table_name" in one for one in project.asked)
-    assert asked["proofs"] > 0
-    assert max(asked.values()) <= 2 < len(proved), asked
+    proved = yield orders.plan_build()
+    assert (red(proved), len(proved)) == (set(), 7)
+    assert len(orders.checks()) == 7
+    # all new batches, and the turn
+    assert all("_cq_batch > 1" in asked and " in (1)" in asked for asked in orders.checks())
+    assert all(asks_after(one, 2) for one in proved.values())
 
     orders.append(
         row(1, 3, "other"),  # the cursor of another version
@@ -68,405 +50,340 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
         row(3, 4),  # twice
         row(4, None),
         row(5, 400),
-        low=3,
     )
-    orders.append(row(2, 1, "v1"), low=2)  # again, below the window
-    wrong = {*RAW_TESTS}
-    found = yield orders.plan_proof(select="source:shop.orders")
+    wrong = {*ROW_TESTS}
+    assert red((yield orders.plan_build())) == wrong
+    assert red((yield orders.plan_build())) == wrong
+    found = yield orders.plan_proof()
     assert red(found) == wrong
-    assert {one["batch"] for test, one in orders.records().items() if test in wrong} == {3}
-    again = yield orders.plan_proof(select="source:shop.orders")
-    assert red(again) == wrong
-    assert all("_cq_batch > 3" in one.sql for one in again.values())
+    assert all(asks_after(one, 3) for one in found.values())
+    orders.append(*days(5, 5, keys=(6, 7)))
+    assert red((yield orders.plan_build())) == wrong
+    assert red((yield orders.plan_proof())) == wrong
+
+    # read again: that says which of the rows are right; those that came twice came twice
+    orders.append(*days(6, 6, keys=(1, 2, 3, 4, 5)), generation=2)
+    assert red((yield orders.plan_build())) == {"no_duplicates"}
+    orders.meta = acknowledged("no_duplicates", 3)
+    orders.write()
+    assert red((yield orders.plan_proof())) == set()
+    assert red((yield orders.plan_build())) == set()
+    orders.meta = {}
+    orders.write()
+    assert red((yield orders.plan_proof())) == {"no_duplicates"}
+    assert red((yield orders.plan_build())) == {"no_duplicates"}
 
 
 @in_step
 def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: RawSchema) -> Steps:
-    """Within the stated number of builds, and it stays red: its turn does not pass."""
-    stock = Proving(project, raw, "stock")
-    for day in (1, 2, 3):
-        stock.append(*days(day, day, keys=(day, 10 + day, 20)))
-    yield stock.plan_merge()
-    assert red((yield stock.plan_proof())) == set()
-
+    """Within thirty builds that had something to do, and its turn does not pass."""
+    stock = Proving(project, raw, "stock", {"latest": ALL, "history": ("matches_raw",)})
+    stock.append(*days(1, 1))
+    stock.append(*days(2, 2))
+    assert red((yield stock.plan_build())) == set()
     stock.slip_in(
-        row(2, 2, "other", _cq_batch=2, _cq_seq=70),
-        row(12, 2, "v2", _cq_batch=2, _cq_seq=71),
-        row(12, 2, "v2", _cq_batch=2, _cq_seq=72),
-        row(30, None, _cq_batch=2, _cq_seq=73),
-        row(31, 400, _cq_batch=2, _cq_seq=74),
-        row(1, 0, _cq_batch=2, _cq_seq=75),
-        row(11, 1, "v1", _cq_batch=2, _cq_seq=76),
+        row(2, 2, "other", _cq_batch=1, _cq_seq=70),
+        row(2, 1, "v1", _cq_batch=1, _cq_seq=71),
+        row(2, None, _cq_batch=1, _cq_seq=72),
     )
-    for kind in ("latest", "history"):
-        stock.forge(kind, "insert into {0} select * from {0} where id = 3")
-    found: list[set[str]] = []
-    for _ in range(WITHIN):
-        found.append(red((yield stock.plan_proof())))
-        assert not found[:-1] or found[-1] >= found[-2], "a fault was no longer found"
-    assert found[0] < ALL
-    assert found[-1] == ALL
-
-
-@in_step
-def test_a_forged_value_is_found_when_its_turn_comes(project: DbtProject, raw: RawSchema) -> Steps:
-    """Key, order and hash of the row are right; its turn compares all columns."""
-    goods = Proving(project, raw, "goods", tests=[])
-    for day in (1, 2, 3):
-        goods.append(row(day, day), row(10 + day, day))
-    yield goods.plan_merge()
-    assert red((yield goods.plan_proof())) == set()
-    matches = {"latest_matches_raw", "history_matches_raw"}
-    for kind in ("latest", "history"):
-        goods.forge(kind, "update {0} set payload = 'forged' where id = 12")
+    stock.forge("latest", "insert into {0} select * from {0} where id = 2")
+    wrong = {*ALL, "matches_raw_of_history"}
+    stock.await_turn(2, builds=3)
     found = []
-    for _ in range(WITHIN):
-        found.append(red((yield goods.plan_proof())))
-    assert found[-1] == matches, found
-    assert goods.reason("latest_matches_raw") is None
-
-    # mended, and everything that was not proved meanwhile is
-    for kind in ("latest", "history"):
-        goods.forge(kind, "update {0} set payload = 'a' where id = 12")
-    assert red((yield goods.plan_proof())) == set()
-
-    # what a new batch brought is compared at once
-    goods.append(row(21, 4), row(22, 4))
-    yield goods.plan_merge()
-    goods.forge("latest", "update {0} set payload = 'forged' where id = 21")
-    goods.forge("history", "delete from {0} where id = 22")
-    assert red((yield goods.plan_proof())) == matches
-    assert red((yield goods.plan_proof())) == matches
-
-
-def test_a_share_follows_what_is_new(spark: SparkSession, raw: RawSchema, tmp_path: Path) -> None:
-    """Without a number, what is proved again has as few rows as twice the new ones, or 100,000."""
-    project = proved_again(spark, raw, tmp_path, None)
-    pieces = Proving(project, raw, "pieces", models=(), tests=["cursor_not_null"])
-    proofs = f"{project.schema}._cq_proofs"
-
-    def again(*more: str) -> tuple[int, int]:
-        assert red(pieces.prove(*more)) == set()
-        told = pieces.records()["cursor_not_null"]
-        assert told["reason"] in (None, "never proved before")
-        return told["again_step"], told["again_batch"]
-
-    pieces.append_at_once([10] * 60 + [60_000] * 29 + [10])
-    assert again() == (-1, 0)
-    assert again() == (0, 3)  # a thirtieth of the batches, with few rows
-    spark.sql(f"update {proofs} set again_batch = 60")
-    assert again() == (1, 61)  # the next one has 60,000, too
-    pieces.append_at_once([90_000])
-    assert again() == (2, 63)  # with 180,000 it would be 64, but that is a thirtieth of the rest
-
-    # one batch more than are new, though two have more rows: it would never end if sizes fall
-    spark.sql(f"update {proofs} set again_step = 28, again_batch = 60")
-    pieces.append_at_once([10])
-    assert again() == (28, 62)
-
-    # in the last step, repeated, all that is left has its turn
-    spark.sql(f"update {proofs} set again_batch = 88")
-    assert again() == (28, 90)
-    assert again() == (29, 92)
-    assert again() == (0, 4)
+    for day in (3, 4, 5):
+        stock.append(*days(day, day, keys=(1,)))
+        found.append(red((yield stock.plan_build())))
+    assert found == [set(), set(), wrong]
+    stock.append(*days(6, 6, keys=(1,)))
+    assert red((yield stock.plan_build())) == wrong
+    assert red((yield stock.plan_proof())) == wrong
+    assert red((yield stock.plan_build())) == wrong
+    turn = int(stock.properties("latest")["strandline.turn"])
+    raw.spark.sql(f"delete from {stock.name} where _cq_batch = 1 and _cq_seq >= 70")
+    assert red((yield stock.plan_proof())) == {"matches_raw", "unique_key"}
+    stock.forge("latest", "delete from {0} where id = 2")
+    stock.forge(
+        "latest", f"insert into {{0}} select * from {stock.name} where id = 2 and _cq_batch = 2"
+    )
+    assert red((yield stock.plan_build())) == set()
+    assert stock.properties("latest")["strandline.failed_turns"] == "{}"
+    assert int(stock.properties("latest")["strandline.turn"]) != turn
 
 
 @in_step
-def test_a_table_that_was_loaded_again_begins_with_its_first_batch(
-    project: DbtProject, raw: RawSchema
-) -> Steps:
-    """The loader goes on numbering, and what the dropped table had has no turn."""
-    reloaded = Proving(project, raw, "reloaded", models=(), tests=["cursor_not_null"])
-    first = "alter table {} set tblproperties ('strandline.first-batch' = '{}')"
-    raw.spark.sql(first.format(reloaded.name, 101))
-    reloaded.batch = 100
-    for day in (1, 2, 3):
-        reloaded.append(row(day, day))
-    assert red((yield reloaded.plan_proof())) == set()
-    turns = []
-    for _ in range(WITHIN):
-        assert red((yield reloaded.plan_proof())) == set()
-        turns.append(reloaded.records()["cursor_not_null"]["again_batch"])
-    assert turns == [101, 102, 103]
-
-
-def slip_conflict(table: Proving) -> None:
-    table.slip_in(row(1, 1, "other", _cq_batch=1, _cq_seq=70))
+def test_a_failing_check_does_not_stop_the_others(project: DbtProject, raw: RawSchema) -> Steps:
+    """Each has verdicts of its own, and an old fault is found beside one that nobody mends."""
+    goods = Proving(project, raw, "goods", {"latest": ("matches_raw", "no_duplicates")})
+    goods.append(row(1, 1), row(2, 1), row(3, 1))
+    goods.append(row(1, 1))
+    assert red((yield goods.plan_build())) == {"no_duplicates"}
+    goods.forge("latest", "update {0} set payload = 'forged' where id = 2")
+    goods.await_turn(2, builds=2)
+    found = []
+    for day in (2, 3):
+        goods.append(row(3, day))
+        found.append(red((yield goods.plan_build())))
+    assert found == [{"no_duplicates"}, {"no_duplicates", "matches_raw"}]
+    goods.append(row(3, 4))
+    proved = yield goods.plan_build()
+    assert red(proved) == {"no_duplicates", "matches_raw"}
+    assert all(asks_after(one, 5) for one in proved.values())
+    goods.forge("latest", "update {0} set payload = 'a' where id = 2")
+    assert red((yield goods.plan_proof())) == {"no_duplicates"}
 
 
 @in_step
 def test_a_variable_proves_everything(project: DbtProject, raw: RawSchema) -> Steps:
-    """What it finds stays red in ordinary builds, too."""
-    bills = Proving(project, raw, "bills", models=(), tests=["cursor_conflict"])
+    """What a build finds with it stays red in ordinary builds and tests, too."""
+    bills = Proving(project, raw, "bills", {"latest": (TIES,)})
     for day in (1, 2, 3):
         bills.append(*days(day, day))
+    assert red((yield bills.plan_build())) == set()
+    bills.slip_in(row(1, 1, "other", _cq_batch=1, _cq_seq=70))
+    bills.await_turn(1, builds=20)
     assert red((yield bills.plan_proof())) == set()
-    assert red((yield bills.plan_proof())) == set()  # proves batch 1 again
-    slip_conflict(bills)
-    assert red((yield bills.plan_proof())) == set()
-    assert red((yield bills.plan_proof("--vars", "{strandline__prove_all: true}"))) == {
-        "cursor_conflict"
-    }
-    assert bills.records()["cursor_conflict"]["batch"] is None
-    assert red((yield bills.plan_proof())) == {"cursor_conflict"}
-    assert bills.reason("cursor_conflict") == "it failed when it was proved whole"
-
-    # A build that had read what was proved before this failure, and ends after it, changes nothing.
-    proofs = f"{project.schema}._cq_proofs"
-    written_later = "case when batch is null then interval 1 hour else interval 2 hours end"
-    own = f"raw_table = '{bills.name}'"
-    raw.spark.sql(f"update {proofs} set proved_at = proved_at + {written_later} where {own}")
-    assert red((yield bills.plan_proof())) == set()
-    raw.spark.sql(
-        f"update {proofs} set proved_at = proved_at - {written_later} "
-        f"where {own} and proved_at > now()"
-    )
-    assert red((yield bills.plan_proof())) == {"cursor_conflict"}
-    assert bills.reason("cursor_conflict") == "it failed when it was proved whole"
-
-
-def check_reason(table: Proving, reason: str, test: str = NOT_NULL) -> Steps:
-    """Checks that all tests of a table pass, and why one of them read all of it."""
-    assert red((yield table.plan_proof())) == set()
-    assert reason in str(table.reason(test)), table.reason(test)
+    assert red((yield bills.plan_proof(*AGAIN))) == {TIES}
+    assert red((yield bills.plan_build(*AGAIN))) == {TIES}
+    assert red((yield bills.plan_proof())) == {TIES}
+    bills.append(*days(4, 4, keys=(2,)))
+    assert red((yield bills.plan_build())) == {TIES}
+    raw.spark.sql(f"delete from {bills.name} where _cq_seq = 70")
+    assert red((yield bills.plan_build())) == set()
 
 
 @in_step
-def test_what_starts_from_the_beginning(project: DbtProject, raw: RawSchema) -> Steps:
-    """Each of these could have changed what was proved."""
-    loans = Proving(project, raw, "loans", models=("latest",), tests=[NOT_NULL])
+def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: RawSchema) -> Steps:
+    """Tests look at everything then, and write nothing: a role that only reads has the answer."""
+    loans = Proving(project, raw, "token_urls", {"latest": ("matches_raw", TIES)})
     loans.append(*days(1, 1))
-    yield loans.plan_merge()
-    yield from check_reason(loans, "never proved before")
-    yield from check_reason(loans, "None")
-    loans.append(*days(2, 2), mode="backfill")
-    yield from check_reason(loans, "batch 2 of raw_proofs.loans is a backfill")
-    raw.spark.sql(f"update {loans.name} set payload = payload where id = 1 and _cq_batch = 1")
-    yield from check_reason(loans, "compacted, or something else wrote to it")
-    raw.spark.sql(f"call lake.system.rewrite_data_files(table => '{loans.name}', "
-                  "options => map('rewrite-all', 'true'))")  # fmt: skip
-    yield from check_reason(loans, "compacted, or something else wrote to it")
+    loans.append(*days(2, 2))
+    proved = yield loans.plan_build()
+    assert (red(proved), [asks_after(one, 2) for one in proved.values()]) == (set(), [True] * 2)
+    before = loans.properties("latest")
+    metadata = raw.spark.table(f"{loans.built('latest')}.metadata_log_entries").count()
 
+    raw.spark.sql(f"update {loans.name} set payload = 'forged' where id = 1 and _cq_batch = 2")
+    assert red((yield loans.plan_proof())) == {"matches_raw"}
+    assert red((yield loans.plan_proof())) == {"matches_raw"}
+    assert loans.properties("latest") == before
+    assert raw.spark.table(f"{loans.built('latest')}.metadata_log_entries").count() == metadata
+    loans.append(*days(3, 3, keys=(2,)))
+    assert red((yield loans.plan_build())) == {"matches_raw"}
+    assert red((yield loans.plan_build())) == {"matches_raw"}
+    raw.spark.sql(f"update {loans.name} set payload = 'v2' where id = 1 and _cq_batch = 2")
+    assert red((yield loans.plan_proof())) == set()
+    assert red((yield loans.plan_build())) == set()
 
-@in_step
-def test_another_configuration_starts_from_the_beginning(
-    project: DbtProject, raw: RawSchema
-) -> Steps:
-    debts = Proving(project, raw, "debts", models=("latest",), tests=[NOT_NULL])
-    debts.append(*days(1, 1))
-    yield debts.plan_merge()
-    yield from check_reason(debts, "never proved before")
-    debts.meta["acknowledged"] = [
-        {"test": NOT_NULL, "batches": 1, "who": "ada", "when": "today", "why": "because"}
-    ]
-    debts.write()
-    yield from check_reason(debts, "configured differently")
-    raw.spark.sql(f"alter table {debts.name} add column note string")
-    assert red((yield debts.plan_proof())) == {LATEST}
-    assert "configured differently" in str(debts.reason(NOT_NULL))
-    yield debts.plan_merge()
-    yield from check_reason(debts, "None")
-    debts.meta.pop("acknowledged")
-    debts.write()
-    yield from check_reason(debts, "configured differently")
-    yield from check_reason(debts, "None")
+    # another program writes to the latest table: the tests find it, the next build mends it
+    raw.spark.sql(f"delete from {loans.built('latest')} where id = 1")
+    assert red((yield loans.plan_proof())) == {"matches_raw"}
+    assert red((yield loans.plan_build())) == set()
+
+    # rewritten files are the same rows
+    raw.spark.sql(
+        f"call lake.system.rewrite_data_files(table => '{loans.built('latest')}', "
+        "options => map('rewrite-all', 'true'))"
+    )
+    proved = yield loans.plan_proof()
+    assert (red(proved), [asks_after(one, 3) for one in proved.values()]) == (set(), [True] * 2)
+
+    # without verdicts, as after a build by an older package: everything, and nothing is missed
+    loans.set("latest", "strandline.proved", "{}")
+    proved = yield loans.plan_proof()
+    assert (red(proved), [asks_after(one, 3) for one in proved.values()]) == (set(), [False] * 2)
 
 
 @in_step
 def test_another_table_starts_from_the_beginning(project: DbtProject, raw: RawSchema) -> Steps:
-    """Raw dropped and loaded again, the snapshot built again, or written by something else."""
-    rents = Proving(project, raw, "rents", models=("latest",), tests=[NOT_NULL])
-    raw.spark.sql(f"alter table {rents.name} add column note string")
-    rents.append(*days(1, 1))
-    yield rents.plan_merge()
-    yield from check_reason(rents, "never proved before")
+    """Raw dropped and loaded again, or shown as of an earlier batch."""
+    rents = Proving(project, raw, "rents", {"latest": ("matches_raw", TIES)})
+    for day in (1, 2):
+        rents.append(*days(day, day))
+    assert red((yield rents.plan_build())) == set()
+    rents.config = {"as_of": 1}
+    rents.write()
+    proved = yield rents.plan_build()
+    assert (red(proved), [asks_after(one, 1) for one in proved.values()]) == (set(), [True] * 2)
+    # a fault in a batch that the table does not show is not its own
+    rents.append(row(1, 2, "other"))
+    assert red((yield rents.plan_build())) == set()
+    rents.config = {}
+    rents.write()
+    assert red((yield rents.plan_build())) == {TIES}
+
     raw.spark.sql(f"drop table {rents.name}")
     raw.create("rents", "id int, at timestamp, payload string")
+    raw.spark.sql(f"delete from {raw.schema}._cq_syncs where table_name = 'rents'")
     rents.batch = 0
     rents.append(*days(1, 1))
-    rents.append(*days(2, 2))
-    yield rents.plan_merge()
-    yield from check_reason(rents, "defined differently")  # it has other columns
-    assert "came after batch" in str(rents.reason(LATEST))
-    yield from check_reason(rents, "None", LATEST)
-    yield rents.plan_merge("--full-refresh")
-    yield from check_reason(rents, "the table is defined differently", LATEST)  # its floor
-    yield from check_reason(rents, "None", LATEST)
-    table = f"{project.schema}.rents_latest"
-    raw.spark.sql(f"update {table} set payload = payload where id = 1")
-    yield from check_reason(rents, "something else wrote to the table", LATEST)
+    rents.append(*days(2, 2), row(2, 2, "other"))
+    assert red((yield rents.plan_build())) == {TIES}
+    raw.spark.sql(f"delete from {rents.name} where payload = 'other'")
+    raw.spark.sql(
+        f"update {raw.schema}._cq_syncs set rows_appended = 3 "
+        "where table_name = 'rents' and batch = 2"
+    )
+    assert red((yield rents.plan_build("--full-refresh"))) == set()
 
 
 @in_step
 def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
-    """Where the verdict is not that of single rows, everything is asked, and nothing recorded."""
+    """Where the verdict is not that of single rows, everything is asked, and nothing stored."""
 
     def case(name: str, **config: Any) -> dict[str, Any]:
         arguments = config.pop("arguments", {})
-        test = config.pop("test", "cursor_not_null")
-        return {f"strandline.{test}": {"name": name, "arguments": arguments, "config": config}}
+        return {"cursor_plausible": {"name": name, "arguments": arguments, "config": config}}
 
-    recorded = [
+    stored = [
         case("warning", severity="warn"),
         case("erring", severity="error"),
         case("limited", limit=10),
-        case("stored", store_failures=True),
+        case("kept", store_failures=True),
+        case("of_key", arguments={"unique_key": ["id", "payload"]}),
+        case("tolerant", arguments={"tolerance": "1000 days"}),
     ]
     whole = [
         case("some", where="id > 0"),
         case("conditional", arguments={"row_condition": "id > 0"}),
+        case("others", where="id > 9"),
         case("counted", fail_calc="count(distinct id)"),
-        case("tolerant", warn_if="> 5", error_if="> 10"),
-        case("shared", arguments={"max_share": 0.5}),
-        case("again", test="exact_redelivery", arguments={"max_share": 0.5}),
+        case("patient", warn_if="> 5", error_if="> 10"),
+        {"unique_key": {"name": "keys", "config": {"where": "id > 0"}}},
     ]
-    tolls = Proving(project, raw, "tolls", models=(), tests=[*recorded, *whole])
+    tolls = Proving(project, raw, "tolls", {"history": [*stored, *whole]})
     tolls.append(*days(1, 1))
-    assert red((yield tolls.plan_proof())) == set()
     tolls.append(*days(2, 2))
-    assert red((yield tolls.plan_proof())) == set()
-    names = {"warning", "erring", "limited", "stored"}
-    assert {test: one["reason"] for test, one in tolls.records().items()} == dict.fromkeys(names)
+    proved = yield tolls.plan_build()
+    assert red(proved) == set()
+    names = {f"{one['cursor_plausible']['name']}_of_history" for one in stored}
+    assert {name for name, one in proved.items() if asks_after(one, 2)} == names
+    assert len(proved) == len(stored) + len(whole)
 
-    tolls.append(row(9, None))
-    for _ in range(2):
-        found = yield tolls.plan_proof()
-        assert red(found) == {*names, "some", "conditional", "counted"}
-        assert {one.status for name, one in found.items() if name in names} == {"warn", "fail"}
-    assert project.rows(f"{project.schema}_dbt_test__audit.stored")[0]["id"] == 9
+    tolls.append(row(9, None), row(8, 400))
+    for command in (tolls.plan_build(), tolls.plan_proof()):
+        found = yield command
+        own = names | {f"{name}_of_history" for name in ("some", "conditional", "counted")}
+        assert red(found) == own
+        assert found["warning_of_history"].status == "warn"
+        assert found["tolerant_of_history"].failures == 1
+        assert found["erring_of_history"].failures == 2
+    audit = f"{project.schema}_dbt_test__audit.kept_tolls_history"
+    assert {one["id"] for one in project.rows(audit)} == {8, 9}
 
     # disabled for a while: what came meanwhile is asked
-    tolls.tests = [case("erring", severity="error", enabled=False)]
+    tolls.tests = {"history": [case("erring", enabled=False)]}
     tolls.write()
-    assert (yield tolls.plan_proof()) == {}
-    tolls.append(*days(4, 4))
-    tolls.tests = [case("erring", severity="error")]
+    tolls.append(row(9, 5), row(8, 5), generation=2)
+    tolls.append(row(7, None))
+    yield Command(("build",), ("tolls_history",), tolls._of_build)
+    tolls.tests = {"history": [case("erring")]}
     tolls.write()
-    assert red((yield tolls.plan_proof())) == {"erring"}
-
-
-@in_step
-def test_runs_that_break_off_and_runs_at_once(project: DbtProject, raw: RawSchema) -> Steps:
-    """A lost record, or an older one that is written later, only makes the next build ask more."""
-    mails = Proving(project, raw, "mails", models=(), tests=["cursor_not_null", "cursor_conflict"])
-    proofs = f"{project.schema}._cq_proofs"
-    mails.append(*days(1, 1))
-    assert red((yield mails.plan_proof())) == set()
-    early = f"{project.schema}.early_proofs"
-    project.spark.sql(
-        f"create table {early} using iceberg as select * from {proofs} "
-        f"where raw_table = '{mails.name}' and test = 'cursor_conflict'"
-    )
-    for day in (2, 3):
-        mails.append(*days(day, day))
-        assert red((yield mails.plan_proof())) == set()
-    # killed between the tests and the hook: no record of the newest batch
-    project.spark.sql(f"delete from {proofs} where raw_table = '{mails.name}' and batch = 3")
-    mails.append(row(9, None))
-    found = yield mails.plan_proof(select="source:shop.mails,test_name:cursor_not_null")
-    assert red(found) == {"cursor_not_null"}
-    assert "_cq_batch > 2" in found["cursor_not_null"].sql
-    assert mails.records()["cursor_conflict"]["batch"] == 2  # not selected
-    assert red((yield mails.plan_proof())) == {"cursor_not_null"}
-    assert mails.records()["cursor_conflict"]["batch"] == 4
-    # a run that began before is done only now
-    project.spark.sql(
-        f"insert into {proofs} select proof, test, table_name, table_snapshot_id, configuration, "
-        "raw_table, raw_id, raw_snapshot_id, batch, again_step, again_batch, reason, "
-        f"invocation_id, current_timestamp() from {early}"
-    )
-    found = yield mails.plan_proof()
-    assert found["cursor_conflict"].status == "pass"
-    assert any("(_cq_batch > 1)" in asked for asked in mails.asked)
-    assert mails.records()["cursor_conflict"]["batch"] == 4
-
-
-def test_records_stay_few(project: DbtProject, raw: RawSchema) -> None:
-    """Nobody has to compact them."""
-    tests = ["cursor_not_null", "no_future_cursor"]
-    files = Proving(project, raw, "files", models=(), tests=tests)
-    proofs = f"{project.schema}._cq_proofs"
-
-    def written() -> int:
-        return int(project.spark.sql(f"select count(*) from {proofs}.files").collect()[0][0])
-
-    files.append(*days(1, 1))
-    before = written() if project.spark.catalog.tableExists(proofs) else 0
-    assert red(files.prove()) == set()
-    assert written() == before + 1  # whatever the number of tests
-    table = IcebergRows(project.spark, proofs)
-    newest = project.spark.sql(f"select * from {proofs} where raw_table = '{files.name}'").first()
-    assert newest is not None
-    for _ in range(33):
-        table.append([list(newest.asDict().values())])
-    assert red(files.prove()) == set()
-    assert written() <= 3
-    rows = project.spark.table(proofs).where(f"raw_table = '{files.name}'").count()
-    assert rows == 2 * len(tests)
-    assert files.reason("cursor_not_null") is None
-
-
-@in_step
-def test_nothing_is_recorded_where_nothing_may_be_written(
-    project: DbtProject, raw: RawSchema
-) -> Steps:
-    """All is proved then, always."""
-    notes = Proving(project, raw, "notes", models=(), tests=["cursor_not_null"])
-    notes.append(*days(1, 1))
-    variables = ["--vars", "{strandline__record_proofs: false}"]
-    for _ in range(2):
-        found = yield notes.plan_proof(*variables)
-        assert {one.status for one in found.values()} == {"pass"}
-        assert "strandline proof" not in next(iter(found.values())).sql
-    assert notes.records() == {}
-
-
-@in_step
-def test_a_snapshot_of_then(project: DbtProject, raw: RawSchema) -> Steps:
-    """With `as_of`, batches that the snapshot does not show are none of its proof's business."""
-    parts = Proving(project, raw, "parts", models=("latest",), tests=[])
-    model = project.folder / "models/parts_latest.sql"
-    text = model.read_text()
-
-    def shown_to(batch: int) -> Steps:
-        model.write_text(text.replace("cursor_field='at'", f"cursor_field='at', as_of={batch}"))
-        parts.write()
-        yield parts.plan_merge()
-        assert red((yield parts.plan_proof())) == set()
-
-    for day in (1, 2, 3, 4):
-        parts.append(*days(day, day))
-    yield from shown_to(2)
-    assert parts.records()["latest_matches_raw"]["batch"] == 2
-    yield from shown_to(3)
-    assert parts.records()["latest_matches_raw"]["batch"] == 3
-    assert parts.reason("latest_matches_raw") is None
-    yield from shown_to(1)
-    assert parts.records()["latest_matches_raw"]["batch"] == 1
-    assert parts.reason("latest_matches_raw") is not None
+    found = yield tolls.plan_proof()
+    assert (red(found), found["erring_of_history"].failures) == ({"erring_of_history"}, 1)
 
 
 @in_step
 def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchema) -> Steps:
-    """But a table of failures has the columns of its test's own query."""
-    calm = Proving(project, raw, "calm", models=("latest",))
+    """Without a new batch, a build proves a share once a day."""
+    calm = Proving(project, raw, "calm", {"latest": ALL})
     calm.append(*days(1, 1))
-    yield calm.plan_merge()
-    for _ in range(2):  # everything, then the first batch again
-        assert red((yield calm.plan_proof())) == set()
-    proved = yield calm.plan_proof()
-    assert red(proved) == set()
-    assert [test for test, one in proved.items() if EMPTY not in one.sql] == []
-    looks = ("in_order", "is_new", "touched")
-    assert [asked for asked in calm.asked if any(one in asked for one in looks)] == []
-    # nor does Spark count the rows of a test that has none
-    assert [asked for asked in calm.asked if EMPTY in asked] == []
-    counts = [asked for asked in calm.asked if "values (0, false, false)" in asked]
-    assert len(counts) == len(proved)
+    calm.append(*days(2, 2))
+    assert red((yield calm.plan_build())) == set()
+    turn = int(calm.properties("latest")["strandline.turn"])
+    assert red((yield calm.plan_build())) == set()
+    assert calm.checks() == []
+    calm.forge("latest", "update {0} set payload = 'forged' where id = 3")
+    calm.await_turn(3, builds=1)
+    assert red((yield calm.plan_build())) == set()
+    assert calm.checks() == []
+    calm.set("latest", "strandline.day", "2001-01-01")
+    assert red((yield calm.plan_build())) == {"matches_raw"}
+    assert len(calm.checks()) == len(ALL)
+    assert red((yield calm.plan_build())) == {"matches_raw"}
+    calm.forge("latest", "update {0} set payload = 'v2' where id = 3")
+    assert red((yield calm.plan_build())) == set()
+    assert red((yield calm.plan_build())) == set()
+    assert calm.checks() == []
+    assert turn == 1
 
-    calm.append(*days(2, 2), row(3, 2, "v2"))
-    yield calm.plan_merge()
-    failed = yield calm.plan_proof("--store-failures")
-    assert red(failed) == {"duplicate_in_batch"}
-    assert [test for test, one in failed.items() if EMPTY in one.sql] == []
-    assert red((yield calm.plan_proof())) == {"duplicate_in_batch"}
+
+@in_step
+def test_a_wrong_test_breaks_off_and_not_the_build(project: DbtProject, raw: RawSchema) -> Steps:
+    """Nor does a column that only some checks can read; a broken-off test is never proved."""
+    wrong = [
+        TIES,  # without a cursor
+        {"no_duplicates": {"arguments": {"kinds": ["sometimes"]}}},
+        {"unique_key": {"arguments": {"unique_key": "idd"}}},
+        "row_hash_valid",  # of a nested column
+    ]
+    odd = Proving(
+        project,
+        raw,
+        "odd",
+        {"latest": ["matches_raw", *wrong]},
+        columns="id int, tags map<string,int>",
+        key={"unique_key": "id"},
+    )
+    odd.append({"id": 1, "tags": {"a": 1}}, {"id": 2, "tags": None})
+    for _ in range(2):
+        built: dict[str, Result] = yield odd.plan_build()
+        assert {name: one.status for name, one in built.items()} == {
+            "matches_raw": "pass",
+            TIES: "error",
+            "no_duplicates": "error",
+            "unique_key": "error",
+            "row_hash_valid": "error",
+        }
+        assert "needs a cursor_field" in built[TIES].message
+        assert "there is no kind 'sometimes'" in built["no_duplicates"].message
+        assert "'idd' is not one of its columns" in " ".join(built["unique_key"].message.split())
+        assert "the column tags is nested" in " ".join(built["row_hash_valid"].message.split())
+    odd.append({"id": 2, "tags": {"b": 2}})
+    built = yield odd.plan_build()
+    assert built["matches_raw"].status == "pass"
+    assert asks_after(built["matches_raw"], 2)
+
+
+@in_step
+def test_several_raw_tables_are_proved_each_by_its_own_batches(
+    project: DbtProject, raw: RawSchema
+) -> Steps:
+    """A key in two of them is no tie and no duplicate; an incident is one of its own table."""
+    parts = {name: Proving(project, raw, name, {}) for name in ("north", "south")}
+    project.write(
+        "models/both.sql",
+        "{{ config(materialized='deduped_latest', unique_key='id', "
+        "meta={'strandline': {'cursor_field': 'at'}}) }}\n"
+        "select * from ({{ strandline.union_raw([source('shop', 'north'), "
+        "source('shop', 'south')]) }}) as versions",
+    )
+    tests = [named(one, "both") for one in ALL]
+    project.write("models/both.yml", {"models": [{"name": "both", "data_tests": tests}]})
+
+    def build(word: str = "build") -> Command:
+        def read(results: Mapping[str, Result]) -> dict[str, Result]:
+            tests = {name: one for name, one in results.items() if one.tested == "both"}
+            model = results.get("both") if word == "build" else None
+            assert model is None or model.status == "success", model.message
+            return {name.removesuffix("_both"): tests[name] for name in tests if name != "both"}
+
+        return Command((word,), ("both",), read)
+
+    parts["north"].append(row(1, 2, "a"), row(2, 2))
+    parts["south"].append(row(1, 2, "b"), row(2, 1))
+    parts["south"].append(row(2, 2))
+    proved = yield build()
+    assert (red(proved), len(proved)) == (set(), 5)
+    assert all("_cq_batch > 1" in one.sql and "_cq_batch > 2" in one.sql for one in proved.values())
+    parts["north"].append(row(2, 2, "tie"))
+    found = yield build()
+    assert red(found) == {TIES}
+    [tie] = project.failing_rows(found[TIES])
+    assert (tie["_cq_table"], tie["_cq_batch"]) == (parts["north"].name, 2)
+    parts["south"].meta = acknowledged(TIES, 2)
+    parts["south"].write()
+    assert red((yield build())) == {TIES}
+    parts["north"].meta = acknowledged(TIES, 2)
+    parts["north"].write()
+    assert red((yield build())) == set()
+    assert red((yield build("test"))) == set()

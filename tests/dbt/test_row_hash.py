@@ -1,4 +1,4 @@
-"""The generic test `row_hash_matches`: the loader's hash, computed from raw's columns in SQL."""
+"""The generic test `row_hash_valid`: the loader's hash, computed from raw's columns in SQL."""
 
 from __future__ import annotations
 
@@ -68,24 +68,62 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
         f"('strandline.source_schema' = '{json.dumps(said)}')"
     )
     tables = [
-        {"name": name, "data_tests": [{"strandline.row_hash_matches": {"name": f"hash_{name}"}}]}
+        {"name": name, "data_tests": [{"strandline.row_hash_valid": {"name": f"hash_{name}"}}]}
         for name in ("right", "changed", "nested", "scaled")
     ]
     project.write(
         "models/sources.yml",
-        {"sources": [{"name": "shop", "schema": raw.schema, "tables": tables}]},
+        {
+            "sources": [{"name": "shop", "schema": raw.schema, "tables": tables}],
+            "models": [
+                {
+                    "name": f"{name}_latest",
+                    "data_tests": [{"strandline.row_hash_valid": {"name": f"hash_{name}_latest"}}],
+                }
+                for name in ("right", "changed")
+            ],
+        },
     )
-    return project.run("test", "--select", "source:shop")
+    for name in ("right", "changed"):
+        project.write(
+            f"models/{name}_latest.sql",
+            "{{ config(materialized='deduped_latest', unique_key='number') }}\n"
+            f"select *, id as number from {{{{ source('shop', '{name}') }}}}",
+        )
+    # a build would skip the models of a source whose test fails
+    of_sources = project.run("test", "--select", "source:shop")
+    return of_sources | project.run("build", "--select", "right_latest", "changed_latest")
 
 
 def test_a_row_that_somebody_changed_is_named(
     results: dict[str, Result], project: DbtProject
 ) -> None:
-    right, changed = results["hash_right"], results["hash_changed"]
-    assert (right.status, right.failures) == ("pass", 0), right.message
-    assert (changed.status, changed.failures) == ("fail", 1)
-    [row] = project.failing_rows(changed)
-    assert (row["id"], row["_cq_batch"], row["a name"]) == (1, 2, "its")
+    for suffix in ("", "_latest"):
+        right, changed = results[f"hash_right{suffix}"], results[f"hash_changed{suffix}"]
+        assert (right.status, right.failures) == ("pass", 0), right.message
+        assert (changed.status, changed.failures) == ("fail", 1), changed.message
+        [row] = project.failing_rows(changed)
+        assert (row["id"], row["_cq_batch"], row["a name"]) == (1, 2, "its")
+
+
+def test_a_model_stores_the_verdict(
+    results: dict[str, Result], project: DbtProject, raw: RawSchema
+) -> None:
+    """Of raw's rows, whatever the model makes of them; the fault stays red until it is mended."""
+    assert "_cq_batch > 3" in results["hash_right_latest"].sql
+    assert "_cq_batch > 3" in results["hash_changed_latest"].sql
+    models = ("right_latest", "changed_latest")
+    again = project.run("build", "--select", *models)
+    assert [again[f"hash_{name}"].failures for name in models] == [0, 1]
+    raw.spark.sql(
+        f"update {raw.schema}.changed set `a name` = 'it''s 🌊' where id = 1 and _cq_batch = 2"
+    )
+    assert project.run("test", "--select", "changed_latest")["hash_changed_latest"].status == "pass"
+    assert (
+        project.run("build", "--select", "changed_latest")["hash_changed_latest"].status == "pass"
+    )
+    mended = project.run("test", "--select", "changed_latest")["hash_changed_latest"]
+    assert "_cq_batch > 3" in mended.sql
 
 
 @pytest.mark.parametrize(
@@ -100,5 +138,5 @@ def test_what_sql_cannot_compute_is_refused(
 ) -> None:
     assert results[f"hash_{table}"].status == "error"
     told = " ".join(results[f"hash_{table}"].message.split())
-    assert f"Test row_hash_matches on {raw.schema}.{table}: {said}" in told
+    assert f"row_hash(`{raw.schema}`.`{table}`): {said}" in told
     assert "Remove the test from this table" in told

@@ -12,7 +12,7 @@ from tests.dbt.rawtables import RawSchema, sync_time
 
 ZONE = "spark.sql.session.timeZone"
 ZONES = ["America/New_York", "Asia/Tokyo"]
-ON_TIME = ["state_not_ahead", "inclusive_cursor", "redelivered_at_boundary", "no_future_cursor"]
+STATE_PROOF = "strandline_state_consistent_cq_state_current_"
 AS_OF = (
     "{{{{ config(materialized='table', file_format='iceberg') }}}} "
     "{{{{ strandline.deduped_latest(source('shop', 'right'), 'id', 'at', as_of={as_of}) }}}}"
@@ -60,21 +60,26 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
                 },
             ],
         )
-    key = {"primary_key": "id", "cursor_field": "at"}
+    key = {"unique_key": "id", "cursor_field": "at"}
     tables = [
         {
             "name": table,
             "config": {"meta": {"strandline": key}},
             "data_tests": [
-                *({f"strandline.{test}": {"name": f"{test}_{table}"}} for test in ON_TIME),
+                {
+                    "strandline.no_duplicates": {
+                        "name": f"boundary_{table}",
+                        "arguments": {"kinds": "at_boundary"},
+                    }
+                },
                 *(
                     {
-                        "strandline.no_future_cursor": {
+                        "strandline.cursor_plausible": {
                             "name": f"{column}_{table}",
                             "arguments": {"cursor_field": column},
                         }
                     }
-                    for column in ("wall", "day")
+                    for column in ("at", "wall", "day")
                 ),
             ],
         }
@@ -91,19 +96,22 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
     for column in ("wall", "day"):
         project.write(
             f"models/by_{column}.sql",
-            "{{ config(materialized='deduped_history', primary_key='id', "
-            f"cursor_field='{column}') }}}} select * from {{{{ source('shop', 'right') }}}}",
+            "{{ config(materialized='deduped_history', unique_key='id', "
+            f"meta={{'strandline': {{'cursor_field': '{column}'}}}}) }}}} "
+            "select * from {{ source('shop', 'right') }}",
         )
     project.write("models/named.sql", AS_OF.format(as_of="'2025-01-03T01:00+01:00'"))
     return project
 
 
 def test_instants_are_compared(shop: DbtProject, zone: str) -> None:
-    results = shop.run("test", "--select", "source:shop")
+    on_records = ("test_name:state_consistent", "test_name:inclusive_cursor")
+    results = shop.run("test", "--select", "source:shop", *on_records)
+    assert len(results) == 10
     failed = {name: one.message for name, one in results.items() if one.status != "pass"}
-    assert set(failed) == {"state_not_ahead_wrong"}, failed
-    [row] = shop.failing_rows(results["state_not_ahead_wrong"])
-    assert row["raw_cursor"] == "2025-01-02 23:59:00"
+    assert set(failed) == {STATE_PROOF}, failed
+    [row] = shop.failing_rows(results[STATE_PROOF])
+    assert (row["key"], row["problem"]) == ("shop.wrong", "the cursor is ahead of the raw table")
 
 
 def test_a_time_is_utc(shop: DbtProject, zone: str) -> None:

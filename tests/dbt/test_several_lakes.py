@@ -16,16 +16,20 @@ from pyspark.sql import SparkSession
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import STATE_COLUMNS, RawSchema, sync_time
 
-ON_LEDGER = ("batches_accounted", "inclusive_cursor", "redelivered_at_boundary")
-ON_STATE = ("state_not_ahead", "state_not_behind")
-KEY = {"primary_key": "id", "cursor_field": "at"}
+ON_LEDGER, ON_STATE = ("batches_complete", "inclusive_cursor"), "state_consistent"
+OF_PACKAGE = {
+    "batches_complete": "strandline_batches_complete_cq_sync_log_",
+    "inclusive_cursor": "strandline_inclusive_cursor_cq_sync_log_",
+    "state_consistent": "strandline_state_consistent_cq_state_current_",
+}
+KEY = {"unique_key": "id", "cursor_field": "at"}
 AHEAD = {"batch": 9, "cursor": None, "cursor_field": "at", "generation": 1}
 # a package whose macros and tests have our names, and one that overrides nothing
 UTILS = """
 {% macro not_ours() %}{{ exceptions.raise_compiler_error("dbt_utils was asked") }}{% endmacro %}
-{% macro quoted(name) %}{{ dbt_utils.not_ours() }}{% endmacro %}
+{% macro _quote(name) %}{{ dbt_utils.not_ours() }}{% endmacro %}
 {% macro duplicates(relation) %}{{ dbt_utils.not_ours() }}{% endmacro %}
-{% macro tested_rows(relation, row_condition) %}{{ dbt_utils.not_ours() }}{% endmacro %}
+{% macro _subject(relation, test) %}{{ dbt_utils.not_ours() }}{% endmacro %}
 {% macro deduplicate(relation, partition_by, order_by) %}select 1{% endmacro %}
 {% macro spark__deduplicate(relation, partition_by, order_by) %}select 1{% endmacro %}
 """
@@ -52,7 +56,14 @@ def _project(
         name=schema,
         schema=f"mart_{schema}",
         raw_schema="not_this_one",
-        settings={"vars": {"strandline": dict(variables)}},
+        settings={
+            "vars": {"strandline": dict(variables)},
+            "models": {
+                "strandline": {
+                    name: {"+enabled": True} for name in ("cq_duplicates", "cq_acknowledged")
+                }
+            },
+        },
     )
     utils = folder / schema / "dbt_utils"
     project.write("dbt_utils/dbt_project.yml", {"name": "dbt_utils", "version": "1.0.0"})
@@ -63,19 +74,30 @@ def _project(
     return project
 
 
-def _source(schema: str, **settings: Any) -> dict[str, Any]:
-    tests = [
-        {f"strandline.{test}": {"name": f"{test}_{schema}"}} for test in (*ON_LEDGER, *ON_STATE)
-    ]
+def _source(
+    schema: str, *, syncs: str = "_cq_syncs", state: str | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Returns a raw schema as a source, with tests on its ledger and on its state table."""
     meta = {"meta": {"strandline": {**KEY, **settings}}}
-    table = {"name": "orders", "config": meta, "data_tests": [*tests, "dbt_utils.unique_key"]}
-    return {"name": schema, "schema": schema, "tables": [table]}
+    tests = ["dbt_utils.unique_key", {"strandline.unique_key": {"name": f"unique_key_{schema}"}}]
+    tables: list[dict[str, Any]] = [{"name": "orders", "config": meta, "data_tests": tests}]
+    on_ledger = [{f"strandline.{test}": {"name": f"{test}_{schema}"}} for test in ON_LEDGER]
+    tables.append({"name": syncs, "data_tests": on_ledger})
+    if state:
+        tables.append({"name": state, "data_tests": [_of_state(schema)]})
+    return {"name": schema, "schema": schema, "tables": tables}
+
+
+def _of_state(schema: str, **arguments: Any) -> dict[str, Any]:
+    return {f"strandline.{ON_STATE}": {"name": f"{ON_STATE}_{schema}", "arguments": arguments}}
 
 
 def _problems(project: DbtProject, results: Mapping[str, Result]) -> dict[str, str]:
     """Returns, by test, what is wrong with the first of its failing rows."""
     found = {}
     for name, one in results.items():
+        if one.status == "skipped":  # a model that reads the ledger
+            continue
         assert one.status != "error", (name, one.message)
         if one.status != "pass":
             found[name] = str(project.failing_rows(one)[0]["problem"]).split(":")[0]
@@ -105,15 +127,22 @@ def test_names_that_are_set_for_the_package(
         "strandline__syncs_table": "Attempts",
     }
     project = _project(spark, tmp_path, "several", variables)
-    elsewhere = _source("lake_by", state_table="kept_cursors.cq_state_by")
-    sources = [_source("lake_eu"), _source("lake_us"), elsewhere]
+    sources = [
+        _source("lake_eu", syncs="Attempts"),
+        _source("lake_us", syncs="Attempts", state="cursors"),
+        _source("lake_by", syncs="Attempts"),
+    ]
+    kept = {"name": "cq_state_by", "data_tests": [_of_state("lake_by", raw_schema="lake_by")]}
+    sources.append({"name": "kept", "schema": "kept_cursors", "tables": [kept]})
     project.write("models/sources.yml", {"sources": sources})
     results = {n: r for n, r in project.run("build").items() if r.status != "success"}
-    ahead = "batch is ahead of the raw data"
+    ahead, differ = "the batch is ahead of the raw table", "ledger and raw table differ in rows"
     assert _problems(project, results) == {
-        **{f"state_not_ahead_{name}": ahead for name in ("lake_eu", "lake_us")},
-        "state_not_ahead_lake_by": "state is not a JSON object",
-        **{f"batches_accounted_{name}": "ledger and raw table differ in rows" for name in lakes},
+        OF_PACKAGE[ON_STATE]: ahead,
+        f"{ON_STATE}_lake_us": ahead,
+        f"{ON_STATE}_lake_by": "the state is not a JSON object",
+        OF_PACKAGE["batches_complete"]: differ,
+        **{f"batches_complete_{name}": differ for name in lakes},
     }
     [log] = project.rows("cq_sync_log")
     assert log["rows_appended"] == 7
@@ -125,38 +154,39 @@ def test_what_is_missing_fails_unless_it_is_declared(
 ) -> None:
     """Default names instead of the real ones: no proof passes by finding nothing."""
     project = _project(spark, tmp_path, "missing", {"strandline__raw_schema": "lake_eu"})
-    sources = [_source("lake_eu"), _source("lake_us", state_in_lake=False)]
+    us = _source("lake_us", state="_cq_state", state_in_lake=False)
+    sources = [_source("lake_eu"), us]
     project.write("models/sources.yml", {"sources": sources})
-    results = project.run("test", "--select", "source:*")
-    ledger, state = "there is no such ledger", "there is no such state table"
-    assert _problems(project, results) == {
-        **{f"{test}_{name}": ledger for test in ON_LEDGER for name in ("lake_eu", "lake_us")},
-        **{f"{test}_lake_eu": state for test in ON_STATE},
-        "strandline_source_state_monotonic_strandline__cq_state_": state,
+    tests = [f"test_name:{test}" for test in (*ON_LEDGER, ON_STATE)]
+    results = project.run("test", "--select", *tests)
+    missing = "there is no such table"
+    on_ledger = {
+        *(f"{test}_{name}" for test in ON_LEDGER for name in ("lake_eu", "lake_us")),
+        *(OF_PACKAGE[test] for test in ON_LEDGER),
     }
+    assert _problems(project, results) == dict.fromkeys({*on_ledger, OF_PACKAGE[ON_STATE]}, missing)
     said = {"strandline__raw_schema": "lake_eu", "strandline__state_in_lake": False}
     declared = _project(spark, tmp_path, "declared", said)
     declared.write("models/sources.yml", {"sources": sources})
-    results = declared.run("test", "--select", "source:*")
-    assert set(_problems(declared, results)) == {
-        f"{test}_{name}" for test in ON_LEDGER for name in ("lake_eu", "lake_us")
-    }
+    results = declared.run("test", "--select", *tests)
+    assert _problems(declared, results) == dict.fromkeys(on_ledger, missing)
 
 
 def test_a_project_before_its_first_sync(spark: SparkSession, tmp_path: Path) -> None:
     """The package builds; a test of a missing table says so in one line."""
     project = _project(spark, tmp_path, "fresh", {"strandline__raw_schema": "lake_to_come"})
-    project.write("models/sources.yml", {"sources": [_source("lake_to_come")]})
+    sources = [_source("lake_to_come", state="_cq_state")]
+    project.write("models/sources.yml", {"sources": sources})
     results = project.run("build")
-    ours = {name for name in results if "lake_to_come" in name and "dbt_utils" not in name}
-    assert len(ours) == len((*ON_LEDGER, *ON_STATE))
-    for name in ours:
-        told = " ".join(results[name].message.split())
-        assert results[name].status == "error"
-        assert "on lake_to_come.orders: there is no such table. `loader run` makes" in told
-        assert "models/sources.yml" in told
-    rest = {n: r.status for n, r in results.items() if n not in ours and "dbt_utils" not in n}
+    one = results["unique_key_lake_to_come"]
+    assert one.status == "error"
+    told = " ".join(one.message.split())
+    assert "`loader run` creates a raw table" in told
+    assert "models/sources.yml" in told
+    theirs = {"unique_key_lake_to_come", "dbt_utils_source_unique_key_lake_to_come_orders"}
+    rest = {name: r.status for name, r in results.items() if name not in theirs}
     assert set(rest.values()) == {"success", "pass"}, rest
+    assert len(rest) >= len({*OF_PACKAGE, *ON_LEDGER, ON_STATE})
 
 
 def test_an_incident_stays_known(
@@ -170,7 +200,7 @@ def test_an_incident_stays_known(
     spark.sql("delete from lake_ack.orders where id = 2")
     [erased] = spark.sql("select snapshot_id from lake_ack.orders.refs").collect()
     incident = {
-        "test": ["batches_accounted", "cursor_conflict"],
+        "test": ["batches_complete", "no_cursor_ties"],
         "who": "ada",
         "when": "2025-03-01",
         "why": "it's a customer's right",
@@ -180,8 +210,8 @@ def test_an_incident_stays_known(
     def accounted(*acknowledged: Mapping[str, Any]) -> tuple[str, str]:
         source = _source("lake_ack", acknowledged=list(acknowledged))
         project.write("models/sources.yml", {"sources": [source]})
-        results = project.run("build", "--select", "batches_accounted_lake_ack", "cq_acknowledged")
-        one = results["batches_accounted_lake_ack"]
+        results = project.run("build", "--select", "batches_complete_lake_ack", "cq_acknowledged")
+        one = results["batches_complete_lake_ack"]
         return one.status, " ".join(one.message.split())
 
     assert accounted()[0] == "fail"
@@ -191,10 +221,10 @@ def test_an_incident_stays_known(
     assert accounted(batch, commit)[0] == "pass"
     listed = project.rows("cq_acknowledged")
     assert [(row["test"], row["first_batch"], row["snapshot_id"]) for row in listed] == [
-        ("batches_accounted", 1, None),
-        ("cursor_conflict", 1, None),
-        ("batches_accounted", None, erased[0]),
-        ("cursor_conflict", None, erased[0]),
+        ("batches_complete", 1, None),
+        ("no_cursor_ties", 1, None),
+        ("batches_complete", None, erased[0]),
+        ("no_cursor_ties", None, erased[0]),
     ]
     assert {(row["acknowledged_by"], row["acknowledged_on"], row["reason"]) for row in listed} == {
         ("ada", "2025-03-01", "it's a customer's right")
@@ -202,7 +232,7 @@ def test_an_incident_stays_known(
     nobody = {name: value for name, value in batch.items() if name != "who"}
     for wrong, said in (
         (nobody, "lacks `who`"),
-        ({**batch, "batches": [1, 7]}, "batch 7 is acknowledged but does not exist yet"),
+        ({**batch, "batches": [1, 7]}, "is about batch 7, which does not exist yet"),
         (incident, "needs either `batches`, as a number or [first, last], or a `snapshot`"),
     ):
         status, message = accounted(wrong)

@@ -37,9 +37,8 @@ select * from delta
 def model(kind: str, select: str, **config: Any) -> str:
     settings = {
         "materialized": f"deduped_{kind}",
-        "primary_key": KEY,
-        "cursor_field": "at",
-        **config,
+        "unique_key": KEY,
+        "meta": {"strandline": {"cursor_field": "at", **config}},
     }
     return "{{ config(" + ", ".join(f"{k}={v!r}" for k, v in settings.items()) + ") }}\n" + select
 
@@ -70,7 +69,7 @@ def written(project: DbtProject, raw: RawSchema) -> None:
                 {"name": "shop", "schema": raw.schema, "tables": [{"name": t} for t in TABLES]}
             ],
             "models": [
-                {"name": f"{way}_{kind}", "data_tests": [f"strandline.{kind}_matches_raw"]}
+                {"name": f"{way}_{kind}", "data_tests": ["strandline.matches_raw"]}
                 for way in ("filtered", "ephemeral", "union")
                 for kind in DEFINED
             ],
@@ -85,7 +84,7 @@ def shown(row: Row) -> bool:
 def raw_rows(project: DbtProject, raw: RawSchema) -> list[Row]:
     """Returns all rows of the raw tables, each with its table and that one's place."""
     return [
-        {**row, "_cq_table": f"{raw.schema}.{table}", "_place": place}
+        {**row, "_cq_table": f"{raw.schema}.{table}", "_cq_table_rank": place + 1, "_place": place}
         for place, table in enumerate(TABLES)
         for row in project.rows(f"{raw.schema}.{table}")
     ]
@@ -105,7 +104,7 @@ def stripped(row: Row, way: str) -> Row:
     row = {name: value for name, value in row.items() if name != "_place"}
     if way == "union":
         return row
-    del row["_cq_table"]
+    del row["_cq_table"], row["_cq_table_rank"]
     row["note"], row["newest"] = row.pop("payload"), "n"
     return row
 
@@ -126,7 +125,7 @@ def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, writt
         results = project.run("build" if build > 1 else "run", "--select", *models)
         assert {one.status for one in results.values()} <= {"success", "pass"}, results
         steps = {name: results[name].message.split()[0] for name in models}
-        assert steps["union_latest"] == ("MERGE" if build else "BUILD")
+        assert steps["union_latest"] == ("MERGE" if build else "REBUILD")
         versions = raw_rows(project, raw)
         for name in models:
             way, _, kind = name.partition("_")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,18 @@ from pyspark.sql import SparkSession
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema, sync_time
 
-OF_ROWS = (
-    "cursor_conflict",
-    "cursor_not_null",
-    "duplicate_in_batch",
-    "exact_redelivery",
-    "no_cursor_regression",
-    "no_future_cursor",
-    "redelivered_at_boundary",
-    "unique_key",
-)
-OF_TABLES = ("batches_accounted", "inclusive_cursor", "state_not_ahead", "state_not_behind")
+OF_ROWS = ("no_cursor_ties", "no_duplicates", "cursor_plausible")
+OF_TABLES = ("batches_complete", "inclusive_cursor", "state_consistent")
+RECORDS = {
+    "batches_complete": "_cq_syncs",
+    "inclusive_cursor": "_cq_syncs",
+    "state_consistent": "_cq_state",
+}
+"""The tests that judge all raw tables, by the loader's table that they are of."""
 MODEL = """
-{{{{ config(materialized='deduped_latest', primary_key={key}, cursor_field='at') }}}}
+{{{{ config(
+    materialized='deduped_latest', unique_key={key}, meta={{'strandline': {{'cursor_field': 'at'}}}}
+) }}}}
 select * from {{{{ source('shop', '{table}') }}}}
 """
 # odd names for a key; names that our SQL uses itself
@@ -54,12 +52,11 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
 
     def tests(name: str, **config: str) -> list[Any]:
         return [
-            {f"strandline.{test}": {"name": f"{test}_{name}", "config": config}}
-            for test in (*OF_ROWS[:-1], *OF_TABLES)
+            {f"strandline.{test}": {"name": f"{test}_{name}", "config": config}} for test in OF_ROWS
         ]
 
-    settings = {"primary_key": "id", "cursor_field": "at"}
-    odd_settings = {"primary_key": list(KEYS), "cursor_field": "at"}
+    settings = {"unique_key": "id", "cursor_field": "at"}
+    odd_settings = {"unique_key": list(KEYS), "cursor_field": "at"}
     whole = {"identifier": "Odd Ones", "quoting": {"identifier": True}}
     tables: list[dict[str, Any]] = [
         {
@@ -74,14 +71,46 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
             "data_tests": tests("odd"),
         },
     ]
+    tables += [
+        {
+            "name": records,
+            "data_tests": [
+                {
+                    f"strandline.{test}": {
+                        "name": f"{test}_where",
+                        "config": {"where": "true"},
+                    }
+                }
+                for test, of in RECORDS.items()
+                if of == records
+            ],
+        }
+        for records in ("_cq_syncs", "_cq_state")
+    ]
     where = {"name": "unique_where", "config": {"where": "id = 1"}}
     unique = [{"strandline.unique_key": {"name": "unique"}}, {"strandline.unique_key": where}]
-    model = {"name": "orders_latest", "data_tests": unique}
+    of_model = [
+        {
+            f"strandline.{test}": {
+                "name": f"{test}_of_model_{key}",
+                "config": {"where": f"id = {key}"},
+            }
+        }
+        for test in OF_ROWS
+        for key in (1, 2)
+    ]
+    matches = {"name": "matches_where", "config": {"where": "id = 1"}}
+    whole_model = [{"strandline.matches_raw": matches}]
+    model = {"name": "orders_latest", "data_tests": [*unique, *of_model, *whole_model]}
+    odd_model = {
+        "name": "OddLatest",
+        "data_tests": [f"strandline.{test}" for test in ("unique_key", "matches_raw", *OF_ROWS)],
+    }
     project.write(
         "models/shop.yml",
         {
             "sources": [{"name": "shop", "schema": raw.schema, "tables": tables}],
-            "models": [model, {"name": "OddLatest", "data_tests": ["strandline.unique_key"]}],
+            "models": [model, odd_model],
         },
     )
     project.write("models/orders_latest.sql", MODEL.format(key="'id'", table="orders"))
@@ -92,25 +121,24 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
 def test_where_narrows_what_judges_rows_and_is_refused_by_what_judges_tables(
     shop: DbtProject,
 ) -> None:
+    """Of a model that a materialization built, `where` narrows the versions behind its rows."""
     models = ["orders_latest", "OddLatest"]
-    built = shop.run("run", "--select", *models)
+    own = ["cq_sync_log", "cq_state_current"]
+    built = shop.run("run", "--select", *models, *own)
     assert {one.status for one in built.values()} == {"success"}, built
-    results = shop.run("test", "--select", "source:shop", *models)
-    assert results["exact_redelivery_orders"].status == "warn"
-    wrong = {
-        name: (one.status, one.message)
-        for name, one in results.items()
-        if one.status not in ("pass", "success") and not name.endswith("_where")
-    }
-    assert set(wrong) == {"exact_redelivery_orders"}, wrong
-    for test in OF_ROWS[:-1]:
-        assert results[f"{test}_where"].status == "pass", results[f"{test}_where"].message
-    assert results["unique_where"].status == "pass"
-    for test in OF_TABLES:
-        told = results[f"{test}_where"]
-        assert told.status == "error"
-        assert f"Test {test} on {shop.raw_schema}.orders judges the whole table" in told.message
-        assert "Remove `where` from its config" in " ".join(told.message.split())
+    results = shop.run("test", "--select", "source:shop", *models, *own)
+    refused = {f"{test}_where" for test in OF_TABLES} | {"matches_where"}
+    warned = {"no_duplicates_orders", "no_duplicates_of_model_2"}
+    wrong = {name: one for name, one in results.items() if one.status not in ("pass", "success")}
+    assert set(wrong) == refused | warned, wrong
+    assert {wrong[name].status for name in warned} == {"warn"}
+    for name in refused:
+        assert wrong[name].status == "error"
+        told = " ".join(wrong[name].message.split())
+        assert "This test judges the whole table" in told
+        assert "Remove `where` from its config" in told
+    assert {f"{test}_where" for test in OF_ROWS} < set(results)
+    assert len([one for one in results.values() if one.tested == "OddLatest"]) == 5
 
 
 def test_nothing_is_judged_of_empty_models(shop: DbtProject) -> None:
@@ -119,7 +147,10 @@ def test_nothing_is_judged_of_empty_models(shop: DbtProject) -> None:
     assert {one.status for one in results.values()} == {"success", "pass"}, {
         name: one.message for name, one in results.items() if one.status not in ("success", "pass")
     }
-    assert shop.rows("cq_duplicates") == []
+    assert shop.rows("cq_sync_log") == []
+    built = shop.run("run", "--select", "cq_sync_log", "cq_state_current")
+    assert {one.status for one in built.values()} == {"success"}, built
+    assert len(shop.rows("cq_sync_log")) == 3
 
 
 def test_deferred_to_another_target(shop: DbtProject, spark: SparkSession, tmp_path: Path) -> None:
@@ -134,7 +165,7 @@ def test_deferred_to_another_target(shop: DbtProject, spark: SparkSession, tmp_p
     try:
         (shop.folder / "profiles.yml").write_text(profiles.replace(shop.schema, "elsewhere"))
         results = shop.run(
-            *("test", "--select", "orders_latest", "--defer", "--state", str(state)),
+            *("test", "--select", "unique", "unique_where", "--defer", "--state", str(state)),
         )
     finally:
         (shop.folder / "profiles.yml").write_text(profiles)
@@ -156,31 +187,29 @@ def test_the_package_without_its_models(
         raw_schema=raw.schema,
         settings={"models": {"strandline": {"+enabled": False}}},
     )
-    results = project.run("build")
-    assert {name: one.status for name, one in results.items()} == {
-        "strandline_source_state_monotonic_strandline__cq_state_": "pass"
+    raw.create("alone", "id int, at timestamp")
+    raw.append("alone", 1, [_row(1, 1)])
+    tests = ["strandline.no_cursor_ties", {"strandline.unique_key": {"name": "unique_alone"}}]
+    table = {
+        "name": "alone",
+        "config": {"meta": {"strandline": {"unique_key": "id", "cursor_field": "at"}}},
+        "data_tests": tests,
     }
-
-
-@pytest.mark.parametrize(
-    ("type", "lacks"),
-    [
-        ("duckdb", "is of type duckdb: dbt-duckdb has neither"),
-        ("databricks", "Databricks' own tables have no such metadata tables"),
-    ],
-)
-def test_another_adapter_is_refused(shop: DbtProject, type: str, lacks: str) -> None:
-    from dbt.cli.main import dbtRunner
-
-    told: list[str] = []
-    folder = str(shop.folder)
-    outcome = dbtRunner(callbacks=[lambda event: told.append(event.info.msg)]).invoke(
-        [
-            *("run-operation", "strandline.check_adapter", "--args", json.dumps({"type": type})),
-            *("--project-dir", folder, "--profiles-dir", folder),
-            *("--log-path", f"{folder}/logs", "--target-path", f"{folder}/target", "--quiet"),
-        ]
+    project.write(
+        "models/bare.yml",
+        {"sources": [{"name": "bare", "schema": raw.schema, "tables": [table]}]},
     )
-    assert not outcome.success
-    assert "needs dbt-spark and Apache Iceberg" in " ".join(told)
-    assert lacks in " ".join(told)
+    project.write(
+        "models/alone.sql",
+        "{{ config(materialized='deduped_latest', unique_key='id', "
+        "meta={'strandline': {'cursor_field': 'at'}}) }}\n"
+        "select * from {{ source('bare', 'alone') }}",
+    )
+    project.write(
+        "models/alone.yml",
+        {"models": [{"name": "alone", "data_tests": ["strandline.matches_raw"]}]},
+    )
+    raw.syncs("alone", [{"batch": 1, "rows_appended": 1}])
+    results = project.run("build")
+    assert {one.status for one in results.values()} == {"pass", "success"}, results
+    assert len(results) == 4

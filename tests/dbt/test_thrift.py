@@ -14,21 +14,15 @@ from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 
 MODEL = """
-{{{{ config(materialized='{materialized}', primary_key='id', cursor_field='updated_at') }}}}
+{{{{ config(materialized='{materialized}', unique_key='id',
+    meta={{'strandline': {{'cursor_field': 'updated_at'}}}}) }}}}
 select * from {{{{ source('shop', 'orders') }}}}
 """
-RAW_TESTS = (
-    "batches_accounted",
-    "cursor_conflict",
-    "cursor_not_null",
-    "duplicate_in_batch",
-    "exact_redelivery",
-    "inclusive_cursor",
-    "no_cursor_regression",
-    "redelivered_at_boundary",
-    "state_not_ahead",
-    "state_not_behind",
-)
+AT_BOUNDARY = {"strandline.no_duplicates": {"arguments": {"kinds": "at_boundary"}}}
+ROW_TESTS = [
+    *(f"strandline.{test}" for test in ("no_cursor_ties", "cursor_plausible", "no_duplicates")),
+    AT_BOUNDARY,
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +59,21 @@ def test_builds_over_thrift(spark: SparkSession, raw: RawSchema, port: int, tmp_
     for model in ("latest", "history"):
         text = MODEL.format(materialized=f"deduped_{model}")
         project.write(f"models/orders_{model}.sql", text)
-    key = {"primary_key": "id", "cursor_field": "updated_at"}
+    key = {"unique_key": "id", "cursor_field": "updated_at"}
     orders = {
         "name": "orders",
         "config": {"meta": {"strandline": key}},
-        "data_tests": [f"strandline.{test}" for test in RAW_TESTS],
+        "data_tests": ROW_TESTS,
     }
-    proofs = ["strandline.unique_key", "strandline.latest_matches_raw"]
+    proofs = ["strandline.unique_key", "strandline.matches_raw"]
     project.write(
         "models/shop.yml",
         {
             "sources": [{"name": "shop", "schema": raw.schema, "tables": [orders]}],
-            "models": [{"name": "orders_latest", "data_tests": proofs}],
+            "models": [
+                {"name": "orders_latest", "data_tests": [*proofs, *ROW_TESTS]},
+                {"name": "orders_history", "data_tests": proofs},
+            ],
         },
     )
     at = raw.spark.sql("select timestamp '2025-01-01 12:00:00' as at").first()["at"]

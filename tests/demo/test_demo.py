@@ -20,7 +20,7 @@ STORY = (
     "orders: 102 changed rows were appended, as batch 2; 4 unchanged rows were read again",
     "order 1998, corrected in that second, and order 2001, inserted late in that second, were",
     "order 1999, saved again without a change, was read and dropped as redelivered",
-    "two versions in raw, one row in the snapshot",
+    "two versions in raw, one row in the latest table",
     "7. Third sync",
     "were read again and all dropped",
     "nothing was written",
@@ -47,7 +47,7 @@ def test_the_demo_tells_its_story_and_touches_no_tracked_file(tmp_path: Path) ->
     assert ran.stderr == ""
     assert [line for line in STORY if line not in said] == []
     assert "✗" not in said
-    assert said.count("each snapshot equals its source") == 2
+    assert said.count("each latest table equals its source") == 2
     assert max(map(len, ran.stdout.splitlines())) <= 100
     assert _contents(clone) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a clone"]

@@ -65,7 +65,8 @@ def test_a_snapshot_hides_what_the_source_has_marked_and_shows_what_it_restored(
     dbt.write("models/shop.yml", {"sources": [source]})
     dbt.write(
         "models/latest.sql",
-        "{{ config(materialized='deduped_latest', primary_key='id', cursor_field='c') }}\n"
+        "{{ config(materialized='deduped_latest', unique_key='id', "
+        "meta={'strandline': {'cursor_field': 'c'}}) }}\n"
         "select * from {{ source('shop', 't') }}",
     )
     manifest = dbt.parse()

@@ -52,16 +52,17 @@ class Driven:
         for name, materialized in MODELS.items():
             self.dbt.write(
                 f"models/{name}.sql",
-                f"{{{{ config(materialized='{materialized}', primary_key='id', "
-                "cursor_field='c') }}\nselect * from {{ source('shop', 't') }}",
+                f"{{{{ config(materialized='{materialized}', unique_key='id', "
+                "meta={'strandline': {'cursor_field': 'c'}}) }}\n"
+                "select * from {{ source('shop', 't') }}",
             )
         self.manifest = self.dbt.parse()
         self.columns = dict(FIRST)
         self.expected: dict[int, dict[str, Any]] = {}
         self.clock = 100
         self.batches = 0
-        self.sync([1, 2, 3], "", build="BUILD")
-        self.build("history", "BUILD")
+        self.sync([1, 2, 3], "", build="REBUILD")
+        self.build("history", "REBUILD")
 
     def quiet(self, *ddl: str) -> None:
         """Makes a change that no row shows: the boundary row is recognised, nothing is logged."""
@@ -215,7 +216,7 @@ def test_types_that_change(driven: Driven) -> None:
         "alter table t alter tags type bigint[]",
         "update t set tags = array[null, 3000000000] where id = 2",
         columns={"tags": "array<bigint>"},
-        build="BUILD",  # an array's elements cannot be widened in a table that a model keeps
+        build="REBUILD",  # an array's elements cannot be widened in a table that a model keeps
     )
     driven.change(
         "changed day date to timestamp_ntz, in day__timestamp_ntz",
@@ -257,4 +258,4 @@ def test_types_that_change(driven: Driven) -> None:
         columns={"day__string": "string"},
         routes={"day": "day__string"},
     )
-    driven.build("history", "BUILD")
+    driven.build("history", "REBUILD")

@@ -50,4 +50,4 @@ def test_a_snapshot_table_is_kept_and_still_knows_what_it_covers(shop: Shop) -> 
     assert sorted(shop.dbt.rows("latest"), key=lambda row: row["id"]) == rows
     result = shop.dbt.run("run", "--select", "latest")["latest"]
     assert result.message == "NO NEW BATCH"
-    shop.proven(by="latest_matches_raw")
+    shop.proven(by="matches_raw")

@@ -65,7 +65,9 @@ class Start:
 
     def options(self, settings: Mapping[str, str] = _LOCAL) -> list[str]:
         arguments = list(self.command(settings).arguments)
-        return arguments[arguments.index("-cp") + 2 : arguments.index(jvm_command._MAIN)]
+        return arguments[
+            arguments.index("-cp") + 2 : arguments.index(jvm_command._SPARK_SUBMIT_CLASS)
+        ]
 
     def settings(self, settings: Mapping[str, str] = _LOCAL) -> dict[str, str]:
         self.command(settings)

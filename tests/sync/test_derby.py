@@ -91,15 +91,18 @@ def test_one_sync_and_one_build_of_everything(
     dbt = DbtProject(project.spark, project.folder, schema=f"mart_{schema}", raw_schema=schema)
     assert project.run().table("shop.orders")["appended"] == 2
     assert project.loader("codegen").code == 0
-    results = dbt.run("build", "--select", "source:shop+")
+    everything = ("build", "--select", "source:shop+", "cq_sync_log", "cq_state_current")
+    results = dbt.run(*everything)
     assert {one.status for one in results.values()} == {"success", "pass"}, results
-    assert results["shop_orders_latest"].message == "BUILD to batch 1"
+    assert len(results) == 3 + 5
+    assert results["shop_orders_latest"].message == "REBUILD to batch 1"
     execute(
         "update orders set note = 'A', changed = timestamp('2025-01-03 00:00:00') where id = 1",
         "insert into orders values (3, 'c', timestamp('2025-01-02 00:00:00'))",
     )
     assert project.run().table("shop.orders")["appended"] == 2
-    results = dbt.run("build", "--select", "source:shop+")
+    results = dbt.run(*everything)
+    assert {one.status for one in results.values()} == {"success", "pass"}, results
     assert results["shop_orders_latest"].message == "MERGE to batch 2"
     newest = {row["id"]: row["note"] for row in dbt.rows("shop_orders_latest")}
     assert newest == {1: "A", 2: "b", 3: "c"}

@@ -1,4 +1,4 @@
-"""Executes docs/incremental.md: after each step, raw, snapshot and history are what it says."""
+"""Executes docs/incremental.md: after each step, raw, latest table and history are what it says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sync.project import Project
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "incremental.md").read_text("utf-8")
 FOUND = {
     "Raw": "select {} from raw.kings order by _cq_batch, _cq_seq",
-    "Snapshot": "select {} from mart.kings_latest order by name",
+    "Latest": "select {} from mart.kings_latest order by name",
     "History": "select {} from mart.kings_history order by name, valid_from, _cq_batch",
 }
 
@@ -40,7 +40,7 @@ class Page:
     def follow(self) -> int:
         """Runs the page from top to bottom; returns how many tables it compared."""
         compared = 0
-        blocks = r"```(\w+)\n(.*?)```|^(Raw|Snapshot|History):\n\n((?:\|[^\n]*\n)+)"
+        blocks = r"```(\w+)\n(.*?)```|^(Raw|Latest|History):\n\n((?:\|[^\n]*\n)+)"
         for kind, text, name, table in re.findall(blocks, PAGE, flags=re.DOTALL | re.MULTILINE):
             if name:
                 self.compare(name, table)

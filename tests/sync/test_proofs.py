@@ -11,16 +11,14 @@ from tests.services import Database
 from tests.sync.project import Project
 
 MODEL = """
-{{ config(materialized='deduped_latest', primary_key='id', cursor_field='at') }}
+{{ config(
+    materialized='deduped_latest', unique_key='id', meta={'strandline': {'cursor_field': 'at'}}
+) }}
 select * from {{ source('shop', 'orders') }}
 """
-ON_RAW = (
-    "cursor_conflict",
-    "exact_redelivery",
-    "inclusive_cursor",
-    "state_not_ahead",
-    "batches_accounted",
-)
+OF_ORDERS = ("matches_raw", "no_cursor_ties", "no_duplicates")
+TESTS = (*OF_ORDERS, "inclusive_cursor", "state_consistent", "batches_complete")
+RECORDS = ("cq_sync_log", "cq_state_current")
 
 
 @pytest.fixture
@@ -44,19 +42,19 @@ def dbt(synced: Project, tmp_path: Path) -> DbtProject:
     dbt = DbtProject(synced.spark, tmp_path / "dbt", schema=f"mart_{name}", raw_schema=name)
     table = {
         "name": "orders",
-        "config": {"meta": {"strandline": {"primary_key": "id", "cursor_field": "at"}}},
-        "data_tests": [f"strandline.{test}" for test in ON_RAW],
+        "config": {"meta": {"strandline": {"unique_key": "id", "cursor_field": "at"}}},
     }
+    model = {"name": "orders", "data_tests": [f"strandline.{test}" for test in OF_ORDERS]}
     source = {"name": "shop", "schema": name, "tables": [table]}
-    dbt.write("models/shop.yml", {"sources": [source]})
+    dbt.write("models/shop.yml", {"sources": [source], "models": [model]})
     dbt.write("models/orders.sql", MODEL)
     return dbt
 
 
 def _status(dbt: DbtProject) -> dict[str, tuple[str, int | None]]:
-    results = dbt.run("build", "--select", "+orders")
+    results = dbt.run("build", "--select", "orders", *RECORDS)
     return {
-        next((test for test in ON_RAW if test in name), name): (one.status, one.failures)
+        next((test for test in TESTS if test in name), name): (one.status, one.failures)
         for name, one in results.items()
     }
 
@@ -64,13 +62,13 @@ def _status(dbt: DbtProject) -> dict[str, tuple[str, int | None]]:
 def test_appended_redeliveries_are_counted_and_a_window_that_begins_too_late_is_found(
     synced: Project, dbt: DbtProject
 ) -> None:
-    assert _status(dbt)["exact_redelivery"] == ("pass", 0)
+    assert _status(dbt)["no_duplicates"] == ("pass", 0)
     before = dbt.rows("orders")
     for number in range(1, 6):
         synced.run()
         assert synced.rows("select count(*) from raw.orders") == [(10 + 3 * number,)]
     statuses = _status(dbt)
-    assert statuses["exact_redelivery"] == ("warn", 15)
+    assert statuses["no_duplicates"] == ("warn", 15)
     assert statuses["inclusive_cursor"] == ("pass", 0)
     assert statuses["orders"][0] == "success"
     columns = ("id", "at")
@@ -85,15 +83,15 @@ def test_appended_redeliveries_are_counted_and_a_window_that_begins_too_late_is_
 
 
 def test_a_state_row_ahead_of_its_data_is_named(synced: Project, dbt: DbtProject) -> None:
-    assert _status(dbt)["state_not_ahead"] == ("pass", 0)
+    assert _status(dbt)["state_consistent"] == ("pass", 0)
     synced.spark.sql(
         f"insert into {synced.schema}._cq_state values ('shop.orders', "
         '\'{"batch": 2, "cursor": "2025-02-01 00:00:00", "cursor_field": "at", '
         '"cursor_type": "timestamptz", "generation": 1}\', 2, now())'
     )
-    results = dbt.run("test", "--select", "source:shop")
-    [found] = [one for name, one in results.items() if "state_not_ahead" in name]
+    results = dbt.run("test", "--select", *RECORDS)
+    [found] = [one for name, one in results.items() if "state_consistent" in name]
     assert (found.status, found.failures) == ("fail", 1)
     [row] = dbt.failing_rows(found)
-    assert (row["table_name"], row["version"]) == ("orders", 2)
-    assert row["problem"] == "batch is ahead of the raw data"
+    assert (row["key"], row["version"]) == ("shop.orders", 2)
+    assert row["problem"] == "the batch is ahead of the raw table"

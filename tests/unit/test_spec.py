@@ -315,7 +315,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "path: spark",
             "path: spark\n  write_mode: overwrite-delete-stale",
-            ["`materialized: deduped_latest` and `delete_stale: true`"],
+            ["`materialized: deduped_latest` and `meta: {strandline: {delete_stale: true}}`"],
         ),
         (
             "path: spark",

@@ -14,9 +14,9 @@ def dependent(
     history: bool = False,
     key: tuple[str, ...] = ("id",),
     cursor: str | None = "at",
-    raw: frozenset[str] | None = None,
+    raw: frozenset[str] = frozenset({"raw.orders"}),
 ) -> Dependent:
-    return Dependent("mart.orders", history, raw, {"": 7}, key, cursor)
+    return Dependent("mart.orders", history, raw, {"raw.orders": 7}, key, cursor)
 
 
 def test_a_watermark_is_read_in_both_forms() -> None:
@@ -50,11 +50,9 @@ class TestRefusal:
         assert reported == "mart.orders needs other versions: its key is id, ordered by at"
 
 
-def test_a_table_that_does_not_say_what_it_reads_may_read_anything() -> None:
-    assert dependent().reads("raw.orders")
-    named = dependent(raw=frozenset({"raw.orders"}))
-    assert named.reads("RAW.Orders")
-    assert not named.reads("raw.items")
+def test_a_dependent_table_reads_the_raw_tables_of_its_watermark() -> None:
+    assert dependent().reads("RAW.Orders")
+    assert not dependent().reads("raw.items")
 
 
 def test_the_lowest_of_what_the_last_windows_tell() -> None:

@@ -264,7 +264,7 @@ def test_what_is_served_is_shown_described_and_kept_small(
     models = project.folder / "models"
     written = project.loader("codegen", "--output", str(models))
     assert written.code == 0, written.text
-    assert "primary_key=['id']" in (models / "shop_orders_latest.sql").read_text()
+    assert "unique_key=['id']" in (models / "shop_orders_latest.sql").read_text()
 
     kept = project.loader("compact", "--keep-versions", "1")
     assert kept.code == 0, kept.text

@@ -1,0 +1,1 @@
+{{ strandline.newest_refresh(source("shop", "raw_customers")) }}

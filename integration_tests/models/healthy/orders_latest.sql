@@ -1,0 +1,1 @@
+{{ strandline.deduped_latest(source("shop", "raw_orders"), "id", "updated_at") }}

@@ -1,0 +1,1 @@
+{{ strandline.current_state(source("shop", "_cq_state")) }}

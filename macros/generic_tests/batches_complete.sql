@@ -1,0 +1,411 @@
+{% test batches_complete(model) %}
+    {{ config(severity="error", tags=["strandline"]) }}
+    {%- set syncs = strandline._records(model, "_cq_syncs") if strandline._is_testing()
+        else model %}
+    {%- if not strandline._is_testing() %}
+        {{ strandline._nothing("'table' as table_name") }}
+    {%- elif not strandline._exists(syncs) %}
+        {{ strandline._missing_table(syncs, "`loader state rebuild` creates the ledger again") }}
+    {%- else %}
+        {%- if not strandline._declared_tables(syncs.schema) %}
+            {%- do exceptions.warn(
+                "No source of this project with config.meta.strandline is in the schema "
+                ~ syncs.schema ~ ", whose ledger is "
+                ~ syncs ~ ": no raw table is judged. Declare the raw tables as sources (`loader "
+                ~ "codegen` writes them)."
+            ) %}
+        {%- endif %}
+        {{ strandline._judge_batches(syncs, "cq_sync_log").sql }}
+    {%- endif %}
+{% endtest %}
+
+
+{% macro _judge_batches(syncs, verdicts) -%}
+    {#-
+        Returns {tables, unproved, sql}: the raw tables, the raw tables without a verdict (see
+        _verdicts.sql), and the SELECT of the failing batches.
+    -#}
+    {%- set tables = strandline._ledger_tables(syncs.schema) -%}
+    {%- set ledger = strandline._read_fingerprints(syncs, tables, "case when batch is not null "
+        ~ "then table_name end") -%}
+    {%- set unproved = strandline._unproved_tables(tables, verdicts) -%}
+    {{ return({
+        "tables": tables,
+        "unproved": unproved,
+        "sql": strandline._batches_complete_sql(
+            syncs, ledger, unproved, strandline._lost_tables(syncs.schema)),
+    }) }}
+{%- endmacro %}
+
+
+{% macro _batches_complete_sql(syncs, ledger, tables, lost) -%}
+    {#-
+        Compares the batches in the raw tables, the ledger and the commits. A running loader
+        publishes data first, then writes the state, then the ledger row. Therefore this macro reads
+        the newest batch of each raw table (`head`), then the ledger, then the raw tables again:
+        - A batch below the head must be in the ledger, because its ledger row is written before the
+          next batch begins.
+        - The head may lack a ledger row, because its sync is running or the next run recovers it.
+        - A batch in the ledger must be in the raw table, because the raw table is read after the
+          ledger.
+        - A batch above the head was published between the reads. The next run of this test checks
+          it.
+    -#}
+    {%- for table in tables -%}
+        {%- do table.update(strandline._raw_facts(table)) -%}
+    {%- endfor -%}
+    {%- if not tables and not lost -%}
+        {{ strandline._nothing("'table' as table_name") }}
+    {%- endif -%}
+    {%- if tables -%}
+    with tables as (
+        {%- for table in tables %}
+        select
+            {{ strandline._literal(table.name) }} as table_name,
+            cast({{ table.head if table.head is not none else "null" }} as bigint) as head,
+            {{ table.first }} as first_batch,
+            {{ table.compacted }} as compacted,
+            {{ table.removed }} as removed,
+            {{ table.removing }} as removing,
+            {{ table.acknowledged_rows }} as acknowledged_rows,
+            cast({{ table.kept if table.kept is not none else "null" }} as bigint) as kept,
+            {{ "true" if table.shared else "false" }} as shared
+        {{- "\n        union all" if not loop.last }}
+        {%- endfor %}
+    ),
+
+    raw_rows as (
+        select
+            table_name,
+            batch,
+            count(*) as rows_in_raw,
+            max(generation) as generation_in_raw,
+            count(*) - count(generation) as rows_without_generation
+        from (
+            {%- for table in tables %}
+            select {{ strandline._literal(table.name) }} as table_name, _cq_batch as batch,
+                _cq_generation as generation
+            from {{ table.pinned }} as versions
+            {{- "\n            union all" if not loop.last }}
+            {%- endfor %}
+        ) as versions
+        group by table_name, batch
+    ),
+
+    ledger as (
+        select
+            syncs.table_name,
+            syncs.batch,
+            count(*) as ledger_entries,
+            max(syncs.rows_appended) as rows_in_ledger,
+            max(syncs.generation) as generation,
+            max(case when syncs.mode = 'full_refresh' then 1 else 0 end) as refreshed,
+            max(syncs.source_name) as source_name
+        from {{ ledger }} as syncs
+        inner join tables
+            on syncs.table_name = tables.table_name
+            and syncs.batch >= tables.first_batch
+        group by syncs.table_name, syncs.batch
+    ),
+
+    commits as (
+        {{ adapter.dispatch("_commits", "strandline")(tables) }}
+    ),
+
+    facts as (
+        select
+            table_name,
+            batch,
+            snapshot_id,
+            max(rows_in_raw) as rows_in_raw,
+            max(generation_in_raw) as generation_in_raw,
+            max(rows_without_generation) as rows_without_generation,
+            max(ledger_entries) as ledger_entries,
+            max(rows_in_ledger) as rows_in_ledger,
+            max(generation) as generation,
+            max(refreshed) as refreshed,
+            max(source_name) as source_name,
+            sum(commits) as commits,
+            sum(rows_in_commits) as rows_in_commits,
+            sum(rows_removed) as rows_removed,
+            max(committed_at) as committed_at,
+            max(operation) as operation
+        from (
+            select
+                table_name, batch, cast(null as bigint) as snapshot_id, rows_in_raw,
+                    generation_in_raw, rows_without_generation,
+                null as ledger_entries, null as rows_in_ledger, null as generation, 0 as refreshed,
+                    null as source_name,
+                null as commits, null as rows_in_commits, null as rows_removed, null
+                    as committed_at, null as operation
+            from raw_rows
+            union all
+            select
+                table_name, batch, null, null, null, null,
+                ledger_entries, rows_in_ledger, generation, refreshed, source_name,
+                null, null, null, null, null
+            from ledger
+            union all
+            -- a commit of another program has no batch: it gets a row of its own
+            select
+                table_name, batch, case when batch is null then snapshot_id end, null, null, null,
+                null, null, null, 0, null,
+                1, rows_added, rows_removed, committed_at, operation
+            from commits
+        ) as all_facts
+        group by table_name, batch, snapshot_id
+    ),
+
+    accounts as (
+        select
+            facts.*,
+            -- the table has not changed since the ledger was read: its newest batch is the head
+            coalesce(tables.head, max(case when rows_in_raw is not null then facts.batch end)
+                over (partition by facts.table_name), 0)
+                as head,
+            tables.first_batch,
+            tables.compacted,
+            tables.removed,
+            tables.removing,
+            tables.acknowledged_rows,
+            tables.shared,
+            rows_in_raw is not null as in_raw,
+            coalesce(facts.batch <= tables.compacted, false) as is_compacted,
+            lag(facts.batch) over (partition by facts.table_name order by facts.batch nulls first)
+                as batch_before,
+            coalesce(
+                min(case when commits is not null then facts.batch end)
+                    over (partition by facts.table_name), tables.kept
+            ) as first_commit,
+            -- what a later full refresh has read again is back; in a shared table, only its own
+            -- source's
+            max(case when refreshed = 1 then facts.batch end) over (
+                partition by facts.table_name, case when tables.shared then source_name end
+            ) as refresh,
+            max(case when refreshed = 1 then committed_at end) over (partition by facts.table_name)
+                as refreshed_at,
+            sum(case when facts.batch <= tables.compacted and facts.batch >= tables.first_batch
+                then coalesce(rows_in_raw, 0) end)
+                over (partition by facts.table_name) as compacted_in_raw,
+            sum(case when facts.batch <= tables.compacted and facts.batch >= tables.first_batch
+                then rows_in_ledger end)
+                over (partition by facts.table_name) as compacted_in_ledger,
+            -- a rebuilt ledger does not know how many rows a compacted batch had
+            max(case when facts.batch <= tables.compacted and facts.batch >= tables.first_batch
+                and rows_in_ledger is null then 1 else 0 end)
+                over (partition by facts.table_name) as compacted_is_unknown
+        from facts
+        inner join tables
+            on facts.table_name = tables.table_name
+    ),
+
+    judged as (
+        select
+            *,
+            coalesce(
+                batch < refresh and coalesce(rows_in_raw, 0)
+                    < coalesce(rows_in_ledger, rows_in_commits, 1), false
+            ) as read_again
+        from accounts
+    ),
+
+    -- three questions about each row: the batch itself, the numbers before it, the sum of compacted
+    -- batches
+    problems as (
+        select
+            table_name,
+            case when question = 2 then greatest(coalesce(batch_before, 0) + 1, first_batch)
+                else batch end as batch,
+            case when question = 1 then rows_in_raw when question = 3 then compacted_in_raw end
+                as rows_in_raw,
+            case when question = 1 then rows_in_ledger when question = 3 then compacted_in_ledger
+                end as rows_in_ledger,
+            case when question = 1 then rows_in_commits end as rows_in_commits,
+            snapshot_id,
+            case
+                when question = 3 then case
+                    when compacted > 0
+                        and batch = compacted
+                        and compacted_is_unknown = 0
+                        and compacted_in_ledger - compacted_in_raw
+                        - acknowledged_rows not in (removed, removed + removing)
+                        and not (
+                            not shared
+                            and coalesce(compacted < refresh, false)
+                            and compacted_in_ledger - compacted_in_raw > removed
+                        )
+                        then 'up to this batch, raw table and removed rows differ from the ledger'
+                end
+                when question = 2 then case
+                    when batch - 1 > greatest(coalesce(batch_before, 0), first_batch - 1)
+                        and batch > coalesce(case when not shared then refresh end, 0)
+                        then 'the batches from this one to the next one are missing everywhere'
+                end
+                when snapshot_id is not null then case
+                    when operation <> 'replace'
+                        -- compaction only deletes, and counts what it deletes
+                        and rows_in_commits + case when compacted > 0 then 0 else rows_removed end
+                        > 0
+                        -- rows that were deleted and that a full refresh has read again are not
+                        -- missing
+                        and (shared or rows_in_commits >= rows_removed
+                        or not coalesce(committed_at < refreshed_at, false))
+                        then 'a commit by another program'
+                end
+                when batch is null then 'rows without a batch'
+                when batch < 1 then 'rows of a batch that no sync makes'
+                when batch < first_batch and in_raw
+                    then 'rows of a batch from before the table was created'
+                when batch < first_batch then null
+                when read_again and ledger_entries = 1 then null
+                when not in_raw and not is_compacted and ledger_entries is not null
+                    then 'in the ledger, not in the raw table'
+                when not in_raw and not is_compacted then 'committed, not in the raw table'
+                when ledger_entries is null and commits is null and batch > first_commit
+                    then 'neither in the ledger nor committed'
+                when batch > head then null
+                when ledger_entries is null and batch < head then 'not in the ledger'
+                when ledger_entries > 1 then 'several times in the ledger'
+                when commits > 1 then 'committed several times'
+                when generation_in_raw > generation or rows_without_generation > 0
+                    then 'rows of a generation that their sync did not have'
+                when is_compacted and rows_in_ledger < rows_in_raw
+                    then 'more rows in the raw table than in the ledger'
+                when is_compacted and rows_in_ledger <> rows_in_commits
+                    then 'ledger and commit differ in rows'
+                when is_compacted then null
+                when rows_in_ledger <> rows_in_raw then 'ledger and raw table differ in rows'
+                when rows_in_commits <> rows_in_raw then 'commit and raw table differ in rows'
+                -- older commits may have expired
+                when commits is null and batch > first_commit then 'no commit of its own'
+            end as problem
+        from judged
+        cross join (select 1 as question union all select 2 as question union all select 3
+            as question) as questions
+    )
+
+    select *
+    from problems
+    where problem is not null
+        and {{ strandline._no_acknowledgement(
+        syncs.schema, "batches_complete", "batch", "snapshot_id") }}
+    {%- endif -%}
+    {%- if lost %}
+    {{ "union all" if tables }}
+    select
+        table_name,
+        batch,
+        cast(null as bigint) as rows_in_raw,
+        rows_appended as rows_in_ledger,
+        cast(null as bigint) as rows_in_commits,
+        cast(null as bigint) as snapshot_id,
+        'in the ledger, not in the raw table' as problem
+    from {{ ledger }} as rows_of_lost_tables
+    where batch is not null
+        and table_name in (
+            {%- for table in lost %}{{ strandline._literal(table.name) }}{{ ", "
+                if not loop.last }}{% endfor -%}
+        )
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _raw_facts(table) -%}
+    {#-
+        Returns facts about the batches of a raw table from its properties, as of the snapshot in
+        `pinned`. If the table has changed since `snapshot_before`, `head` is the newest batch in
+        `snapshot_before`; otherwise it is none.
+    -#}
+    {%- set properties = strandline._properties(table.relation) if target.type == "spark"
+        else {} -%}
+    {%- set snapshot = strandline._snapshot(properties) -%}
+    {%- set compacted = fromjson(properties.get("strandline.compacted", "{}")) -%}
+    {%- set to = compacted.get("to", properties.get("strandline.compacted_to", 0)) | int -%}
+    {%- set incidents = strandline._acknowledgements(table.settings, "Source " ~ table.name) -%}
+    {{ return({
+        "head": strandline._head_before(table, snapshot),
+        "pinned": table.relation ~ (" version as of " ~ snapshot if snapshot else ""),
+        "snapshot": snapshot,
+        "first": properties.get("strandline.first-batch", 1) | int,
+        "compacted": to,
+        "removed": compacted.get("rows", 0) | int,
+        "removing": compacted.get("removing", 0) | int,
+        "kept": fromjson(properties.get("strandline.newest", "{}")).get("batch"),
+        "shared": strandline._sources_of(properties) | length > 0,
+        "acknowledged_rows": incidents | selectattr("last") | selectattr("last", "le", to) | map(
+            attribute="rows") | sum,
+    }) }}
+{%- endmacro %}
+
+
+{% macro _head_before(table, snapshot) -%}
+    {%- if table.snapshot_before is not defined or table.snapshot_before == snapshot -%}
+        {{ return(none) }}
+    {%- elif table.snapshot_before is none -%}
+        {{ return(0) }}
+    {%- endif -%}
+    {{ return(strandline._value(
+        "select coalesce(max(_cq_batch), 0) from " ~ table.relation ~ " version as of "
+            ~ table.snapshot_before
+    ) | int) }}
+{%- endmacro %}
+
+
+{% macro default___commits(tables) -%}
+    {#- Returns no commits, because only Spark can read Iceberg's metadata tables. -#}
+    select
+        cast(null as {{ dbt.type_string() }}) as table_name,
+        cast(null as bigint) as batch,
+        cast(null as bigint) as snapshot_id,
+        cast(null as timestamp) as committed_at,
+        'append' as operation,
+        cast(null as bigint) as rows_added,
+        cast(null as bigint) as rows_removed
+    where false
+{%- endmacro %}
+
+
+{% macro spark___commits(tables) -%}
+    {#-
+        Returns the unexpired commits of raw tables up to the snapshots that are read. Staged
+        snapshots that were never published are excluded, because they are not ancestors of the
+        current snapshot. If a batch was published on top of another commit, only `published-wap-id`
+        contains its number. Rows that a delete copies to a new file are included in both rows_added
+        and rows_removed.
+    -#}
+        select
+            table_name,
+            cast(coalesce(summary['strandline.batch'], summary['published-wap-id']) as bigint)
+                as batch,
+            snapshot_id,
+            committed_at,
+            operation,
+            coalesce(cast(summary['added-records'] as bigint), 0) as rows_added,
+            coalesce(cast(summary['deleted-records'] as bigint), 0)
+                + coalesce(cast(summary['added-position-deletes'] as bigint), 0)
+                + coalesce(cast(summary['added-equality-deletes'] as bigint), 0) as rows_removed
+        from (
+            select
+                *,
+                max(is_ancestor) over (partition by table_name, snapshot_id) as is_published,
+                max(case when is_pinned then committed_at end) over (partition by table_name)
+                    as pinned_at
+            from (
+                {%- for table in tables %}
+                {%- set name = strandline._literal(table.name) %}
+                select
+                    {{ name }} as table_name, snapshot_id, committed_at, operation, summary,
+                    0 as is_ancestor, snapshot_id = {{ table.snapshot or 0 }} as is_pinned
+                from {{ table.relation }}.snapshots
+                union all
+                select {{ name }}, snapshot_id, null, null, null, 1, false
+                from {{ table.relation }}.history
+                where is_current_ancestor
+                {{- "\n                union all" if not loop.last }}
+                {%- endfor %}
+            ) as metadata
+        ) as published
+        where is_published = 1
+            and operation is not null
+            and committed_at <= pinned_at
+{%- endmacro %}

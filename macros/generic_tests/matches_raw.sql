@@ -1,0 +1,201 @@
+{% test matches_raw(model, raw=none, unique_key=none, cursor_field=none) %}
+    {{ config(severity="error", tags=["strandline"]) }}
+    {%- if not strandline._is_testing() %}
+        {{ strandline._nothing("'problem' as problem") }}
+    {%- else %}
+        {%- do strandline._exists(model) if model is string %}
+        {%- set subject = strandline._subject(
+            model, "matches_raw", unique_key, cursor_field, needs=["key"]) %}
+        {%- if subject.mark is none %}
+            {%- set raw = raw or strandline._only_source(subject) %}
+            {%- set head = strandline._value("select max(_cq_batch) from " ~ raw) or 0 %}
+            {%- set types = {} %}
+            {%- for name, column in strandline._columns(raw).items() if name in subject.types %}
+                {%- do types.update({name: column}) %}
+            {%- endfor %}
+            {%- do subject.update({"spec": {
+                "kind": "history" if "is_current" in subject.types and "valid_from" in subject.types
+                    else "latest",
+                "sql": "select * from " ~ raw,
+                "key": subject.key,
+                "cursor": subject.cursor,
+                "union": false,
+                "row_filter": none,
+                "refreshes": [],
+                "columns": types.values() | map(attribute="name") | list,
+                "tables": [{"name": strandline._table_name(raw), "head": head, "floor": none}],
+            }}) %}
+        {%- endif %}
+        {{ strandline._matches_raw_sql(subject, strandline._asked_of(subject)) }}
+    {%- endif %}
+{% endtest %}
+
+
+{% macro _only_source(subject) -%}
+    {%- set sources = [] -%}
+    {%- for unique_id in (subject.node.get("depends_on") or {}).get("nodes") or []
+        if unique_id in graph.sources -%}
+        {%- do sources.append(graph.sources[unique_id]) -%}
+    {%- endfor -%}
+    {%- if sources | length != 1 -%}
+        {{ exceptions.raise_compiler_error(
+            subject.owner ~ ": its model reads " ~ sources | length
+            ~ " sources. Name the raw table: "
+            ~ "`raw: source('shop', 'orders')`; a table of a deduped_ materialization must have "
+            ~ "been built once."
+        ) }}
+    {%- endif -%}
+    {{ return(strandline._node_relation(sources[0])) }}
+{%- endmacro %}
+
+
+{% macro _matches_raw_sql(subject, asked) -%}
+    {#-
+        Returns the rows that differ between a table and its SELECT from the same batches of raw.
+        Also returns the keys that the table contains more than once.
+    -#}
+    {%- set spec = subject.spec -%}
+    {%- set identity = spec.key + (["_cq_batch", "_cq_seq"] + (["_cq_table"] if spec.union else [])
+        if spec.kind == "history" else []) -%}
+    {%- set columns = spec.columns + (["valid_from", "valid_to", "is_current"]
+        if spec.kind == "history" else []) -%}
+    {#- Dropping a column makes no commit, so the current columns are compared. -#}
+    {%- set present = strandline._columns(subject.relation) if subject.get("mark") else none -%}
+    {%- for name in columns if present is not none and name | lower not in present -%}
+        {{ return("select " ~ strandline._literal("the table has no column " ~ name)
+            ~ " as problem") }}
+    {%- endfor -%}
+    {%- set touched = none -%}
+    {%- if asked is not none -%}
+        {%- set touched -%}
+            select {{ strandline._column_list(spec.key) }}
+            from {{ subject.versions }} as versions
+            where {{ asked }}
+            union
+            select {{ strandline._column_list(spec.key) }}
+            from {{ subject.rows }} as rows_of_table
+            where {{ asked }}
+        {%- endset -%}
+    {%- endif -%}
+    {%- set versions = "(\n" ~ spec.sql ~ "\n)" -%}
+    {%- set rows = subject.rows -%}
+    {%- if touched is not none -%}
+        {%- set is_touched = "exists (select 1 from (" ~ touched ~ ") as touched where "
+            ~ strandline._same_key(spec.key, "candidates", "touched") ~ ")" -%}
+        {%- set versions = "(\nselect candidates.* from " ~ versions ~ " as candidates where "
+            ~ is_touched ~ "\n)" -%}
+        {%- set rows = "(\nselect candidates.* from " ~ rows ~ " as candidates where " ~ is_touched
+            ~ "\n)" -%}
+    {%- endif -%}
+    {{- adapter.dispatch("_differing_rows", "strandline")(
+        "(\n" ~ strandline._expected_sql(spec, versions)
+        ~ "\n)", rows, identity, columns, subject.get("types")
+    ) -}}
+{%- endmacro %}
+
+
+{% macro default___differing_rows(expected, actual, identity, columns, types) -%}
+    with expected as (
+        select {{ strandline._column_list(columns) }}
+        from {{ expected }} as expected_rows
+    ),
+
+    actual as (
+        select {{ strandline._column_list(columns) }}
+        from {{ actual }} as actual_rows
+    )
+
+    select
+        {%- for name in identity %}
+        coalesce(expected.{{ strandline._quote(name) }}, actual.{{ strandline._quote(name) }})
+            as {{ strandline._quote(name) }},
+        {%- endfor %}
+        case
+            when actual is null then 'missing from the table'
+            when expected is null then 'not in the raw table, or deleted there'
+            else 'differs from the raw table'
+        end as problem,
+        expected,
+        actual
+    from expected
+    full outer join actual
+        on {{ strandline._same_key(identity, "expected", "actual") }}
+    where expected is distinct from actual
+    union all
+    select
+        {{ strandline._column_list(identity) }},
+        'more than once in the table',
+        null,
+        null
+    from actual
+    group by {{ strandline._column_list(identity) }}
+    having count(*) > 1
+{%- endmacro %}
+
+
+{% macro spark___differing_rows(expected, actual, identity, columns, types) -%}
+    {#-
+        Groups the rows of both sides by key, which needs only one shuffle, instead of joining them.
+    -#}
+    with all_rows as (
+        select
+            true as _cq_is_expected,
+            {{ strandline._column_list(identity) }},
+            {{ strandline._row_struct(columns, types) }} as _cq_content
+        from {{ expected }} as expected_rows
+        union all
+        select
+            false,
+            {{ strandline._column_list(identity) }},
+            {{ strandline._row_struct(columns, types) }}
+        from {{ actual }} as actual_rows
+    ),
+
+    compared as (
+        select
+            {{ strandline._column_list(identity) }},
+            count_if(_cq_is_expected) as _cq_expected_rows,
+            count_if(not _cq_is_expected) as _cq_actual_rows,
+            first(if(_cq_is_expected, _cq_content, null), true) as _cq_expected,
+            first(if(_cq_is_expected, null, _cq_content), true) as _cq_actual
+        from all_rows
+        group by {{ strandline._column_list(identity) }}
+    )
+
+    select
+        {{ strandline._column_list(identity) }},
+        case
+            when _cq_actual_rows = 0 then 'missing from the table'
+            when _cq_expected_rows = 0 then 'not in the raw table, or deleted there'
+            when _cq_actual_rows > 1 then 'more than once in the table'
+            else 'differs from the raw table'
+        end as problem,
+        _cq_expected as expected,
+        _cq_actual as actual
+    from compared
+    where _cq_expected_rows <> _cq_actual_rows
+        or _cq_actual_rows > 1
+        or not (_cq_expected <=> _cq_actual)
+{%- endmacro %}
+
+
+{% macro _row_struct(columns, types) -%}
+    {#-
+        Spark cannot compare MAP columns, so their JSON texts are compared. The formats are set,
+        because the default formats truncate times to milliseconds.
+    -#}
+    struct(
+        {%- for name in columns %}
+        {%- set value = strandline._quote(name) %}
+        {%- if "map<" in ((types or {}).get(name | lower) or {}).get("type", "") %}
+        to_json(struct({{ value }}), map(
+            'ignoreNullFields', 'false',
+            'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+            'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+        )) as {{ value }}
+        {%- else %}
+        {{ value }}
+        {%- endif %}{{ "," if not loop.last }}
+        {%- endfor %}
+    )
+{%- endmacro %}

@@ -1,0 +1,127 @@
+{% test reconciled_recently(model, within=24, min_share=1.0, tables=none) %}
+    {{ config(severity="warn", tags=["strandline"]) }}
+    {%- if not strandline._is_testing() %}
+        {{ strandline._nothing("'table' as table_name") }}
+    {%- else %}
+        {{ strandline._reconciled_recently_sql(model, within, min_share, tables) }}
+    {%- endif %}
+{% endtest %}
+
+
+{% macro _reconciled_recently_sql(reconciled, within, min_share, tables) -%}
+    {#-
+        Checks each table that was ever compared or is listed in `tables`. If the number of buckets
+        has changed, only buckets of the newest comparison are considered.
+    -#}
+    {%- set seconds = (within | float * 3600) | int -%}
+    {%- set exists = strandline._exists(reconciled) -%}
+    with verified as (
+        {%- if exists %}
+        select table_name, source_name, bucket, buckets, verified_at, missed_updates, missed_rows,
+            missed_deletes, repaired
+        from {{ reconciled }} as reconciled
+        {%- else %}
+        select
+            cast(null as varchar(1)) as table_name, cast(null as varchar(1)) as source_name,
+                cast(null as bigint) as bucket,
+            cast(null as bigint) as buckets, cast(null as timestamp) as verified_at,
+            cast(null as bigint) as missed_updates, cast(null as bigint) as missed_rows,
+            cast(null as bigint) as missed_deletes, cast(null as boolean) as repaired
+        where false
+        {%- endif %}
+    ),
+
+    newest as (
+        select *
+        from (
+            select
+                *,
+                row_number() over (
+                    partition by table_name, source_name, buckets, bucket
+                    order by verified_at desc
+                ) as age,
+                first_value(buckets) over (
+                    partition by table_name, source_name
+                    order by verified_at desc
+                ) as newest_buckets
+            from verified
+        ) as ranked
+        where age = 1
+            and buckets = newest_buckets
+    ),
+
+    coverage as (
+        select
+            table_name,
+            source_name,
+            max(buckets) as buckets,
+            count(case when verified_at >= {{ strandline._seconds_ago(
+                seconds) }} then 1 end) as buckets_verified,
+            min(verified_at) as verified_at
+        from newest
+        group by table_name, source_name
+    )
+    {%- for table in strandline._as_list(tables) %}
+
+    select
+        {{ strandline._literal(table) }} as table_name,
+        null as source_name,
+        null as bucket,
+        0 as buckets_verified,
+        null as buckets,
+        null as verified_at,
+        null as missed_updates,
+        null as missed_rows,
+        null as missed_deletes,
+        'never reconciled: run `loader reconcile`' as problem
+    where not exists (select 1 from coverage where table_name = {{ strandline._literal(table) }})
+    union all
+    {%- endfor %}
+
+    select
+        table_name,
+        source_name,
+        null as bucket,
+        buckets_verified,
+        buckets,
+        verified_at,
+        null as missed_updates,
+        null as missed_rows,
+        null as missed_deletes,
+        'not all buckets were verified in the last {{ within }} hours' as problem
+    from coverage
+    where buckets_verified < {{ min_share }} * buckets
+    union all
+    select
+        newest.table_name,
+        newest.source_name,
+        newest.bucket,
+        coverage.buckets_verified,
+        coverage.buckets,
+        newest.verified_at,
+        newest.missed_updates,
+        newest.missed_rows,
+        newest.missed_deletes,
+        'differences that were not repaired: run `loader reconcile --repair`' as problem
+    from newest
+    inner join coverage
+        on newest.table_name = coverage.table_name
+        and newest.source_name = coverage.source_name
+    where not newest.repaired
+        and newest.missed_updates + newest.missed_rows + newest.missed_deletes > 0
+{%- endmacro %}
+
+
+{% macro _seconds_ago(seconds) -%}
+    {{- return(adapter.dispatch("_seconds_ago", "strandline")(seconds)) -}}
+{%- endmacro %}
+
+
+{% macro default___seconds_ago(seconds) -%}
+    now() - interval '{{ seconds }} seconds'
+{%- endmacro %}
+
+
+{% macro spark___seconds_ago(seconds) -%}
+    current_timestamp() - make_dt_interval(0, 0, 0, {{ seconds }})
+{%- endmacro %}

@@ -1,0 +1,162 @@
+{% macro _is_testing() -%}
+    {#-
+        Returns whether there are rows to check. Returns false while dbt parses, with --empty, and
+        if dbt only compiles the test of a table that was not built yet.
+    -#}
+    {%- if execute and flags.WHICH in ("compile", "generate") -%}
+        {%- set node = strandline._tested_node(none) -%}
+        {{ return(not flags.EMPTY and (not node
+            or strandline._exists(strandline._node_relation(node)))) }}
+    {%- endif -%}
+    {{ return(execute and not flags.EMPTY) }}
+{%- endmacro %}
+
+
+{% macro _nothing(columns) -%}
+    {#- Returns the SQL of a test that has nothing to check. -#}
+    select {{ columns }} where false
+{%- endmacro %}
+
+
+{% macro _subject(relation, test, unique_key=none, cursor_field=none, row_condition=none,
+    needs=[]) -%}
+    {#-
+        Returns the input of a row test: {relation, rows, versions, key, cursor, names, types, mark,
+        spec, incidents, owner}. If a deduped_ materialization built the table, `versions` are the
+        raw versions that the model selects, up to the batch that the table shows. For other tables,
+        `versions` are the table's rows. A `where` in the test's config restricts the rows like
+        row_condition.
+    -#}
+    {%- set node = strandline._tested_node(relation) -%}
+    {%- set owner = "Test " ~ test ~ " on " ~ (node.get("name") or relation) -%}
+    {%- set table = strandline._tested_table(relation, node) -%}
+    {%- if relation is not string and not strandline._exists(table) -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": there is no table " ~ table ~ ". `loader run` creates a raw table, `dbt "
+            ~ "run` a model's. If it is in another schema or has another name, correct "
+            ~ node.get("original_file_path", "the project") ~ "."
+        ) }}
+    {%- endif -%}
+    {%- set settings = strandline._settings(node) -%}
+    {%- set deduped = node.get("config", {}).get("materialized", "").startswith("deduped_")
+        and target.type == "spark" -%}
+    {%- set mark = strandline._watermark(table) if deduped else none -%}
+    {%- if mark is not none -%}
+        {%- set subject = strandline._subject_of(strandline._spec_of(mark), table, mark.current) -%}
+        {%- for condition in [row_condition, model.config.get("where")] if condition -%}
+            {%- for name in ["rows", "versions"] -%}
+                {%- do subject.update({name: "(select * from " ~ subject[name]
+                    ~ " as everything where " ~ condition ~ "\n)"}) -%}
+            {%- endfor -%}
+        {%- endfor -%}
+    {%- else -%}
+        {%- set rows = strandline._rows_of(relation, table, row_condition) -%}
+        {%- set types = strandline._columns(table) -%}
+        {%- set names = types.values() | map(attribute="name") | list -%}
+        {%- set subject = {"relation": table, "rows": rows, "versions": rows, "names": names,
+            "types": types} -%}
+    {%- endif -%}
+    {%- set subject = dict(subject,
+        node=node,
+        owner=owner,
+        mark=mark,
+        key=strandline._as_list(unique_key) or subject.get("key") or settings.unique_key,
+        cursor=cursor_field or subject.get("cursor") or settings.get("cursor_field"),
+        incidents=strandline._incidents(subject, test, owner),
+    ) -%}
+    {%- if "key" in needs -%}
+        {%- do strandline._require_key(subject.key, owner) -%}
+    {%- endif -%}
+    {%- if "cursor" in needs and not subject.cursor -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ " needs a cursor_field: give it as an argument, or in config.meta.strandline."
+        ) }}
+    {%- endif -%}
+    {%- do strandline._check_columns(subject.key, subject.names, owner, "unique_key") -%}
+    {%- do strandline._check_columns(strandline._as_list(subject.cursor), subject.names, owner,
+        "cursor_field") -%}
+    {{ return(subject) }}
+{%- endmacro %}
+
+
+{% macro _rows_of(relation, table, row_condition) -%}
+    {#-
+        Returns the tested rows without an alias. For a test with a `where`, dbt renders a subquery
+        with an alias, which is removed.
+    -#}
+    {%- set rows = table -%}
+    {%- if relation is string -%}
+        {%- set rows = relation.rsplit(")", 1)[0] ~ ")" -%}
+    {%- endif -%}
+    {%- if row_condition -%}
+        {{ return("(select * from " ~ rows ~ " as everything where " ~ row_condition ~ "\n)") }}
+    {%- endif -%}
+    {{ return(rows) }}
+{%- endmacro %}
+
+
+{% macro _cursor_type(subject) -%}
+    {#-
+        Returns the type of the cursor_field. The watermark contains only the type of the model's
+        cursor_field, so the type of another column is read from the table.
+    -#}
+    {%- set name = subject.cursor | lower -%}
+    {{ return((subject.types.get(name) or strandline._columns(subject.relation)[name]).type) }}
+{%- endmacro %}
+
+
+{% macro _tested_table(relation, node) -%}
+    {#- Returns the node's table. With --defer, dbt renders the table of another target. -#}
+    {%- if node and relation is string -%}
+        {%- set own = strandline._node_relation(node) -%}
+        {%- set deferred = node.get("defer_relation") -%}
+        {%- if deferred and (flags.FAVOR_STATE or not strandline._exists(own)) -%}
+            {{ return(own.incorporate(path={"schema": deferred.schema,
+                "identifier": deferred.alias})) }}
+        {%- endif -%}
+        {{ return(own) }}
+    {%- endif -%}
+    {{ return(strandline._relation(relation.schema, relation.identifier) if target.type == "spark"
+        else relation) }}
+{%- endmacro %}
+
+
+{% macro _tested_node(relation) -%}
+    {#- Returns the model or source to which the current test is attached, or {} outside a test. -#}
+    {%- if execute and model is defined and model.resource_type == "test" -%}
+        {%- for unique_id in [model.attached_node] + model.depends_on.nodes -%}
+            {%- set node = graph.nodes.get(unique_id) or graph.sources.get(unique_id) -%}
+            {%- if node -%}
+                {{ return(node) }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return({}) }}
+{%- endmacro %}
+
+
+{% macro _asked_of(subject) -%}
+    {#-
+        Returns the condition for the rows that a test must check, or none for all rows. Rows that
+        have passed the check according to the table's properties are skipped. If another program
+        has written to the table or to its raw tables, all rows are checked.
+    -#}
+    {%- set check = strandline._check_of(model, subject) -%}
+    {%- set mark = subject.mark -%}
+    {%- if check is none or mark is none or not mark.is_exact or mark.every_build
+        or check.id not in mark.proved -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- for table in mark.tables -%}
+        {%- set schema, dot, identifier = table.name.rpartition(".") -%}
+        {%- set relation = strandline._relation(schema, identifier) -%}
+        {%- set snapshot = strandline._snapshot(strandline._properties(relation)) -%}
+        {%- if snapshot != table.snapshot
+            and strandline._lineage({"relation": relation, "snapshot": snapshot},
+            table.snapshot).foreign -%}
+            {{ return(none) }}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(strandline._asked(check.subject, mark.proved[check.id],
+        mark.failed_turns.get(check.id, []))) }}
+{%- endmacro %}

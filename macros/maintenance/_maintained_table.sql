@@ -1,0 +1,75 @@
+{% macro _maintained_table(relation, alone, owner) -%}
+    {#- Returns the table of a run-operation (`schema.table`), which dbt must have built. -#}
+    {%- set table = relation -%}
+    {%- if relation is string -%}
+        {%- set schema, dot, identifier = relation.rpartition(".") -%}
+        {%- set table = strandline._relation(schema if dot else target.schema, identifier) -%}
+    {%- endif -%}
+    {%- if not strandline._exists(table) -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": there is no table " ~ strandline._table_name(table)
+            ~ ". Name it as schema.table."
+        ) }}
+    {%- endif -%}
+    {%- do strandline._check_not_the_loaders(table, owner) -%}
+    {%- do strandline._check_alone(alone, owner) -%}
+    {{ return(table) }}
+{%- endmacro %}
+
+
+{% macro _check_not_the_loaders(relation, owner) -%}
+    {#-
+        Rejects the loader's tables. The loader recovers from the commits of raw tables and
+        publishes their Iceberg snapshots. Only `loader compact` can determine which versions are
+        still needed. It also compacts the state and the ledger.
+    -#}
+    {%- if strandline._is_raw(strandline._full_name(relation))
+        or relation.identifier.startswith("_cq_") -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": " ~ strandline._table_name(relation) ~ " is the loader's, and dbt does not "
+            ~ "know what the next sync needs from it. Use `loader compact --select SOURCE.TABLE`."
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _full_name(relation) -%}
+    {{ return(strandline._quote_path(relation.schema) ~ "."
+        ~ strandline._quote(relation.identifier)) }}
+{%- endmacro %}
+
+
+{% macro _is_raw(name) -%}
+    {#- Returns whether the loader publishes batches to a table. -#}
+    {{ return(strandline._properties(name).get("write.wap.enabled") == "true") }}
+{%- endmacro %}
+
+
+{% macro _check_alone(alone, owner) -%}
+    {#-
+        Rejects a catalog of type hadoop unless `alone` is set, because two writers could lose a
+        commit. In other catalogs, the later writer detects the conflict and fails or retries.
+    -#}
+    {%- set catalog = strandline._value("select current_catalog()") -%}
+    {%- set setting = "spark.sql.catalog." ~ catalog -%}
+    {%- set type = run_query("set " ~ strandline._quote(
+        setting ~ ".type")).columns[1].values()[0] -%}
+    {%- set implementation = run_query("set "
+        ~ strandline._quote(setting ~ ".catalog-impl")).columns[1].values()[0] -%}
+    {%- if not alone and (type == "hadoop" or implementation.endswith("HadoopCatalog")) -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": the catalog " ~ catalog ~ " is a folder (type hadoop), in which two "
+            ~ "writers can overwrite each other's commits. Make sure that no other dbt is "
+            ~ "running, then say so: alone: true."
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _is_iceberg_catalog(setting) -%}
+    {#-
+        Returns whether a catalog is an Iceberg catalog. `setting` is `spark.sql.catalog.<name>`.
+    -#}
+    {%- set implementation = run_query("set " ~ setting).columns[1].values()[0] -%}
+    {{ return(implementation == "org.apache.iceberg.spark.SparkCatalog") }}
+{%- endmacro %}

@@ -1,0 +1,279 @@
+{#-
+    A verdict is a stored result of a check. After writing a table, a build runs the checks among
+    the model's tests on the new rows, and on a thirtieth of the keys. Each build checks the next
+    thirtieth (a turn). The property `strandline.proved` contains the batch up to which each check
+    has passed. The property `strandline.failed_turns` contains the turns with failing keys. A test
+    runs the same SELECT on the rows that `strandline.proved` does not cover, and on these turns.
+    Therefore a fault in a new batch is found in the next build, and is reported until it is
+    corrected. A fault in an old batch is found within thirty builds that run checks.
+-#}
+
+
+{% macro _attached_checks(subject, owner) -%}
+    {#-
+        Returns the checks among the model's tests with their input: [{id, name, arguments,
+        subject}].
+    -#}
+    {%- set checks = [] -%}
+    {%- for node in graph.nodes.values() if node.resource_type == "test"
+        and node.attached_node == model.unique_id -%}
+        {%- set test = node.get("test_metadata") or {} -%}
+        {%- set arguments = test.get("kwargs", {}) -%}
+        {%- set own = dict(subject,
+            key=strandline._as_list(arguments.get("unique_key")) or subject.key,
+            cursor=arguments.get("cursor_field") or subject.cursor,
+        ) -%}
+        {%- do own.update({"incidents": strandline._incidents(own, test.get("name"), owner)}) -%}
+        {%- set check = strandline._check_of(node, own) -%}
+        {%- if check is not none and strandline._can_run(check) -%}
+            {%- do checks.append(check) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(checks) }}
+{%- endmacro %}
+
+
+{% macro _check_of(node, subject) -%}
+    {#-
+        Returns a test as a check whose verdict can be stored, or none. A test with thresholds is
+        unsuitable. A test with a `where` may depend on the time. A test that reads the ledger is
+        unsuitable, because the ledger row may be written after the build.
+    -#}
+    {%- set names = ["matches_raw", "no_cursor_ties", "unique_key", "no_duplicates",
+        "cursor_plausible", "row_hash_valid"] -%}
+    {%- set test = node.get("test_metadata") or {} -%}
+    {%- if test.get("namespace") != "strandline" or test.get("name") not in names
+        or node.config.get("where") or node.config.get("enabled") is false
+        or node.config.get("fail_calc", "count(*)") != "count(*)"
+        or node.config.get("warn_if", "!= 0") not in ("!= 0", "> 0")
+        or node.config.get("error_if", "!= 0") not in ("!= 0", "> 0") -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set arguments = {} -%}
+    {%- for name, value in test.kwargs.items() if name not in ("model", "column_name") -%}
+        {%- do arguments.update({name: value}) -%}
+    {%- endfor -%}
+    {%- if "row_condition" in arguments or "max_share" in arguments or "raw" in arguments
+        or "at_boundary" in strandline._as_list(arguments.get("kinds")) or "(" in arguments | string
+        or "{{" in arguments | string
+        or subject.key | map("lower") | select("in", ["problem", "expected", "actual"]) | list -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {#- The key of the failing rows, which determines their turn. -#}
+    {%- set key = ["_cq_row_hash"] if test.name == "row_hash_valid"
+        else subject.spec.key if test.name == "matches_raw" else subject.key -%}
+    {{ return({
+        "id": test.name ~ "." ~ local_md5(
+            tojson([arguments, subject.incidents], sort_keys=true))[:8],
+        "name": test.name,
+        "arguments": arguments,
+        "subject": dict(subject, key=key),
+    }) }}
+{%- endmacro %}
+
+
+{% macro _can_run(check) -%}
+    {#-
+        Returns false if the test's configuration is wrong. In this case the test reports the error,
+        and the build of the model succeeds.
+    -#}
+    {%- set needed = check.subject.key | list -%}
+    {%- set names = check.subject.names | map("lower") | list -%}
+    {%- if check.name in ("no_cursor_ties", "cursor_plausible") and not check.subject.cursor
+        or check.name == "row_hash_valid" and not strandline._can_hash(check.subject) -%}
+        {{ return(false) }}
+    {%- endif -%}
+    {%- for kind in strandline._as_list(check.arguments.get("kinds"))
+        if kind not in ("across_batches", "in_batch") -%}
+        {{ return(false) }}
+    {%- endfor -%}
+    {%- for name in needed + strandline._as_list(check.subject.cursor)
+        if name | lower not in names -%}
+        {{ return(false) }}
+    {%- endfor -%}
+    {{ return(true) }}
+{%- endmacro %}
+
+
+{% macro _unproved(checks, spec, mark) -%}
+    {#- Returns the checks that have not passed up to the newest batch that the table shows. -#}
+    {%- set unproved = [] -%}
+    {%- for check in checks -%}
+        {%- set proved = mark.proved.get(check.id) -%}
+        {%- for table in spec.tables if not proved or proved.get(table.name, 0) < table.head
+            or check.id in mark.failed_turns -%}
+            {%- do unproved.append(check.id) if check.id not in unproved -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(unproved) }}
+{%- endmacro %}
+
+
+{% macro _prove(target_table, spec, mark, plan, checks, snapshot) -%}
+    {#- Runs the checks and returns the verdicts to store: {proved, turn, failed_turns, day}. -#}
+    {%- set rebuilt = plan.step == "rebuild" -%}
+    {%- set turn = 0 if rebuilt or mark is none else mark.turn -%}
+    {%- set foreign = rebuilt or mark is none or strandline._raw_is_foreign(spec, mark) -%}
+    {%- set heads = {} -%}
+    {%- for table in spec.tables -%}
+        {%- do heads.update({table.name: table.head}) -%}
+    {%- endfor -%}
+    {%- set proved, failed_turns = {}, {} -%}
+    {%- for check in checks -%}
+        {%- set before = none if foreign else mark.proved.get(check.id) -%}
+        {%- set turns = (mark.failed_turns.get(check.id, []) if before else []) + [turn] -%}
+        {%- set asked = strandline._asked(check.subject, before, turns) -%}
+        {%- if snapshot -%}
+            {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot}) -%}
+        {%- endif -%}
+        {#-
+            Finds the turns of the failing keys. Later tests check these turns again, and skip
+            the other rows of these batches.
+        -#}
+        {%- set failed = strandline._value(
+            "select array_join(sort_array(collect_set("
+            ~ strandline._key_bucket(check.subject.key, 30) ~ ")), ',') from (\n"
+            ~ strandline._check_sql(check, asked) ~ "\n) as failures"
+        ) -%}
+        {%- do proved.update({check.id: heads}) -%}
+        {%- if failed -%}
+            {%- do failed_turns.update({check.id: failed.split(",") | map("int") | list}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return({
+        "proved": proved,
+        "turn": (turn + 1) % 30,
+        "failed_turns": failed_turns,
+        "day": run_started_at.strftime("%Y-%m-%d"),
+    }) }}
+{%- endmacro %}
+
+
+{% macro _raw_is_foreign(spec, mark) -%}
+    {#-
+        Returns whether a raw table has a commit since the last build that is not a batch of the
+        loader.
+    -#}
+    {%- for table in spec.tables -%}
+        {%- set before = (mark.tables | selectattr(
+            "name", "equalto", table.name) | list)[0].snapshot -%}
+        {%- if before != table.snapshot and strandline._lineage(table, before).foreign -%}
+            {{ return(true) }}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(false) }}
+{%- endmacro %}
+
+
+{% macro _asked(subject, proved, turns) -%}
+    {#-
+        Returns the condition for the rows that a check must read, or none for all rows. The
+        condition selects rows of unchecked batches, rows without a valid batch number, and keys of
+        the given turns.
+    -#}
+    {%- if not proved or subject.tables is not defined or strandline._prove_all() -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set tables = [] -%}
+    {%- for table in subject.tables -%}
+        {%- do tables.append({"name": table.name, "proved": proved.get(table.name, 0)}) -%}
+    {%- endfor -%}
+    {%- set conditions = [strandline._batches(tables, above="proved"), "_cq_batch is null",
+        "_cq_batch < 1"] -%}
+    {%- if tables | length > 1 -%}
+        {%- set names = [] -%}
+        {%- for table in tables -%}
+            {%- do names.append(strandline._literal(table.name)) -%}
+        {%- endfor -%}
+        {%- do conditions.append("coalesce(_cq_table not in (" ~ names | join(", ")
+            ~ "), true)") -%}
+    {%- endif -%}
+    {%- if turns -%}
+        {%- do conditions.append(strandline._key_bucket(subject.key, 30) ~ " in ("
+            ~ turns | unique | join(", ") ~ ")") -%}
+    {%- endif -%}
+    {{ return("(" ~ conditions | join(" or ") ~ ")") }}
+{%- endmacro %}
+
+
+{% macro _subject_of(spec, relation, snapshot=none) -%}
+    {#-
+        Returns the input of the checks of a deduped_ table: {relation, rows, versions, key, cursor,
+        names, types, tables, spec}.
+    -#}
+    {{ return({
+        "relation": relation,
+        "rows": relation ~ (" version as of " ~ snapshot if snapshot else ""),
+        "versions": "(select * from (\n" ~ spec.sql ~ "\n) as everything where "
+            ~ strandline._batches(spec.tables, up_to="head") ~ ")",
+        "key": spec.key,
+        "cursor": spec.cursor,
+        "names": spec.columns,
+        "types": spec.types,
+        "tables": spec.tables,
+        "spec": spec,
+    }) }}
+{%- endmacro %}
+
+
+{% macro _check_sql(check, asked) -%}
+    {#-
+        Returns the SELECT of a check's failing rows. `asked` is a condition that restricts the
+        checked rows.
+    -#}
+    {%- set arguments, subject = check.arguments, check.subject -%}
+    {%- if check.name == "matches_raw" -%}
+        {{ strandline._matches_raw_sql(subject, asked) }}
+    {%- elif check.name == "no_cursor_ties" -%}
+        {{ strandline._no_cursor_ties_sql(subject, asked) }}
+    {%- elif check.name == "unique_key" -%}
+        {{ strandline._unique_key_sql(subject, asked) }}
+    {%- elif check.name == "no_duplicates" -%}
+        {{ strandline._no_duplicates_sql(subject, asked, arguments.get("kinds")) }}
+    {%- elif check.name == "cursor_plausible" -%}
+        {{ strandline._cursor_plausible_sql(subject, asked, arguments.get("tolerance")) }}
+    {%- else -%}
+        {{ strandline._row_hash_valid_sql(subject, asked) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _version_key(subject) -%}
+    {#-
+        Returns the key for comparing versions by batch. It includes `_cq_table` if the model reads
+        several raw tables, because each raw table numbers its batches separately.
+    -#}
+    {{ return(subject.key + (["_cq_table"] if subject.spec is defined and subject.spec.union
+        else [])) }}
+{%- endmacro %}
+
+
+{% macro _touched(subject, rows, asked, also=none) -%}
+    {#-
+        Returns the rows of all keys that have a row in `rows` or `also` that meets the condition
+        `asked`. Without a key, rows are matched by their hash.
+    -#}
+    {%- set key = subject.key or ["_cq_row_hash"] -%}
+    {%- if asked is none -%}
+        {{ return(rows) }}
+    {%- endif -%}
+    (
+        select candidates.*
+        from {{ rows }} as candidates
+        where exists (
+            select 1
+            from (
+                select {{ strandline._column_list(key) }}
+                from {{ rows }} as asked_rows
+                where {{ asked }}
+                {%- if also %}
+                union all
+                select {{ strandline._column_list(key) }}
+                from {{ also }} as asked_versions
+                where {{ asked }}
+                {%- endif %}
+            ) as touched
+            where {{ strandline._same_key(key, "candidates", "touched") }}
+        )
+    )
+{%- endmacro %}

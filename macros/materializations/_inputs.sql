@@ -1,0 +1,260 @@
+{% macro _inputs(sql, types, owner) -%}
+    {#-
+        Returns the inputs of the model according to dbt's graph: {tables, every_build, is_plain,
+        texts}. If a SELECT reads only columns and expressions of one raw table or of union_raw(),
+        its new rows can be merged. Other SELECTs need a rebuild in every build, and `every_build`
+        is the reason. `texts` is the SQL of the views and ephemeral models between the model and
+        the raw tables.
+    -#}
+    {%- set nodes = [] -%}
+    {%- set texts = {} -%}
+    {%- do strandline._collect_parents(model.depends_on.nodes, nodes, texts) -%}
+    {%- set tables = [] -%}
+    {%- set others = [] -%}
+    {%- for node in nodes -%}
+        {%- set table = strandline._raw_table(node, owner) -%}
+        {%- if table is none -%}
+            {%- do others.append(node.name) -%}
+        {%- else -%}
+            {%- do tables.append(table) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- if not tables -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT reads no raw table by source(), so dbt cannot tell which "
+            ~ "batches are new. Declare the raw table as a source, and write: select * from {{ "
+            ~ "source('shop', 'orders') }}. A table that dbt builds in between does not show what "
+            ~ "it leaves out of the raw table: make it a view or ephemeral."
+        ) }}
+    {%- elif tables | length > 1 and not ("_cq_table" in types and "_cq_table_rank" in types) -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ")
+            ~ ", each of which numbers its own "
+            ~ "batches. For rows of one kind: select * from ({{ "
+            ~ "strandline.union_raw([source(...), source(...)]) }}) as versions. For a join: "
+            ~ "build a snapshot of each table, and join those."
+        ) }}
+    {%- endif -%}
+    {%- set tables = tables | sort(attribute="name") -%}
+    {%- set plain = ("select * from " ~ tables[0].relation) | replace("`", "") | lower -%}
+    {%- set is_plain = tables | length == 1
+        and sql.split() | join(" ") | replace("`", "") | lower == plain -%}
+    {%- set several = strandline._reads_several_rows(
+        [strandline._without_unions(sql)] + texts.values() | list) if not is_plain else none -%}
+    {%- set every_build = none -%}
+    {%- if others -%}
+        {%- set every_build = "it reads " ~ others | join(", ")
+            ~ " besides the raw table, whose changes no batch shows" -%}
+    {%- elif several -%}
+        {%- set every_build = "its SELECT uses `" ~ several
+            ~ "`, so a row may depend on more than one version" -%}
+    {%- elif tables | length == 1 and (strandline._without_unions(sql) | replace(
+        "`", "") | lower).count(plain[14:]) > 1 -%}
+        {%- set every_build = "its SELECT reads " ~ tables[0].name ~ " more than once" -%}
+    {%- endif -%}
+    {%- if flags.EMPTY -%}
+        {%- for table in tables -%}
+            {%- do table.update({"head": 0, "rows": 0}) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return({"tables": tables, "every_build": every_build, "is_plain": is_plain,
+        "texts": texts}) }}
+{%- endmacro %}
+
+
+{% macro _collect_parents(unique_ids, nodes, texts) -%}
+    {#-
+        Collects the sources and tables that the nodes read, also through views and ephemeral
+        models.
+    -#}
+    {%- for unique_id in unique_ids -%}
+        {%- set node = graph.sources.get(unique_id) or graph.nodes.get(unique_id) -%}
+        {%- if node and node.resource_type == "model"
+            and node.config.materialized in ("view", "ephemeral") -%}
+            {%- do texts.update({unique_id: strandline._view_text(node)}) if texts is not none -%}
+            {%- do strandline._collect_parents(node.depends_on.nodes, nodes, texts) -%}
+        {%- elif node and node.resource_type in ("source", "model", "seed", "snapshot")
+            and node.unique_id not in nodes | map(attribute="unique_id") | list -%}
+            {%- do nodes.append(node) -%}
+        {%- endif -%}
+    {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro _view_text(node) -%}
+    {#-
+        Returns a view's SELECT from the catalog, because the code may depend on variables and
+        macros.
+    -#}
+    {%- set relation = strandline._node_relation(node) -%}
+    {%- if node.config.materialized != "view" or target.type != "spark"
+        or not strandline._exists(relation) -%}
+        {{ return(node.raw_code) }}
+    {%- endif -%}
+    {#-
+        The SELECT follows the view's columns, comments and properties. Comments that dbt has
+        persisted are removed first, because they could contain the separator.
+    -#}
+    {%- set statement = namespace(text=run_query(
+        "show create table " ~ relation).columns[0].values()[0]) -%}
+    {%- for described in [node] + node.columns.values() | list if described.description -%}
+        {%- for comment in [described.description, described.description.replace("'", "\\'")] -%}
+            {%- set statement.text = statement.text.replace(comment, "") -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(statement.text.split("\nAS", 1) | last) }}
+{%- endmacro %}
+
+
+{% macro _check_synced(owner) -%}
+    {#-
+        Checks that the raw tables exist, because Spark's error would not explain how to create
+        them.
+    -#}
+    {%- set nodes = [] -%}
+    {%- do strandline._collect_parents(model.depends_on.nodes, nodes, none) -%}
+    {%- for node in nodes if node.resource_type == "source" -%}
+        {%- set relation = strandline._node_relation(node) -%}
+        {%- if not strandline._exists(relation) -%}
+            {{ exceptions.raise_compiler_error(
+                owner ~ ": there is no table " ~ strandline._table_name(relation)
+                ~ ": it has not been synced into this "
+                ~ "warehouse. Run `loader run --select " ~ node.source_name ~ "." ~ node.identifier
+                ~ "`, and build again."
+            ) }}
+        {%- endif -%}
+    {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro _raw_table(node, owner) -%}
+    {#-
+        Returns a raw table of the loader, or none for any other node: {name, relation, id,
+        snapshot, types, sources, key, first, compacted, head, rows, delivered, floor, refreshes}.
+    -#}
+    {%- set relation = strandline._node_relation(node) -%}
+    {%- set types = {} -%}
+    {%- for name, column in strandline._columns(relation).items() -%}
+        {%- do types.update({name: column.type}) -%}
+    {%- endfor -%}
+    {%- if "_cq_batch" not in types or "_cq_seq" not in types
+        or node.resource_type in ("model", "snapshot") -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set properties = strandline._properties(relation) -%}
+    {%- if not properties.get("format", "").startswith("iceberg") -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its source " ~ strandline._table_name(relation)
+            ~ " is a view, or a table that is not Iceberg's, and "
+            ~ "does not show which raw versions it leaves out. Declare the raw table as the "
+            ~ "source, and move the SELECT into a model that reads it (materialized='view')."
+        ) }}
+    {%- endif -%}
+    {%- set snapshot = strandline._snapshot(properties) -%}
+    {%- set head, rows = 0, 0 -%}
+    {%- if snapshot is not none -%}
+        {#- Iceberg computes this result from its metadata. -#}
+        {%- set found = run_query(
+            "select max(_cq_batch), count(*), max(_cq_generation) from " ~ relation
+            ~ " version as of " ~ snapshot
+        ).rows[0] -%}
+        {%- set head, rows = (found[0] or 0) | int, found[1] | int -%}
+    {%- endif -%}
+    {{ return({
+        "name": strandline._table_name(relation),
+        "relation": relation,
+        "id": properties.get("strandline.table-id"),
+        "snapshot": snapshot,
+        "types": types,
+        "sources": strandline._sources_of(properties),
+        "key": strandline._settings(node).unique_key,
+        "first": properties.get("strandline.first-batch", 1) | int,
+        "compacted": properties.get("strandline.compacted_to", 0) | int,
+        "head": head,
+        "rows": rows,
+        "delivered": 0,
+        "generation": (found[2] or 0) | int if found else 0,
+        "floor": none,
+        "refreshes": [],
+    }) }}
+{%- endmacro %}
+
+
+{% macro _reads_several_rows(texts) -%}
+    {#-
+        Returns the first word by which a row may depend on several versions, or none. Searches the
+        plain text, including comments, because a false match only causes an unnecessary rebuild.
+    -#}
+    {%- set words = [
+        " join ", " over ", " over(", " group by ", " distinct ", " having ", " limit ", " exists ",
+        " exists(",
+        " lateral ", " union ", " intersect ", " except ", " minus ", " qualify ", " tablesample ",
+        " as of ",
+        " explode(", " ( with ", " cluster by ", " distribute by ", " pivot", " unpivot",
+    ] -%}
+    {%- for text in texts -%}
+        {%- set plain = " " ~ text.replace("(", " ( ").replace(")", " ) ").split() | join(
+            " ") | lower ~ " " -%}
+        {%- for word in words if word.replace("(", " (") in plain -%}
+            {{ return(word | trim | replace("(", "")) }}
+        {%- endfor -%}
+        {%- if plain.count("( select ") > plain.count(" from ( select ") + plain.count(
+            " as ( select ") -%}
+            {{ return("select") }}
+        {%- endif -%}
+        {%- for part in plain.split(" from ")[1:]
+            if "," in part.split(" where ")[0].split("(")[0].split(")")[0] -%}
+            {{ return("from " ~ part[:30] | trim) }}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(none) }}
+{%- endmacro %}
+
+
+{% macro _lineage(table, since) -%}
+    {#-
+        Returns the commits of a raw table after the Iceberg snapshot `since`: {is_ancestor,
+        batches: {batch: rows}, foreign}. `is_ancestor` is whether the current snapshot descends
+        from `since`. `foreign` is true if a commit is not a batch that the loader appended. If a
+        batch was published on top of another commit, its commit contains only the batch number.
+    -#}
+    {%- set commits = {} -%}
+    {%- set commits_sql -%}
+        select
+            cast(snapshot_id as string),
+            cast(parent_id as string),
+            operation,
+            coalesce(summary['strandline.batch'], summary['published-wap-id']),
+            summary['added-records'],
+            unix_micros(committed_at)
+        from {{ table.relation }}.snapshots
+    {%- endset -%}
+    {%- for row in run_query(commits_sql) -%}
+        {%- do commits.update({row[0]: {"parent": row[1], "operation": row[2], "batch": row[3],
+            "rows": row[4], "at": row[5] | int}}) -%}
+    {%- endfor -%}
+    {%- set at = namespace(snapshot=table.snapshot | string, foreign=false, passed=false) -%}
+    {%- set batches = {} -%}
+    {%- for step in range(commits | length) if at.snapshot != since | string
+        and at.snapshot in commits -%}
+        {%- set commit = commits[at.snapshot] -%}
+        {%- if commit.operation == "append" and commit.batch
+            and not commit.batch.strip("0123456789") -%}
+            {%- do batches.update({commit.batch | int: (commit.rows or 0) | int}) -%}
+        {%- else -%}
+            {%- set at.foreign = true -%}
+        {%- endif -%}
+        {#-
+            If commits have expired before `since` is reached, `since` is assumed to be an ancestor.
+            It cannot be one if an older commit was reached.
+        -#}
+        {%- set at.passed = since | string in commits and commit.at < commits[since | string].at -%}
+        {%- set at.snapshot = commit.parent or "" -%}
+    {%- endfor -%}
+    {{ return({
+        "is_ancestor": since is none or at.snapshot == since | string
+            or at.snapshot and at.snapshot not in commits and not at.passed,
+        "batches": batches,
+        "foreign": at.foreign or at.snapshot != since | string,
+    }) }}
+{%- endmacro %}

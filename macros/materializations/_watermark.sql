@@ -1,0 +1,228 @@
+{% macro _watermark(relation) -%}
+    {#-
+        Returns the properties that a table's last build stored, or none if no deduped_
+        materialization built the table: {kind, batches, tables, key, cursor, row_filter, union,
+        floor, definition, snapshot, columns, select, proved, turn, failed_turns, day, current,
+        is_exact}. `is_exact` is true if only rewrites of files have changed the table since that
+        build.
+    -#}
+    {%- set properties = strandline._properties(relation) -%}
+    {%- if "strandline.watermark" not in properties -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set mark = fromjson(properties["strandline.watermark"]) -%}
+    {%- set batches = {} -%}
+    {%- for table in mark.tables -%}
+        {%- do batches.update({table.name: table.batch}) -%}
+    {%- endfor -%}
+    {%- set current = strandline._snapshot(properties) -%}
+    {%- do mark.update({
+        "relation": relation,
+        "batches": batches,
+        "select": properties.get("strandline.select"),
+        "proved": fromjson(properties.get("strandline.proved", "{}")),
+        "turn": properties.get("strandline.turn", 0) | int,
+        "failed_turns": fromjson(properties.get("strandline.failed_turns", "{}")),
+        "day": properties.get("strandline.day"),
+        "current": current,
+        "is_exact": mark.snapshot is not none and (
+            mark.snapshot == current or strandline._only_rewritten(relation, mark.snapshot, current)
+        ),
+    }) -%}
+    {{ return(mark) }}
+{%- endmacro %}
+
+
+{% macro _only_rewritten(relation, since, current) -%}
+    {#-
+        Returns whether all commits after an Iceberg snapshot only rewrote files, without changing
+        rows.
+    -#}
+    {%- set commits = {} -%}
+    {%- for row in run_query(
+        "select cast(snapshot_id as string), cast(parent_id as string), operation from " ~ relation
+        ~ ".snapshots"
+    ) -%}
+        {%- do commits.update({row[0]: {"parent": row[1], "operation": row[2]}}) -%}
+    {%- endfor -%}
+    {%- set at = namespace(snapshot=current) -%}
+    {%- for step in range(commits | length)
+        if at.snapshot != since and commits.get(at.snapshot, {}).get("operation") == "replace" -%}
+        {%- set at.snapshot = commits[at.snapshot].parent -%}
+    {%- endfor -%}
+    {{ return(at.snapshot == since) }}
+{%- endmacro %}
+
+
+{% macro _watermark_properties(spec, snapshot, verdicts) -%}
+    {#-
+        Returns the table's properties. Texts that contain names or SQL are encoded; see _encode().
+    -#}
+    {%- set tables = [] -%}
+    {%- for table in spec.tables -%}
+        {%- do tables.append({
+            "name": table.name,
+            "batch": table.head,
+            "id": table.id,
+            "snapshot": table.snapshot,
+            "types": local_md5(tojson(table.types, sort_keys=true)),
+            "floor": table.floor,
+            "refreshes": table.refreshes,
+        }) -%}
+    {%- endfor -%}
+    {%- set batches = spec.tables | map(attribute="head") | map("string") | join(",") -%}
+    {%- set mark = {
+        "kind": spec.kind,
+        "tables": tables,
+        "key": spec.key,
+        "cursor": spec.cursor,
+        "row_filter": spec.row_filter,
+        "union": spec.union,
+        "floor": spec.floor,
+        "refreshes": spec.refreshes,
+        "definition": spec.definition,
+        "config": spec.config,
+        "every_build": spec.every_build is not none,
+        "columns": spec.columns,
+        "types": strandline._stored_types(spec),
+        "snapshot": snapshot,
+    } -%}
+    {%- set properties = {
+        "strandline.batch": batches,
+        "strandline.watermark": strandline._encode(tojson(mark, sort_keys=true)),
+        "strandline.select": strandline._encode(spec.sql),
+    } -%}
+    {%- do properties.update(strandline._verdict_properties(verdicts)) -%}
+    {{ return(properties) }}
+{%- endmacro %}
+
+
+{% macro _stored_types(spec) -%}
+    {#-
+        Returns the types that tests need: the type of the cursor_field, and of columns with maps,
+        which Spark cannot compare.
+    -#}
+    {%- set types = {} -%}
+    {%- for name, column in spec.types.items() if name == (spec.cursor or "") | lower
+        or "map<" in column.type -%}
+        {%- do types.update({name: column}) -%}
+    {%- endfor -%}
+    {{ return(types) }}
+{%- endmacro %}
+
+
+{% macro _verdict_properties(verdicts) -%}
+    {{ return({
+        "strandline.proved": strandline._encode(tojson(verdicts.get("proved", {}), sort_keys=true)),
+        "strandline.turn": verdicts.get("turn", 0) | string,
+        "strandline.failed_turns": tojson(verdicts.get("failed_turns", {}), sort_keys=true),
+        "strandline.day": verdicts.get("day", "") | string,
+    }) }}
+{%- endmacro %}
+
+
+{% macro _spec_of(mark) -%}
+    {#- Returns the contents of the table according to its watermark, in the format of _spec(). -#}
+    {%- set tables = [] -%}
+    {%- for table in mark.tables -%}
+        {%- do tables.append(dict(table, head=table.batch)) -%}
+    {%- endfor -%}
+    {{ return(dict(mark, sql=mark.select, tables=tables)) }}
+{%- endmacro %}
+
+
+{% macro _finish(target_table, spec, mark, plan, owner) -%}
+    {#-
+        Checks the new rows after the write, and stores watermark and verdicts in one ALTER. If
+        there are no new rows, checks one thirtieth of the keys once a day. Finally rewrites the
+        table's files if there are too many. If the rewrite fails, the watermark remains valid.
+    -#}
+    {%- set wrote = plan.step != "nothing" -%}
+    {%- set is_due = wrote or mark.day != run_started_at.strftime("%Y-%m-%d")
+        or strandline._prove_all() -%}
+    {%- set checks = strandline._attached_checks(
+        strandline._subject_of(spec, target_table), owner) -%}
+    {%- set unproved = strandline._unproved(checks, spec, mark) if not wrote else [] -%}
+    {%- if not wrote and not (checks and (is_due or unproved)) -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set written = strandline._properties(target_table) if wrote else {} -%}
+    {%- set snapshot = strandline._snapshot(written) if wrote else mark.current -%}
+    {%- set merged = strandline._merge_commit(target_table, mark.current, snapshot, owner)
+        if plan.step == "merge" else none -%}
+    {%- if merged is not none and not merged.is_ours
+        or plan.step == "rebuild" and not strandline._is_own_rebuild(
+        target_table, written, owner) -%}
+        {%- set snapshot = none -%}
+    {%- endif -%}
+    {%- set verdicts = strandline._prove(target_table, spec, mark, plan, checks, snapshot) -%}
+    {%- set properties = strandline._verdict_properties(verdicts) if plan.get("is_unchanged")
+        else strandline._watermark_properties(spec, snapshot, verdicts) -%}
+    {%- set assignments = [] -%}
+    {%- for name, value in properties.items() -%}
+        {%- do assignments.append(strandline._literal(name) ~ " = "
+            ~ strandline._literal(value)) -%}
+    {%- endfor -%}
+    {%- do strandline._run("alter table " ~ target_table ~ " set tblproperties ("
+        ~ assignments | join(", ") ~ ")") -%}
+    {%- if merged is not none and merged.is_ours and merged.is_fragmented -%}
+        {%- do strandline._rewrite_and_mark(target_table) -%}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _is_own_rebuild(target_table, properties, owner) -%}
+    {#-
+        Returns whether the table is unchanged since this build created it. The first snapshot of a
+        replaced table has no parent.
+    -#}
+    {%- set is_own = properties.get("strandline.build") == invocation_id and strandline._value(
+        "select count(*) from " ~ target_table ~ ".snapshots where parent_id is null and "
+        ~ "snapshot_id = "
+        ~ strandline._snapshot(properties)
+    ) | int == 1 -%}
+    {%- if not is_own -%}
+        {%- do strandline._warn_of_writer(target_table, owner) -%}
+    {%- endif -%}
+    {{ return(is_own) }}
+{%- endmacro %}
+
+
+{% macro _warn_of_writer(target_table, owner) -%}
+    {%- do exceptions.warn(
+        owner ~ ": another program wrote to " ~ target_table
+        ~ " during the build. The next build rebuilds the table."
+    ) -%}
+{%- endmacro %}
+
+
+{% macro _merge_commit(target_table, before, snapshot, owner) -%}
+    {#-
+        Returns {is_ours, is_fragmented}. `is_ours` is false if another program has written to the
+        table since the build began. In this case the next build rebuilds the table. `is_fragmented`
+        is true if the table has too many files or deleted rows, according to the commit's summary.
+        Merges leave small files and delete files, which slow down every reader, so such a table is
+        rewritten.
+    -#}
+    {%- set summary_sql -%}
+        select
+            cast(parent_id as string),
+            cast(summary['total-data-files'] as int) + cast(summary['total-delete-files'] as int),
+            cast(summary['total-files-size'] as bigint),
+            cast(summary['total-records'] as bigint),
+            cast(summary['total-position-deletes'] as bigint)
+        from {{ target_table }}.snapshots
+        where snapshot_id = {{ snapshot }}
+    {%- endset -%}
+    {%- set row = run_query(summary_sql).rows[0] -%}
+    {%- set is_ours = snapshot == before or row[0] == before
+        or strandline._only_rewritten(target_table, before, row[0]) -%}
+    {%- if not is_ours -%}
+        {%- do strandline._warn_of_writer(target_table, owner) -%}
+    {%- endif -%}
+    {{ return({
+        "is_ours": is_ours,
+        "is_fragmented": row[1] | int > 32 + 2 * ((row[2] | int) // 134217728)
+            or (row[4] or 0) | int > [1000000, (row[3] | int) // 2] | max,
+    }) }}
+{%- endmacro %}
