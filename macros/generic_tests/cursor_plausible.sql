@@ -7,7 +7,7 @@
         {%- set subject = strandline._subject(
             model, "cursor_plausible", unique_key, cursor_field, row_condition, ["cursor"]
         ) %}
-        {{ strandline._cursor_plausible_sql(subject, strandline._asked_of(subject), tolerance) }}
+        {{ strandline._row_test_sql("cursor_plausible", subject, {"tolerance": tolerance}) }}
     {%- endif %}
 {% endtest %}
 

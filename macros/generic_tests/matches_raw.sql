@@ -26,7 +26,7 @@
                 "tables": [{"name": strandline._table_name(raw), "head": head, "floor": none}],
             }}) %}
         {%- endif %}
-        {{ strandline._matches_raw_sql(subject, strandline._asked_of(subject)) }}
+        {{ strandline._row_test_sql("matches_raw", subject) }}
     {%- endif %}
 {% endtest %}
 
@@ -65,6 +65,9 @@
         {{ return("select " ~ strandline._literal("the table has no column " ~ name)
             ~ " as problem") }}
     {%- endfor -%}
+    {%- if asked == "false" -%}
+        {{ return(strandline._nothing("'problem' as problem")) }}
+    {%- endif -%}
     {%- set touched = none -%}
     {%- if asked is not none -%}
         {%- set touched -%}

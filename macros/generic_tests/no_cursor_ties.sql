@@ -6,7 +6,7 @@
         {%- set subject = strandline._subject(
             model, "no_cursor_ties", unique_key, cursor_field, row_condition, ["key", "cursor"]
         ) %}
-        {{ strandline._no_cursor_ties_sql(subject, strandline._asked_of(subject)) }}
+        {{ strandline._row_test_sql("no_cursor_ties", subject) }}
     {%- endif %}
 {% endtest %}
 

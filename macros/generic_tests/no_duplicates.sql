@@ -6,8 +6,8 @@
     {%- else %}
         {%- set subject = strandline._subject(
             model, "no_duplicates", unique_key, cursor_field, row_condition) %}
-        {{ strandline._no_duplicates_sql(
-            subject, strandline._asked_of(subject), kinds, max_share) }}
+        {{ strandline._row_test_sql(
+            "no_duplicates", subject, {"kinds": kinds, "max_share": max_share}) }}
     {%- endif %}
 {% endtest %}
 

@@ -5,7 +5,7 @@
     {%- else %}
         {%- set subject = strandline._subject(
             model, "row_hash_valid", row_condition=row_condition) %}
-        {{ strandline._row_hash_valid_sql(subject, strandline._asked_of(subject)) }}
+        {{ strandline._row_test_sql("row_hash_valid", subject) }}
     {%- endif %}
 {% endtest %}
 

@@ -5,7 +5,7 @@
     {%- else %}
         {%- set subject = strandline._subject(
             model, "unique_key", unique_key, none, row_condition, ["key"]) %}
-        {{ strandline._unique_key_sql(subject, strandline._asked_of(subject)) }}
+        {{ strandline._row_test_sql("unique_key", subject) }}
     {%- endif %}
 {% endtest %}
 

@@ -14,6 +14,7 @@
 
 {% macro _nothing(columns) -%}
     {#- Returns the SQL of a test that has nothing to check. -#}
+    -- There are no rows to check, or the build has checked all rows and no table has changed since.
     select {{ columns }} where false
 {%- endmacro %}
 
@@ -135,11 +136,20 @@
 {%- endmacro %}
 
 
+{% macro _row_test_sql(name, subject, arguments={}) -%}
+    {#- Returns the SQL of a row test. -#}
+    {{- strandline._check_sql(
+        {"name": name, "arguments": arguments, "subject": subject}, strandline._asked_of(subject)
+    ) -}}
+{%- endmacro %}
+
+
 {% macro _asked_of(subject) -%}
     {#-
         Returns the condition for the rows that a test must check, or none for all rows. Rows that
-        have passed the check according to the table's properties are skipped. If another program
-        has written to the table or to its raw tables, all rows are checked.
+        have passed the check according to the table's properties are skipped. If the build has
+        checked all rows, the condition is "false". If another program has written to the table or
+        to its raw tables, all rows are checked.
     -#}
     {%- set check = strandline._check_of(model, subject) -%}
     {%- set mark = subject.mark -%}
@@ -147,6 +157,8 @@
         or check.id not in mark.proved -%}
         {{ return(none) }}
     {%- endif -%}
+    {%- set proved = mark.proved[check.id] -%}
+    {%- set changed = [] -%}
     {%- for table in mark.tables -%}
         {%- set schema, dot, identifier = table.name.rpartition(".") -%}
         {%- set relation = strandline._relation(schema, identifier) -%}
@@ -156,7 +168,11 @@
             table.snapshot).foreign -%}
             {{ return(none) }}
         {%- endif -%}
+        {%- if snapshot != table.snapshot or proved.get(table.name, 0) < table.batch -%}
+            {%- do changed.append(table.name) -%}
+        {%- endif -%}
     {%- endfor -%}
-    {{ return(strandline._asked(check.subject, mark.proved[check.id],
-        mark.failed_turns.get(check.id, []))) }}
+    {%- set failed = mark.failed_turns.get(check.id, []) -%}
+    {{ return("false" if not changed and not failed and not strandline._prove_all()
+        else strandline._asked(check.subject, proved, failed)) }}
 {%- endmacro %}

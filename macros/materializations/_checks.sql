@@ -83,6 +83,11 @@
         or check.name == "row_hash_valid" and not strandline._can_hash(check.subject) -%}
         {{ return(false) }}
     {%- endif -%}
+    {%- set tolerance = check.arguments.get("tolerance") -%}
+    {%- if tolerance and not strandline._value("select try_cast("
+        ~ strandline._literal(tolerance) ~ " as interval) is not null") -%}
+        {{ return(false) }}
+    {%- endif -%}
     {%- for kind in strandline._as_list(check.arguments.get("kinds"))
         if kind not in ("across_batches", "in_batch") -%}
         {{ return(false) }}
@@ -219,17 +224,20 @@
 {% macro _check_sql(check, asked) -%}
     {#-
         Returns the SELECT of a check's failing rows. `asked` is a condition that restricts the
-        checked rows.
+        checked rows; "false" means that there are no unchecked rows.
     -#}
     {%- set arguments, subject = check.arguments, check.subject -%}
-    {%- if check.name == "matches_raw" -%}
+    {%- if asked == "false" and check.name != "matches_raw" -%}
+        {{ strandline._nothing("1 as failure") }}
+    {%- elif check.name == "matches_raw" -%}
         {{ strandline._matches_raw_sql(subject, asked) }}
     {%- elif check.name == "no_cursor_ties" -%}
         {{ strandline._no_cursor_ties_sql(subject, asked) }}
     {%- elif check.name == "unique_key" -%}
         {{ strandline._unique_key_sql(subject, asked) }}
     {%- elif check.name == "no_duplicates" -%}
-        {{ strandline._no_duplicates_sql(subject, asked, arguments.get("kinds")) }}
+        {{ strandline._no_duplicates_sql(
+            subject, asked, arguments.get("kinds"), arguments.get("max_share", 0)) }}
     {%- elif check.name == "cursor_plausible" -%}
         {{ strandline._cursor_plausible_sql(subject, asked, arguments.get("tolerance")) }}
     {%- else -%}
