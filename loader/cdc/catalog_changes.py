@@ -126,7 +126,7 @@ def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, st
             return "the table or a partition was renamed and renamed back"
     columns = _list_rewritten_columns(before, current)
     if len(columns) > 1 or (columns and before.get(_FILES) != current.get(_FILES)):
-        return f"{', '.join(columns)} was altered and altered back"
+        return f"a column was altered and then altered back: {', '.join(columns)}"
     return ""
 
 
@@ -147,7 +147,7 @@ def _list_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str
 
 
 def _is_rewritten(name: str, before: Mapping[str, str], current: Mapping[str, str]) -> bool:
-    """Returns whether a catalog row was rewritten, but not to change a default or the like."""
+    """Returns whether an ALTER that affects logged changes has rewritten a catalog row."""
     (old_xmin, old_harmless), (new_xmin, new_harmless) = (
         before[name].split(" "),
         current[name].split(" "),

@@ -56,9 +56,10 @@ class Changes:
         log_name: the table's name in the log.
         columns: the table's columns, in the order of its schema.
         key: the names of the key's columns.
-        first: the number of the first transaction in the spool that raw does not contain yet.
-        snapshot: the database snapshot of the first load, whose visible changes are already in raw.
-            None if it is no longer needed (:class:`loader.cdc.position.Mark`).
+        first: the number of the first transaction in the spool that the raw table does not contain
+            yet.
+        snapshot: the database snapshot of the first load, whose visible changes are already in the
+            raw table. None if it is no longer needed (:class:`loader.cdc.position.Mark`).
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         placeholder: Debezium's text for a value that the log omits.
         cache: caches a DataFrame until the run ends.
@@ -115,13 +116,13 @@ class Changes:
         return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
 
     def _parse_changes(self, spark: SparkSession) -> DataFrame:
-        """Parses the changes that raw lacks. Returns their numbers, transactions and contents."""
+        """Parses changes that the raw table lacks: their numbers, transactions and contents."""
         schema = build_json_schema(self.columns)
         change = f.from_json("text", schema, _JSON)
         return self._read_lines(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
 
     def _read_lines(self, spark: SparkSession) -> DataFrame:
-        """Returns the spool's lines of complete transactions that are not in raw."""
+        """Returns the spool's lines of complete transactions that are not in the raw table."""
         parts = f.split("value", "\t", 4)
         lines = (
             spark.read.option("lineSep", "\n")
@@ -266,7 +267,7 @@ class Changes:
         intervals = []
         for number, old, new in key_changes:
             row_ids[new] = row_ids.get(old, old)
-            row_ids[old] = f"{old} {number}"  # if a later row gets the old key
+            row_ids[old] = f"{old} {number}"  # another row may get the old key later
             intervals += [(changed_key, number, row_ids[changed_key]) for changed_key in (old, new)]
         columns = {"_cq_key": "string", "_cq_since": "bigint", "_cq_first_key": "string"}
         spans = _create_rows(versions.sparkSession, columns, intervals)
@@ -327,7 +328,7 @@ class Changes:
         return others.unionByName(tombstones)
 
     def _add_raw_versions(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Adds raw's newest version of every key to the rows, with the number 0."""
+        """Adds the raw table's newest version of every key to the rows, with the number 0."""
         if window.read_raw is None:
             return rows
         names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]
@@ -372,12 +373,12 @@ def find_missing_keys(
     key: Sequence[str],
     read_raw: Callable[[Sequence[str]], DataFrame],
 ) -> DataFrame:
-    """Returns tombstones of the keys that exist in raw but not in the source.
+    """Returns tombstones of the keys that exist in the raw table but not in the source.
 
     Args:
         rows: all rows of the source.
         key: the names of the key's columns.
-        read_raw: reads columns of raw (:attr:`Window.read_raw`).
+        read_raw: reads columns of the raw table (:attr:`Window.read_raw`).
     """
     raw = read_raw([*key, DELETED, GENERATION, BATCH, SEQUENCE])
     newest = f.max_by(DELETED, f.struct(GENERATION, BATCH, SEQUENCE))

@@ -138,7 +138,6 @@ class FirstLoads:
         return snapshot is not None and snapshot.is_steady(table)
 
     def _read_visible_transactions(self, table: SourceTable) -> VisibleTransactions:
-        """Returns the transactions that are visible in the table's snapshot."""
         if table.ref.name not in self._visible:
             with self._open_snapshot(table).connect(table) as connection:
                 [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")

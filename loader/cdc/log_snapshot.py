@@ -282,7 +282,8 @@ class LogSnapshot(Snapshot):
         """Creates the publication and the slot if necessary, once per run."""
         if self._setup is None:
             if not is_installed():
-                raise build_missing_error(self.where)  # before a slot is created in vain
+                # Checked before the slot is created, because an unused slot retains the log.
+                raise build_missing_error(self.where)
             tables = list(self.tables.values())
             self._setup = prepare_slot(self.slot, tables, self._definitions.list_key, self.where)
             self._loads.share_snapshot = self._setup.created
@@ -296,7 +297,7 @@ class LogSnapshot(Snapshot):
         partitions: Iterable[str],
         reload_reason: str,
     ) -> Bounds:
-        """Plans a full read, or the first chunk of a large table if raw is empty."""
+        """Plans a full read, or the first chunk of a large table if the raw table is empty."""
         position, bounds, snapshot = self._loads.plan_load(table)
         key, rows = self._definitions.list_key_columns(table), bounds.rows
         last_key = None
@@ -329,7 +330,6 @@ class LogSnapshot(Snapshot):
         )
 
     def _plan_next_chunk(self, table: SourceTable, mark: Mark, setup: SlotSetup) -> Bounds:
-        """Plans the next chunk of a first load."""
         chunk, snapshot = self._loads.plan_next_chunk(
             table, self._definitions.list_key_columns(table), mark.loaded_up_to
         )
@@ -373,7 +373,6 @@ class LogSnapshot(Snapshot):
 
     @cached_property
     def _log_read(self) -> LogRead:
-        """The log up to its current end, read once per run."""
         log_names = [build_log_name(table) for table in self.tables.values()]
         assert self._setup is not None
         reader = LogReader(
@@ -384,13 +383,13 @@ class LogSnapshot(Snapshot):
 
 @contextmanager
 def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[LogSnapshot]:
-    """Opens the log for the tables of a run, and moves the slot at the end."""
+    """Opens the log for the tables of a run. After the run, moves the replication slot forward."""
     with ExitStack() as stack:
         log = LogSnapshot(database, tables, stack)
         yield log
         try:
             log.advance_slot()
         except Exception as error:
-            # Only a warning, because all tables are published. The next run skips the changes that
-            # raw already contains, and moves the slot.
+            # This is only a warning, because the rows of all tables are published. The next run
+            # reads these changes again, skips them, and moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)

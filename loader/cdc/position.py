@@ -92,7 +92,8 @@ class Mark:
         slot: the replication slot that retains the log from this position.
         system: the cluster's identity and timeline; empty if the role may not read them.
         snapshot: the snapshot of the first load; None once the log was read beyond the snapshot.
-        loaded_up_to: the last key of the first load that is in raw; None if the load is complete.
+        loaded_up_to: the last key of the first load that is in the raw table; None if the load is
+            complete.
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         key: the key's columns during the load; empty if the table was not loaded in chunks.
         columns: the table's columns (`list_by_number`).

@@ -349,7 +349,7 @@ class SlotAdvance:
         self._positions: dict[str, int | None] = {}
 
     def record_mark(self, table: str, mark: Mark | None) -> None:
-        """Records a table's stored mark, which is None before the table's first load."""
+        """Records a table's stored log position; `mark` is None before its first load."""
         self._positions[table] = mark.position if mark is not None else None
 
     def advance(

@@ -352,7 +352,7 @@ class TableDefinitions:
     def read_partitions(
         self, table: SourceTable, mark: Mark | None
     ) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and the reason for a full read; empty if none is necessary.
+        """Returns a table's partitions, and why all rows must be read; empty if they need not.
 
         Also stores the table's fingerprints in `catalogs`.
         """

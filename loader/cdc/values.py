@@ -241,7 +241,7 @@ _TIME_TYPES: dict[str, t.DataType] = {
     "timestamptz": t.TimestampType(),
 }
 _CONVERTERS: dict[str, Callable[[Column], Column]] = {
-    "bpchar": lambda raw: f.rtrim(raw),  # as the JDBC reader does
+    "bpchar": lambda raw: f.rtrim(raw),  # the JDBC reader removes the padding blanks, too
     "bytea": f.unbase64,
     "numeric": _convert_numeric,
     "date": _convert_date,

@@ -153,7 +153,6 @@ def is_older_than_publication(error: Exception) -> bool:
 
 
 def _find_java(jvm: Any) -> str:
-    """Returns the path of the JVM library that runs Spark."""
     home = Path(str(jvm.java.lang.System.getProperty("java.home")))
     libraries = [*home.glob("lib/server/libjvm.*"), *home.glob("bin/server/jvm.dll")]
     return str(libraries[0]) if libraries else ""

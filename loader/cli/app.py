@@ -63,7 +63,7 @@ class _Commands(click.Group):
         try:
             with unwind_on_signal() as self._signals:
                 return super().main(*args, **extra)
-        except OSError as error:  # for example, while click prints `--help`
+        except OSError as error:  # raised, for example, while click prints `--help`
             discard(sys.stdout)
             click.echo(f"error: standard output: it cannot be written: {error.strerror}", err=True)
             sys.exit(LoaderError.exit_code)

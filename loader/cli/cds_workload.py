@@ -129,7 +129,6 @@ def main(folder: Path) -> None:
 
 
 def _load_drivers(spark: SparkSession) -> None:
-    """Loads the classes of installed JDBC drivers, without a connection."""
     jvm: Any = spark._jvm
     jvm.javax.crypto.Mac.getInstance("HmacSHA256")  # used for most databases' passwords
     classes = jvm.java.lang.Thread.currentThread().getContextClassLoader()

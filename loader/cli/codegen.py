@@ -135,7 +135,6 @@ def _require_matches(history: Sequence[str], tables: Sequence[Table]) -> None:
 def _print_diffs(
     output: Output, files: Sequence[File], relative_path: Callable[[str], str]
 ) -> None:
-    """Prints the changes of files as unified diffs."""
     for file in files:
         if file.text is None or file.text == file.before:
             continue

@@ -68,8 +68,8 @@ def compact(
 
     By default it removes no rows: it merges small files, and removes old Iceberg snapshots, old
     versions of cursors, and files of killed runs. --keep-versions and --keep-days also remove
-    versions of rows; with both, a version stays if either option keeps it. Snapshot tables,
-    histories and redelivery checks do not change.
+    versions of rows; with both, a version stays if either option keeps it. Latest tables and
+    histories stay the same.
     """
     from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.lake.ledger import now
@@ -148,7 +148,7 @@ def _compact_tables(
     yield from errors
     tables, damaged = _list_raw_tables(pipeline, select, planned, failed)
     yield from damaged.values()
-    # Raw tables and system tables are not searched for snapshots, even if they cannot be read.
+    # Models do not build raw tables and system tables, so these are not read to find models.
     known_raw = {
         f"{pipeline.open_stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
         for source, table in planned

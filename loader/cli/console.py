@@ -41,7 +41,8 @@ _CONTROL_CHARACTERS = re.compile(
     r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_LINE_BREAK = re.compile(r"\n(?!- )")  # except before the items of a merged error's list
+# Keeps the line breaks before list items of a merged error (`- `).
+_LINE_BREAK = re.compile(r"\n(?!- )")
 
 
 class _Console(Console):
@@ -257,7 +258,6 @@ class Progress:
         return grid
 
     def _lines(self) -> list[str]:
-        """Returns the progress of each table as a line of text."""
         return [f"{table}: {', '.join(filter(None, facts))}" for table, *facts in self._progress()]
 
     def _progress(self) -> Iterator[tuple[str, str, str, str, str]]:
@@ -324,7 +324,8 @@ class SlowSteps(logging.Handler):
         self.describe: Callable[[], list[str]] = list
         self._show_line = show
         self._ended = threading.Event()
-        self._steps: dict[int | None, tuple[str, float]] = {}  # by thread: text, start
+        # maps the thread to the step's text and start
+        self._steps: dict[int | None, tuple[str, float]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Records that a step has begun or ended."""

@@ -48,7 +48,6 @@ class _NewWarnings:
             self.output.warning(f"{table}: {text}", table=table)
 
     def start_round(self) -> None:
-        """Starts a new round."""
         self.last_round, self.this_round = self.this_round, set()
 
 
@@ -65,7 +64,7 @@ class _Backoff:
     until: float = 0.0
 
     def add_failure(self, every: float) -> None:
-        """Counts a failure. Sets `until` half an interval early, so that an early round retries."""
+        """Counts a failure. Ends the pause half an interval early, as rounds may start early."""
         self.times += 1
         self.until = time.monotonic() + backoff_seconds(self.times, every) - every / 2
 
@@ -223,7 +222,7 @@ class Daemon:
                 if name in succeeded:
                     output.event("recovered", f"{name}: syncs again", table=name)
                     self._is_build_due = (
-                        True  # recovery may have recorded rows that were published before
+                        True  # the recovery may have recorded rows of an earlier run
                     )
         for name, outcome in failed.items():
             text = str(outcome.error)
@@ -257,7 +256,7 @@ class Daemon:
             return
         self._building = True
         code = 0
-        with suppress(KeyboardInterrupt):  # run() raises it on a signal
+        with suppress(KeyboardInterrupt):  # a signal raises KeyboardInterrupt in run()
             code = build_in_pipeline(self.settings, self.pipeline, self.request.build)
         self._building = False
         if self.stopped.is_set():

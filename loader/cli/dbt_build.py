@@ -31,7 +31,8 @@ _STATE_SELECTOR = re.compile(r"\b(?:state|result|source_status):")
 _SUCCESS = frozenset({"success", "pass", "no-op"})
 _FAILURE = frozenset({"error", "fail", "runtime error", "partial success"})
 _DBT_LOGGING = ("dbt_common.events.functions", "dbt.events.logging")
-# Options of dbt whose values the spec determines: one process has one Spark, profile and target.
+# Options of dbt whose values the spec determines, because sync and build use the same Spark
+# session.
 _FIXED_OPTIONS = {"--profile": "profile", "--target": "target", "-t": "target"}
 
 
@@ -84,8 +85,8 @@ class Build:
             raise SpecError(
                 f"the loader's profiles.yml is in {profile.path.parent}",
                 where="--build, --profiles-dir",
-                remedy="One process has one Spark: set profiles_dir in the destination of "
-                "loader.yml, or run `dbt build` by itself",
+                remedy="Sync and build use the same Spark session: set profiles_dir in the "
+                "destination of loader.yml, or run `dbt build` by itself",
             )
         expected = {"profile": profile.name, "target": profile.target}
         for option, kind in _FIXED_OPTIONS.items():
@@ -94,8 +95,8 @@ class Build:
                 raise SpecError(
                     f"the {kind} {value} differs from the loader's, {expected[kind]}",
                     where=f"--build, {option}",
-                    remedy="One process has one Spark: set it in the destination of loader.yml, "
-                    "or run `dbt build` by itself",
+                    remedy="Sync and build use the same Spark session: set it in the destination "
+                    "of loader.yml, or run `dbt build` by itself",
                 )
         name = read_profile_name(self.project)
         if (
@@ -106,8 +107,8 @@ class Build:
             raise SpecError(
                 f"its profile is {name}, the loader's is {profile.name}",
                 where=str(self.project / "dbt_project.yml"),
-                remedy="One process has one Spark: set the same profile in both, "
-                "or run `dbt build` by itself",
+                remedy="Sync and build use the same Spark session: set the same profile in "
+                "dbt_project.yml and loader.yml, or run `dbt build` by itself",
             )
 
     def run(self, output: Output, profile: Profile, folder: Path) -> int:
@@ -145,7 +146,7 @@ class Build:
         return 0 if ended.success else 1
 
     def _has_selection_by_name(self) -> bool:
-        """Returns whether the selection must match a node. `state:` and the like may match none."""
+        """Returns whether the arguments must select a node. With `state:`, they may select none."""
         selections = [_find_option_value(self.arguments, option) for option in _SELECTIONS]
         return any(selections) and not any(map(_STATE_SELECTOR.search, self.arguments))
 

@@ -34,7 +34,6 @@ class _Warnings:
         """Ignores the phase."""
 
     def warn(self, table: str, text: str) -> None:
-        """Prints a warning."""
         self._output.warning(f"{table}: {text}", table=table)
 
 

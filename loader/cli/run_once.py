@@ -205,7 +205,7 @@ class RunRequest:
 
 
 def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int:
-    """Runs a request once, with its build. Returns the higher exit code of sync and build."""
+    """Syncs the tables of a request, then runs its dbt build. Returns the higher exit code."""
     output = settings.output
     runs = RestartingRun(settings, pipeline)
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
@@ -286,7 +286,8 @@ def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> in
             if preview.error is not None:
                 errors.append(preview.error)
             continue
-        low, high = preview.window.low, preview.bounds.high  # no high without an upper bound
+        # `high` is None if the source has no upper bound
+        low, high = preview.window.low, preview.bounds.high
         rows.append(
             (
                 preview.plan.name,

@@ -55,7 +55,7 @@ def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipe
     """Opens spec, profile and Spark, in this order, to report mistakes before Spark starts."""
     spec = spec or settings.spec()
     profile = _begin_java(settings, spec)
-    from loader.sync.pipeline import Pipeline  # takes long, so Java starts meanwhile
+    from loader.sync.pipeline import Pipeline  # this import is slow, so Java starts meanwhile
 
     yield Pipeline(spec, _start_spark(settings, profile))
 

@@ -100,7 +100,8 @@ def show(settings: Settings, table: str) -> None:
 def set_(settings: Settings, table: str, cursor: str) -> None:
     """Starts TABLE's next sync at CURSOR (inclusive).
 
-    A lower value is safe: rows that raw already has are recognised. A higher value skips rows.
+    A lower value is safe: rows that the raw table already has are recognised. A higher value
+    skips rows.
     """
     from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.sources.interface import is_connector_state
@@ -140,7 +141,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.argument("table")
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
-    """Resets TABLE's cursor: the next sync reads all rows, and appends rows that raw lacks."""
+    """Resets TABLE's cursor: the next sync reads all rows, and appends the missing rows."""
     from loader.cli.settings import open_pipeline_with_pushed_tables
 
     def change(known: TableState | None) -> TableState:
@@ -185,7 +186,7 @@ def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
     from loader.cli.settings import open_pipeline_with_pushed_tables
 
-    lines = []  # an error must not destroy an earlier export
+    lines = []  # Collected first, so that an error does not destroy an earlier export.
     with open_pipeline_with_pushed_tables(settings) as pipeline:
         for backend in list_backends(pipeline):
             for row in reversed(backend.stores.state.rows()):  # oldest first

@@ -43,7 +43,8 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
     """Returns the newest ledger row of each table, as `loader status` shows it."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
-    ledgers: dict[str, list[dict[str, Any]]] = {}  # by schema; each is read only once
+    # maps the schema to its rows, which are read once
+    ledgers: dict[str, list[dict[str, Any]]] = {}
     for readers in progress:
         if readers.schema not in ledgers:
             ledgers[readers.schema] = readers.ledger.newest()

@@ -118,7 +118,7 @@ def _compact(pipeline: Pipeline, own: SystemTable) -> None:
     from loader.state.lake_table import LakeState
 
     with lock_table(own.lake, own.name, timeout=0):
-        pass  # raises Timeout if another process is writing, before any state is pruned
+        pass  # If another process is writing, this raises Timeout before any state is pruned.
     for shared in list_backends(pipeline):
         state = shared.stores.state
         if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.full_name:

@@ -1,1 +1,1 @@
-"""`loader codegen`: generates dbt sources, tests and snapshot models for the synced tables."""
+"""`loader codegen`: generates dbt sources, models and tests for the synced tables."""

@@ -65,7 +65,7 @@ def model_file(name: str, text: str, before: str | None, manifest: Manifest, mov
     """Returns the file of a model. Keeps the current text if it was edited by hand.
 
     Args:
-        before: the current text.
+        before: the current text of the file; None if the file does not exist.
         moved: whether another folder of the project contains a model of that name.
     """
     if before is None:
@@ -91,14 +91,15 @@ def properties_file(
     where: str,
     spaced: tuple[int, ...],
 ) -> File:
-    """Returns a file of sources or models, whose entries are merged with the current entries.
+    """Returns a YAML file (`sources.yml`, `models.yml`). Merges new entries into the current text.
 
     Args:
-        base: codegen's last output.
-        new: codegen's new output.
-        before: the current text. If the file does not exist, it is written completely.
+        base: the content that codegen wrote last.
+        new: the content that codegen would write now.
+        before: the current text of the file; None if the file does not exist.
         where: the file, for errors.
-        spaced: indents of dashes that are preceded by a blank line in a new file.
+        spaced: in a new file, a list item gets a blank line before it if its dash is indented by
+            one of these numbers of columns.
 
     Raises:
         SpecError: if the text is not YAML, or does not have the structure of a properties file.

@@ -145,7 +145,7 @@ def _schema(table: Table, folder: Folder) -> str:
 def _is_declared_here(
     one: NamedTable, folder: Folder, memory: Manifest, notes: list[tuple[str, str]]
 ) -> bool:
-    """Returns whether codegen writes the table's source entry, as no other file declares it."""
+    """Returns whether codegen declares the table. False if another file declares it."""
     table = one.table
     path = folder.elsewhere.tables.get((table.source, one.dbt_name))
     if path is None:
@@ -163,10 +163,9 @@ def _kinds(
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> list[str]:
-    """Returns the kinds of models to write for a table."""
     table, elsewhere = one.table, folder.elsewhere
     if not table.key:
-        text = "no primary key, so no snapshot model; if the table has a key, set it in "
+        text = "no primary key, so no deduped_latest model; if the table has a key, set it in "
         notes.append((table.full_name, f"{text}table_options.{table.spec_name}.primary_key"))
         return []
     kinds = []
@@ -193,7 +192,6 @@ def _models(
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> tuple[dict[tuple[NamedTable, str], File], dict[str, str]]:
-    """Returns the files of models, and a hash of each file for the manifest."""
     files: dict[tuple[NamedTable, str], File] = {}
     hashes = dict(memory.models)
     for one in named:

@@ -192,7 +192,6 @@ def _sentence(comment: str) -> str:
 
 
 def _jinja_value(value: Any) -> str:
-    """Returns a value as an escaped Jinja literal."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

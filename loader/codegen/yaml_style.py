@@ -69,7 +69,8 @@ def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
 
     Args:
         header: comments at the top.
-        spaced: indents of dashes that are preceded by a blank line, except the first.
+        spaced: a list item gets a blank line before it if its dash is indented by one of these
+            numbers of columns, unless the item is the first of its list.
     """
     output: list[str] = []
     for line in lines(value):

@@ -222,7 +222,7 @@ class Edits:
     def _sequence(
         self, node: yaml.SequenceNode, old: list[Any], new: list[Any], path: Path
     ) -> bool:
-        """Edits inside a list of named items. Makes no edits and returns False to rewrite it."""
+        """Edits the items of a list one by one. Returns False if it must be written anew."""
         names = identities(path, old)
         items = dict(zip(names, zip(node.value, old, strict=True), strict=True))
         wanted = dict(zip(identities(path, new), new, strict=True))
@@ -345,7 +345,8 @@ class Edits:
         if self._begins_line(start):
             line = self.layout.line_start(start)
             self._add_edit(line, self.layout.next_line(self.layout.end(last)), "")
-        elif place + 1 < len(entries) and not listed:  # after a dash, the next entry moves up
+        # The first entry of a list item follows the dash, so the next entry moves up.
+        elif place + 1 < len(entries) and not listed:
             self._add_edit(start, entries[place + 1][0].start_mark.index, "")
         else:
             raise EditRefused
@@ -365,7 +366,7 @@ class Edits:
         return "".join(line + self.layout.newline for line in indented)
 
     def _join_after(self, written: list[str], column: int) -> str:
-        """Joins lines for a position that is already at the column of the first line."""
+        """Joins lines. The first one is not indented, because its position already is."""
         return self._format_block(written, column)[column:].removesuffix(self.layout.newline)
 
     def _add_edit(self, start: int, end: int, text: str, before: bool = False) -> None:
@@ -389,7 +390,8 @@ class YamlText:
     """
 
     def __init__(self, text: str, where: str) -> None:
-        self._mark = text[: text.startswith("\ufeff")]  # from some Windows editors
+        # a byte order mark, which some Windows editors write
+        self._mark = text[: text.startswith("\ufeff")]
         self.text = text.removeprefix(self._mark)
         self.layout = Layout(self.text)
         try:

@@ -36,7 +36,8 @@ RECORD = "strandline.owner"
 _OWNER_PREFIX = "owner."
 _RUN_PREFIX = "run."
 _ATTEMPTS = 20
-_MOVED_AGE = 1  # a maximum age in ms. It is set only to change a tag, as no process expires tags.
+# The maximum age of a tag, in ms. No process expires tags: the age is set only to change the tag.
+_MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
 _RETRIED = ("CommitFailedException", "CommitStateUnknownException")
 

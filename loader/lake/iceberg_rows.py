@@ -144,7 +144,6 @@ class Records:
         return list(groups.values())
 
     def _records(self, schema: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Converts rows to Iceberg records with the table's column types."""
         features = self._jackson.DeserializationFeature
         # Reads integers as longs, because by default small integers become ints.
         mapper = self._jackson.ObjectMapper().configure(features.USE_LONG_FOR_INTS, True)
@@ -200,7 +199,6 @@ class Records:
         return str(value) if data_type == "string" else value
 
     def _value(self, record: Any, column: str) -> Any:
-        """Converts one value of a record to a Python value."""
         name, data_type = self._columns.get(column, (column, ""))
         value = record.getField(name)
         if isinstance(value, Decimal):

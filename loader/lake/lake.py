@@ -55,7 +55,7 @@ class Lake:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session that reads and writes with Spark."""
+        """The Spark session in which this object reads and writes tables."""
         from loader.spark.session import sibling
 
         return sibling(self._shared) if self._separate else self._shared
@@ -89,7 +89,8 @@ class Lake:
         try:
             return self.spark.catalog.tableExists(self.name(table))
         except UnsupportedOperationException:
-            return self._can_load(table)  # in Spark 4, raised by some catalogs without views
+            # In Spark 4, some catalogs without views raise this error.
+            return self._can_load(table)
 
     def _can_load(self, table: str) -> bool:
         try:

@@ -57,7 +57,7 @@ def lock_file(path: Path, timeout: float) -> FileLock:
             raise _planted_file_error(path, why)
         if stat.S_IMODE(status.st_mode) != mode:
             with suppress(OSError):
-                path.chmod(mode)  # an older version or the umask has set other bits
+                path.chmod(mode)  # an older loader or the umask has set another mode
     return FileLock(path, timeout=timeout, mode=mode, thread_local=False)
 
 
@@ -130,7 +130,7 @@ class LockStore(Protocol):
         """Replaces a lock record if it equals `before`. Returns whether it was replaced."""
 
     def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
-        """Swaps the lock records of many tables. Returns the tables whose record was replaced.
+        """Replaces the lock records of many tables. Returns the tables whose record was `before`.
 
         Args:
             changes: the pair of `before` and `after` for each table.

@@ -240,8 +240,8 @@ def acquire_all(
 ) -> list[str | Exception | None]:
     """Acquires the leases of one run in one commit.
 
-    Returns, for each lease, the result or the error of :meth:`Lease.acquire`. Waits only for runs
-    that may be dead.
+    Returns, for each lease, the result or the error of :meth:`Lease.acquire`. If another run holds
+    a lease and seems to have died, the function waits until it knows; a live run is not waited for.
     """
     results: dict[Lease, str | Exception | None] = {}
     records: dict[Lease, str] = {}
@@ -271,7 +271,7 @@ def acquire_all(
             except Exception as problem:
                 lease._lock.release()
                 results[lease] = problem
-    except BaseException:  # interrupted while waiting for another run
+    except BaseException:  # This run was interrupted while it waited for another run.
         for lease in records:
             lease.release()
         raise
@@ -287,7 +287,7 @@ class Heartbeat:
     """
 
     def __init__(self, leases: Iterable[Lease], interval: float = HEARTBEAT_INTERVAL) -> None:
-        self._leases = leases  # not copied, because leases may be added
+        self._leases = leases  # not a copy, because the caller may add leases
         self._interval = interval
         self._stopped = threading.Event()
         self._stores: dict[tuple[int, str], LockStore] = {}

@@ -83,7 +83,7 @@ def drop_outdated_table(lake: Lake, table: str, schema: StructType) -> None:
     if not lake.exists(table):
         return
     handle = lake.handle(table)
-    before = handle.properties().get(PROPERTY)  # no other table has this property
+    before = handle.properties().get(PROPERTY)  # only raw tables of the loader have this property
     if before in (None, SourceSchema.of(schema).text) or list(handle.snapshots()):
         return
     lake.drop(table)
@@ -93,7 +93,7 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
     """Plans the changes that adapt a raw table to the source's current columns.
 
     Raises:
-        TableError: if raw cannot be adapted, or the spec forbids a change.
+        TableError: if the raw table cannot be adapted, or the spec forbids a change.
     """
     if not lake.exists(table):
         return plan_creation(schema)

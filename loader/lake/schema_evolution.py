@@ -1,11 +1,11 @@
-"""Plans the ALTERs that adapt raw to the source's schema, and the notes for the ledger.
+"""Plans the ALTERs that adapt the raw table to the source's schema, and the notes for the ledger.
 
 Notes describe the differences between the source's schema at the last batch and the current schema.
-ALTERs remove the differences between raw's columns and the source's columns. After a crash between
-ALTER and publish, raw has changed but no note was recorded. The next run then plans the same notes
-but no ALTERs.
+ALTERs remove the differences between the raw table's columns and the source's columns. After a
+crash between ALTER and publish, the raw table has changed but no note was recorded. The next run
+then plans the same notes but no ALTERs.
 
-A column of raw never changes its meaning. Values that the column's type cannot store
+A column of the raw table never changes its meaning. Values that the column's type cannot store
 (:mod:`loader.lake.type_widening`) are stored in a variant column ``<name>__<type>``, and the column
 itself is null.
 """
@@ -59,10 +59,10 @@ def check_key_and_cursor(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> None:
-    """Rejects changes that make keys or cursors of new rows incomparable with raw.
+    """Rejects changes that make keys or cursors of new rows incomparable with the raw table.
 
     Args:
-        columns: raw's columns by lower-case name, with bare types (:func:`bare`).
+        columns: the raw table's columns by lower-case name, with bare types (:func:`bare`).
         before: the source's schema at the last batch.
         arriving: the source's current columns by lower-case name, with bare types.
 
@@ -110,7 +110,7 @@ def _new_key(name: str, policy: EvolutionPolicy) -> TableError:
 
 @dataclass(frozen=True)
 class Alteration:
-    """One change to raw, which adds a column or field or widens its type.
+    """One change to the raw table, which adds a column or field or widens its type.
 
     Attributes:
         path: the column's name and the names of nested fields; `element` for an array, `value` for
@@ -136,7 +136,7 @@ class ColumnMapping:
 
     Attributes:
         source, source_type: the name and type in the source.
-        raw, raw_type: the name and type in raw after the ALTERs.
+        raw, raw_type: the name and type in the raw table after the ALTERs.
     """
 
     source: str
@@ -147,11 +147,11 @@ class ColumnMapping:
 
 @dataclass(frozen=True)
 class Drift:
-    """A plan that adapts raw to a source's schema.
+    """A plan that adapts the raw table to a source's schema.
 
     Attributes:
         notes: a text for the ledger for each change.
-        alterations: the ordered changes to raw.
+        alterations: the ordered changes to the raw table.
         mappings: the raw column of each source column.
         before: the source schema to store before the ALTERs.
         after: the source schema to store with the batch.
@@ -169,7 +169,7 @@ class Drift:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Columns that another program dropped from raw and that are restored without values."""
+        """Columns that another program has dropped. They are added again, without old values."""
         return tuple(
             change.path[0]
             for change in self.alterations
@@ -194,7 +194,9 @@ def derive_drift(
     source: t.StructType,
     policy: EvolutionPolicy,
 ) -> Drift:
-    """Plans the changes that adapt raw to the source. Names are case-insensitive, as in Spark.
+    """Plans the changes that adapt the raw table to the source.
+
+    Names are case-insensitive, as in Spark.
 
     Args:
         raw: all columns of the raw table.
@@ -357,7 +359,7 @@ def _notes(
 
 
 def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
-    """Yields a note for each change within a column that raw can represent in place."""
+    """Yields a note for each change within a column that the raw table can represent in place."""
     if isinstance(old, t.StructType) and isinstance(new, t.StructType):
         before = {field.name.lower(): field for field in old.fields}
         for field in new.fields:
@@ -386,7 +388,7 @@ def _format_type(data_type: t.DataType) -> str:
 
 
 def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> DataFrame:
-    """Casts and renames the source's columns to raw's columns.
+    """Casts and renames the source's columns to the raw table's columns.
 
     Args:
         rows: rows with the source's columns and with ``_cq_`` columns, which are not changed.

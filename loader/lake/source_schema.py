@@ -58,12 +58,12 @@ def read_source_schema(
 
 @dataclass(frozen=True)
 class SourceSchema:
-    """A source's columns and raw's additional columns.
+    """A source's columns and the raw table's additional columns.
 
     Attributes:
         schema: the source's columns with bare types (:func:`loader.lake.type_widening.bare`).
         dropped: former columns of the source in lower case.
-        variants: raw's columns that store values of another column with another type.
+        variants: the raw table's columns that store values of another column with another type.
     """
 
     schema: t.StructType
@@ -82,7 +82,8 @@ class SourceSchema:
     def derive(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
         """Derives a source schema from the raw table if no schema is stored.
 
-        If raw's column can store the source's current type, the type is assumed to be unchanged.
+        If the raw table's column can store the source's current type, the type is assumed to be
+        unchanged.
         """
         now = {field.name.lower(): field for field in source.fields}
         fields = []

@@ -50,7 +50,8 @@ def describe_remedy(stopped: str, table: str) -> str:
     Args:
         stopped: the features that do not work until the table is recreated.
     """
-    if not table.startswith(PREFIX):  # a table from the spec, which only the user may remove
+    # the spec chose this table's name, so only the user may remove the table
+    if not table.startswith(PREFIX):
         return f"{stopped} are stopped until it is removed and recreated. {RECOVERY}"
     rebuilt = "until `loader state rebuild` (without --select) has recreated it"
     return f"{stopped} are stopped {rebuilt}. {RECOVERY}"

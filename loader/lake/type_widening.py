@@ -55,7 +55,7 @@ def bare(data_type: t.DataType) -> t.DataType:
 
 
 def raw_type(data_type: t.DataType) -> t.DataType:
-    """Returns raw's type for a source's type. Iceberg has no integer types smaller than int."""
+    """Returns the raw column's type for a source's type. Iceberg has no type smaller than int."""
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, raw_type(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):

@@ -92,8 +92,8 @@ class Upkeep:
     def before_ms(self, min_age: dt.timedelta = dt.timedelta()) -> int:
         """Returns the time before which snapshots expire, in milliseconds since 1970.
 
-        The result depends on the time of the call. With `expire_days` 0, this also deletes the
-        files that this compaction has just replaced.
+        The days are counted back from now. With `expire_days` 0, the files that this compaction has
+        just replaced are deleted, too.
         """
         age = max(dt.timedelta(days=self.expire_days), min_age)
         return int((now() - age).timestamp() * 1000)
@@ -277,8 +277,8 @@ def _find_and_count(
 ) -> tuple[SupersededVersions, int]:
     """Returns the rows to remove and their number.
 
-    Counting takes time, and a model may be built concurrently. Therefore the dependents are reread
-    after counting, until they are unchanged.
+    Counting takes time, and a model may be built concurrently. Therefore the list of models is read
+    again after counting, until it has not changed.
     """
     superseded = _find_superseded(lake, raw, upkeep, dependents)
     while superseded.sql is not None:
@@ -320,7 +320,6 @@ def _call(
     arguments: dict[str, str] | None = None,
     options: dict[str, str] | None = None,
 ) -> None:
-    """Calls an Iceberg procedure for a table."""
     arguments = {"table": lake.name(table), **(arguments or {})}
     parts = [f"{name} => {text_literal(value)}" for name, value in arguments.items()]
     if options:

@@ -29,11 +29,12 @@ UNION = "_cq_table"
 
 @dataclass(frozen=True)
 class Dependent:
-    """A snapshot table or a history that a dbt model builds.
+    """A latest table or a history that a dbt model builds.
 
     Attributes:
         name: ``schema.table``.
-        history: whether the table shows all versions. Its full rebuild needs all versions in raw.
+        history: whether the table shows all versions. Its full rebuild needs all versions in the
+            raw table.
         raw: the raw tables that the model reads, ``schema.table`` in lower case.
         batches: the newest batch that is certainly merged, by raw table.
         key: the key columns of the model, without :data:`UNION`.
@@ -58,7 +59,7 @@ class Dependent:
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
         """Returns whether the newest versions of each `key`, ordered by `cursor`, are sufficient.
 
-        A snapshot table may use a subset of the key columns, because its newest version is also the
+        A latest table may use a subset of the key columns, because its newest version is also the
         newest version of the full key. A history must use the same key, because compaction
         removes versions that equal the previous version of the key.
         """
@@ -69,11 +70,11 @@ class Dependent:
 
 
 class UnreadableTableError(TableError):
-    """The error of an unreadable table, which may be a snapshot table or a history."""
+    """The error of an unreadable table, which may be a latest table or a history."""
 
 
 def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependent]:
-    """Returns all snapshot tables and histories in the lake's catalog.
+    """Returns all latest tables and histories in the lake's catalog.
 
     Args:
         excluded: other tables, which are not read (`schema.table` in lower case).

@@ -174,7 +174,7 @@ def _add_state_without_cursor(
     """
     rows = backend.latest(key)
     if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:
-        return 0  # the stored state is of this batch and has the cursor
+        return 0  # the stored state belongs to this batch, and contains the cursor
     generation = int((head.sync or {}).get("generation") or 1)
     backend.write(key, TableState(batch=head.batch, generation=generation))
     warn(
@@ -209,7 +209,6 @@ def _find_refresh(commits: Sequence[Commit]) -> int | None:
 def _make_record(
     source: str, table: str, commit: Commit, run_id: str, is_refresh: bool
 ) -> SyncRecord:
-    """Builds the ledger row of a commit."""
     sync = dict(commit.sync or {})
     defaults = {
         "run_id": run_id,

@@ -1,18 +1,18 @@
 """Selects and removes superseded versions in a raw table for compaction.
 
 Compaction has a removal limit, which is a batch number. Up to this batch, each key retains its
-newest version. Later batches are not changed. Therefore the snapshot table can still be computed
-from raw as of the limit and of every later batch. A dbt model that has merged the batches up to the
-limit still finds all later rows. The removal limit is
+newest version. Later batches are not changed. Therefore the latest table can still be computed from
+the raw table as of the limit and of every later batch. A dbt model that has merged the batches up
+to the limit still finds all later rows. The removal limit is
 
 - lower than the newest batch, because state, commits and the next sync depend on it;
-- at most the batch that each snapshot table and history in the catalog has merged;
+- at most the batch that each latest table and history in the catalog has merged;
 - lower than the first batch of the days to keep.
 
 Up to the limit, two other kinds of rows are retained:
 
 - rows that the next sync may reread, and rows without a cursor, because reread rows are compared
-  with raw (:mod:`loader.rows.redelivery`);
+  with the raw table (:mod:`loader.rows.redelivery`);
 - all rows that differ from the previous version, if a history model is built from the table. After
   a late version, the model rereads all versions of the key.
 
@@ -90,7 +90,7 @@ def find_superseded(
     Args:
         key: the primary key; empty without a key.
         cursor: the cursor column; None without a cursor.
-        dependents: the snapshot tables and histories that are built from the raw table.
+        dependents: the latest tables and histories that are built from the raw table.
     """
     sources = tuple(sharers(lake.handle(table)))
     if key and sources and SOURCE_NAME not in key:
@@ -207,7 +207,7 @@ def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
 def _find_removal_limit(
     lake: Lake, table: str, keep: Keep, dependents: Sequence[Dependent], now: dt.datetime
 ) -> tuple[int, str]:
-    """Returns the removal limit, or 0, and the reason for the limit."""
+    """Returns the last batch whose superseded versions may be removed, or 0, and the reason."""
     name = lake.name(table)
     [head] = lake.spark.sql(f"select max({BATCH}) as batch from {name}").collect()
     batch, note = (head["batch"] or 0) - 1, "the newest batch is not changed"
@@ -231,8 +231,8 @@ def _find_removal_limit(
 def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
     """Returns an SQL expression for the lowest cursor that the next sync can reread, or None.
 
-    The next window begins at the stored cursor minus a lookback, so never lower than the last
-    window. The result is None if the ledger has no sync by this cursor.
+    That is the lower bound of the last sync, because the next sync begins at the same cursor or a
+    higher one. The result is None if the ledger has no sync by this cursor.
 
     Args:
         sources: the sources that share the table; each source has separate windows.
@@ -365,7 +365,7 @@ def close_account(lake: Lake, table: str) -> RemovalAccount:
         return account
     if _has_removed_rows(handle, account):
         closed = RemovalAccount(account.to, account.rows + account.removing)
-    else:  # no row was removed, so the previous limit is valid again
+    else:  # no row was removed, so the previous removal limit is valid again
         closed = RemovalAccount(account.to if account.was is None else account.was, account.rows)
     lake.set_properties(table, closed.properties())
     return closed

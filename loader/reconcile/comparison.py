@@ -1,8 +1,8 @@
 """Compares the checksums of buckets in source and lake, and the keys of buckets that differ.
 
 A bucket contains the keys with the same hash modulo the number of buckets. In the lake, each key's
-newest version in raw is compared, according to the loader's version order. The result does not
-depend on the model that builds the snapshot table. The rows stay in Spark, and only sums are
+newest version in the raw table is compared, according to the loader's version order. The result
+does not depend on the model that builds the latest table. The rows stay in Spark, and only sums are
 collected.
 """
 
@@ -69,7 +69,7 @@ class Bucket:
 
 
 def parts_per_bucket(rows: int, buckets: int) -> int:
-    """Returns the number of parts per bucket. In small parts, few rows are read per difference.
+    """Returns the number of parts per bucket. In smaller parts, fewer rows are read.
 
     Args:
         rows: the number of rows in the table.
@@ -110,9 +110,9 @@ class Comparison:
     def compare_buckets(
         self, of: int, numbers: Sequence[int]
     ) -> tuple[list[Bucket], KeySelection | None]:
-        """Returns the compared buckets and the smallest key selection with all differences.
+        """Returns the compared buckets, and the smallest set of keys with all differences.
 
-        The key selection is None without differences.
+        The set is None without differences.
 
         Args:
             of: the number of buckets.
@@ -156,7 +156,8 @@ class Comparison:
     def compare_keys(self, share: KeySelection) -> DataFrame:
         """Returns the differing keys with KEY, KIND and SOURCE_CHECKSUM.
 
-        The result also contains HASH and DELETED of the newest version in raw, and the key columns.
+        The result also contains HASH and DELETED of the newest version in the raw table, and the
+        key columns.
         """
         source = self.contents.hashes(share).select(
             KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM), WANTED
@@ -182,8 +183,8 @@ class Comparison:
     def newest_versions(self, share: KeySelection) -> DataFrame:
         """Returns KEY, CHECKSUM, HASH, DELETED and the key columns of each key's newest version.
 
-        HASH is computed from raw's values in the source's types. The result also contains KEY_ONLY
-        and _IN_WINDOW (whether the spec selects the row).
+        HASH is computed from the raw table's values in the source's types. The result also contains
+        KEY_ONLY and _IN_WINDOW (whether the spec selects the row).
         """
         plan, table = self.plan, self.plan.table
         rows = self._read_raw_as_source().where(share.contains(self.contents.key_hash()))
@@ -191,11 +192,13 @@ class Comparison:
             f.col(quote_name(name)).isNull() for name in table.schema.names if name not in plan.key
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
-        # If `deleted_field` was set or unset in the spec, the rows that it flags have changed.
+        # Rows that `deleted_field` marks count as changed after the option was added to the spec or
+        # removed.
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
         version = f.struct(
             f.when(is_same_mark, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
-            # Recomputed, because the stored hash does not reflect later changes of raw's values.
+            # Recomputed, because the stored hash does not reflect later changes of the raw table's
+            # values.
             row_hash(table.schema).alias(HASH),
             deleted.alias(DELETED),
             reduce(and_, nulls, deleted).alias(KEY_ONLY),
@@ -217,7 +220,7 @@ class Comparison:
         return select_own_rows(self.plan, self.lake.frame(self.plan.lake_table))
 
     def _read_raw_as_source(self) -> DataFrame:
-        """Returns raw's rows in the source's columns and types, the reverse mapping of a sync."""
+        """Returns the raw table's rows in the source's columns and types."""
         plan, raw = self.plan, self._read_raw()
         drift = plan_drift(self.lake, plan.lake_table, plan.table.schema, plan.policy)
         raw_fields = {field.name.lower(): field for field in raw.schema.fields}
@@ -227,7 +230,7 @@ class Comparison:
             if (field := raw_fields.get(each.raw.lower())) is not None
         ]
         rows = conform(raw, mappings, f"table {plan.name}")
-        # Columns that raw lacks are null.
+        # Columns that the raw table lacks are null.
         mapped = {mapping.raw for mapping in mappings}
         missing = {
             each.source: f.lit(None).cast(each.source_type)
@@ -247,7 +250,7 @@ def bucket_of(buckets: int) -> Column:
 
 
 def find_smallest_share(buckets: Sequence[Bucket], of: int, parts: int) -> KeySelection | None:
-    """Returns the smallest key selection that contains all differences, or None.
+    """Returns the smallest set of keys that contains all differences, or None.
 
     Args:
         of: the number of buckets.

@@ -45,7 +45,7 @@ class Differences:
         rows: the source's rows for missed updates and missed rows, with KEY and KIND.
         deleted: KEY, KIND and the key columns of missed deletes.
         changed: the hashes of keys that were missing in the comparison but now exist with rows that
-            differ from raw.
+            differ from the raw table.
     """
 
     rows: DataFrame
@@ -56,7 +56,7 @@ class Differences:
 def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | None:
     """Returns a selection of the candidates' keys, or None without candidates.
 
-    Returns `share` if there are too many keys for an SQL list.
+    Returns `share` unchanged if there are too many keys for an SQL list.
 
     Args:
         share: a key selection that contains all candidates.
@@ -112,7 +112,7 @@ def confirm_differences(
 
 
 def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
-    """Finds raw's rows for keys that the database and Spark hash differently.
+    """Finds the raw table's rows for keys that the database and Spark hash differently.
 
     Args:
         rows: the source's rows with KEY (the database's hash) and _SPARK_KEY (Spark's hash).
@@ -148,7 +148,8 @@ def _confirm_deletes(
     """Searches the source for missing keys.
 
     Returns the rows of `missing` whose keys the source still lacks, and the hashes of existing keys
-    whose rows differ from raw. If an existing row equals raw's row, nothing was deleted.
+    whose rows differ from the raw table. If an existing row equals the raw table's row, nothing was
+    deleted.
     """
     if not missing.take(1):
         return missing, ()

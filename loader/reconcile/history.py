@@ -35,8 +35,8 @@ class VerifiedBucket:
         bucket: the bucket's number. The bucket of a key is its hash modulo `buckets`.
         verified_at: the time of the comparison in UTC.
         rows_source: the number of rows in the source that the spec selects.
-        rows_snapshot: the number of rows in the snapshot table before a repair.
-        repaired: whether differences were appended to raw; false without differences.
+        rows_snapshot: the number of rows in the latest table before a repair.
+        repaired: whether differences were appended to the raw table; false without differences.
         batch: the batch with the appended differences.
         columns_left_out: columns that were not compared; None if all columns were compared.
     """

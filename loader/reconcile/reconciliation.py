@@ -1,10 +1,10 @@
 """Reconciles tables by comparing contents, to find and repair changes that cursors miss.
 
 Each table is first synced and then compared in the same snapshot of its source. The snapshot may be
-steady, such as an exported snapshot of PostgreSQL. In that case raw contains all rows that a sync
-can deliver, and the sync has missed all rows that still differ. Otherwise a differing row may have
-changed after the sync, so the table is synced a second time. The syncs have missed a row if it
-still differs and has not changed in the source between the two comparisons.
+steady, such as an exported snapshot of PostgreSQL. In that case the raw table contains all rows
+that a sync can deliver, and the sync has missed all rows that still differ. Otherwise a differing
+row may have changed after the sync, so the table is synced a second time. The syncs have missed a
+row if it still differs and has not changed in the source between the two comparisons.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Finding:
 
     @property
     def has_unrepaired(self) -> bool:
-        """Returns whether differences remain."""
+        """Returns whether a compared bucket has differences that were not repaired."""
         return any(bucket.all_missed and not bucket.repaired for bucket in self.verified)
 
 
@@ -74,7 +74,7 @@ class Reconciliation:
     """The work that :meth:`loader.sync.runner.run_tables` calls for each table to reconcile.
 
     Attributes:
-        repairs: whether to append differences to raw.
+        repairs: whether to append differences to the raw table.
         allows_deletes: whether to treat any number of missing rows as deleted.
         buckets: the number of buckets for a table's keys.
         per_run: the number of buckets to compare in one run; None compares all buckets.
@@ -115,12 +115,12 @@ class Reconciliation:
         )
         history = VerificationHistory(lake)
         last_verified = {}
-        if self.per_run is not None:  # otherwise all buckets are compared
+        if self.per_run is not None:  # without a limit, all buckets are compared
             last_verified = history.last_verified(plan.source, plan.lake_table, self.buckets)
         numbers = choose_buckets(last_verified, self.buckets, self.per_run)
         buckets, share = [Bucket(number, 0, 0, ()) for number in numbers], None
         comparison = Comparison(plan, lake, contents, wanted, sync.snapshot.missing_means_deleted)
-        if lake.exists(plan.lake_table):  # otherwise the source had no rows to load
+        if lake.exists(plan.lake_table):  # the table is missing if the source never had rows
             buckets, share = comparison.compare_buckets(self.buckets, numbers)
         verified_at = now()
         verified = [

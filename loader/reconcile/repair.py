@@ -33,7 +33,7 @@ _MAX_ROWS_PER_FILE = 100_000
 def repair_differences(
     sync: TableSync, verified: list[VerifiedBucket], differences: Differences
 ) -> list[VerifiedBucket]:
-    """Appends the differences to raw. Returns the buckets, flagged as repaired if they differed."""
+    """Appends the differences. Returns the buckets; those that differed are flagged as repaired."""
     missed = sum(bucket.all_missed for bucket in verified)
     if not missed:
         return verified
@@ -55,7 +55,7 @@ def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
 def append_differences(
     sync: TableSync, rows: DataFrame, deleted: DataFrame, count: int
 ) -> SyncRecord:
-    """Appends differences to raw with the steps of a sync. Returns the ledger row.
+    """Appends differences to the raw table with the steps of a sync. Returns the ledger row.
 
     Does not release the table's lock.
 
@@ -100,7 +100,7 @@ def _build_rows(
     names = [f.col(quote_name(name)) for name in table.names]
     all_rows = rows.select(*names, f.lit(False).alias(KEY_ONLY))
     all_rows = all_rows.union(_build_tombstones(plan, deleted))
-    # Uses one partition, so that rows of both sides of the union have different numbers.
+    # Uses one partition, so that rows of both sides of the union get different values of _cq_seq.
     all_rows = all_rows.coalesce(1) if count <= _MAX_ROWS_PER_FILE else all_rows
     return (
         stamp_rows(all_rows, stamp)

@@ -116,7 +116,7 @@ class Contents(ABC):
         Raises:
             TableError: if the lake cannot store a value.
         """
-        del share  # sources that read windows check the values in `read`
+        del share  # the values are checked when the rows are read
 
     def key_hash(self) -> Column:
         """Returns the hash of a row's key. Columns have their source names and types."""

@@ -162,7 +162,9 @@ def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
 
 
 def record_archive(home: SparkHome, java: Java) -> None:
-    """Records the archive, or waits for another process that records it.
+    """Starts Spark once, and writes the classes that it loads to the class archive.
+
+    If another process is doing the same, only waits for it.
 
     Raises:
         _NotRecordedError: if Java cannot record the archive or the disk cannot be written.
@@ -201,7 +203,8 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
             free = shutil.disk_usage(folder).free
             raise _NotRecordedError(f"Java wrote no archive ({free / 1e6:.0f} MB are free)")
         with fresh.open("rb") as file:
-            os.fsync(file.fileno())  # or a power failure may truncate it, unnoticed by Java
+            # After a power failure, the file could be truncated, and Java would not notice.
+            os.fsync(file.fileno())
         fresh.replace(folder / "classes.jsa")
     files = {name: (folder / name).stat().st_size for name in names}
     text = json.dumps({"class_path": _describe_jars(class_path), "files": files})
@@ -237,7 +240,7 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
             command, cwd=place, env=env, capture_output=True, text=True, timeout=_RECORDING_SECONDS
         )
     except BaseException as ended:
-        with suppress(OSError, ValueError):  # writing the archive takes 30 s
+        with suppress(OSError, ValueError):  # The JVM takes 30 s to write the archive.
             os.killpg(json.loads((place / JVM_FILE).read_text())["group"], signal.SIGKILL)
         if isinstance(ended, subprocess.TimeoutExpired):
             raise _NotRecordedError(f"recording took more than {_RECORDING_SECONDS} s") from None

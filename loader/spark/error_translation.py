@@ -198,7 +198,8 @@ def _first_informative_line(text: str) -> str:
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds this suffix
-    line = re.sub(r"\(line \d+, pos \d+\)$", "", line)  # in DDL that the loader wrote
+    # the position in DDL, which the loader wrote
+    line = re.sub(r"\(line \d+, pos \d+\)$", "", line)
     return excerpt(line.strip().rstrip("."), 500)
 
 

@@ -36,7 +36,7 @@ CACHE_VARIABLE = "STRANDLINE_CACHE"
 _MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _TIMEOUT_SECONDS = 60
 _MOST_SECONDS = 3600.0
-_MOST_BYTES = 1 << 30  # the largest jar has 70 MB
+_MOST_BYTES = 1 << 30  # far above the largest jar, which has 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
 _ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # the syntax of Maven's settings.xml
@@ -347,7 +347,8 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     target = folder / jar.file_name
     for leftover in folder.glob(f".{jar.artifact}-*.part"):
         with suppress(OSError):  # another process may have deleted it
-            if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:  # of a killed process
+            # the file of a killed process
+            if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:
                 leftover.unlink()
     with tempfile.NamedTemporaryFile(
         prefix=f".{jar.artifact}-", suffix=".part", dir=folder, delete=False
@@ -377,7 +378,8 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
     try:
         with urllib.request.urlopen(_request(jar.url), timeout=_TIMEOUT_SECONDS) as response:
             total = int(response.headers.get("Content-Length") or 0)
-            while chunk := response.read1(_CHUNK_BYTES):  # may return fewer bytes
+            # read1 returns the bytes that have arrived, so progress is visible
+            while chunk := response.read1(_CHUNK_BYTES):
                 digest.update(chunk)
                 file.write(chunk)
                 size += len(chunk)
@@ -423,7 +425,6 @@ def _request(url: str) -> urllib.request.Request:
 
 
 def _without_password(url: str) -> str:
-    """Returns a URL without user and password."""
     return _split_user(url)[0]
 
 

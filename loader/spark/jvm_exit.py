@@ -11,7 +11,7 @@ from pyspark import SparkContext
 
 from loader.errors import JavaEndedError, LoaderError
 
-_SECONDS = 3.0  # a JVM's connections break a moment before its process has ended
+_SECONDS = 3.0  # The connections of a JVM break a moment before its process has ended.
 _STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

@@ -426,7 +426,7 @@ class Renderer:
             raise SpecError(error.what, where=where, remedy=error.remedy) from None
         except Exception as error:  # Jinja evaluates expressions, which may raise any exception
             if "password" in keys:
-                return value  # like dbt, because a password may resemble Jinja
+                return value  # dbt does the same, because a password may resemble Jinja
             raise SpecError(
                 f"cannot be rendered: {excerpt(str(error), 500)}",
                 where=where,

@@ -45,7 +45,7 @@ _STATUS_STORE_LIMITS = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 
-# Spark caches the classes that it compiles for queries, 100 by default. A build of one snapshot
+# Spark caches the classes that it compiles for queries, 100 by default. A build of one latest table
 # with its tests needs more classes, so each build would recompile all of them. This compilation is
 # a third of the cost of the tests.
 _CODEGEN_CACHE = {"spark.sql.codegen.cache.maxEntries": "1000"}

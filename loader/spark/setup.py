@@ -51,8 +51,8 @@ _NEXT_STEPS = (
     "  2. loader setup postgresql      # prepare Spark and the database's JDBC driver",
     "  3. loader check                 # report errors and remedies",
     "  4. loader run                   # append new and changed rows",
-    "  5. loader codegen               # write dbt sources, tests and a snapshot model per table",
-    "  6. dbt build                    # snapshots and tests",
+    "  5. loader codegen               # write dbt sources, models and tests",
+    "  6. dbt build                    # latest tables and tests",
 )
 
 # The changes that an existing project needs in its files to use the package.
@@ -125,7 +125,7 @@ def _profiles_of(folder: Path) -> Path:
     profiles = [path for path in (_PROFILES, _PROFILES_IN_FOLDER) if (folder / path).exists()]
     if profiles:
         return profiles[0]
-    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # true after `loader init`
+    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # `loader init` adds this line
     existed_before = (folder / "dbt_project.yml").exists() and not ignored
     return _PROFILES_IN_FOLDER if existed_before else _PROFILES
 

@@ -75,7 +75,7 @@ def home_folder() -> Path | None:
 
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:  # a container's arbitrary user
+    except KeyError:  # a container's user may have no entry
         return None
 
 
@@ -129,7 +129,7 @@ def _alive(pid: int) -> bool:
 LOCAL_DIR = "spark.local.dir"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _TEMPORARY = "-Djava.io.tmpdir="
-_MIN_AGE_SECONDS = 3600.0  # because the JVM may outlive a killed loader
+_MIN_AGE_SECONDS = 3600.0  # the JVM may outlive a killed loader
 
 
 def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, str]:

@@ -171,7 +171,7 @@ class Expansion:
             location.is_secret
             or is_secret_key(name)
             or _PASSWORD_FOLLOWS.match(backwards)
-            or len(key) > _MAX_KEY  # too long to check, so treated as secret
+            or len(key) > _MAX_KEY  # a longer key is not checked, but treated as secret
             or is_secret_key(key)
         ):
             self.redactor.add(value)

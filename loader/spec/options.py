@@ -198,7 +198,7 @@ def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     from_name: dict[str, Any] = {}
     for pattern, entry in options.items():
         fields = {field: getattr(entry, field) for field in entry.model_fields_set}
-        if is_wildcard(pattern):  # even if a table's name is equal to the wildcard
+        if is_wildcard(pattern):  # a table's name may be equal to the wildcard
             from_wildcards |= fields if fnmatchcase(name, pattern.lower()) else {}
         elif pattern.lower() == name:
             from_name = fields

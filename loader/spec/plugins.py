@@ -224,7 +224,7 @@ def _append_only(value: Any) -> Any:
             stale = " and `meta: {strandline: {delete_stale: true}}`"
         raise OptionError(
             f"{value!r} is not possible: rows are only appended to raw tables",
-            f"Write `append`; a snapshot model with `materialized: deduped_latest`{stale} has the "
+            f"Write `append`; a model with `materialized: deduped_latest`{stale} has the "
             f"same result as {value}",
         )
     return value

@@ -160,7 +160,8 @@ def _find_matches(text: str) -> Iterator[re.Match[str]]:
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):
             start = match.start("secret")
-            if start < 0 or start in quoted:  # without its quotes, a secret may be cut short
+            # without the quotes, the match may contain only a part of the secret
+            if start < 0 or start in quoted:
                 continue
             if pattern in _QUOTED_FORMS:
                 quoted.add(start)

@@ -236,7 +236,6 @@ def _map_to_text(start: int, stop: int, views: Iterable[_View]) -> tuple[int, in
 
 
 def _decode(match: re.Match[str]) -> str:
-    """Returns the character that an escape encodes."""
     escape = match[0]
     match escape[0]:
         case "%":

@@ -147,7 +147,11 @@ def _format_value(value: Any) -> str:
 
 
 def _find_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
-    """Returns the keys of a pydantic location. Omits validators' names, which it also contains."""
+    """Returns the keys of a pydantic error's location, without the names of validators in it.
+
+    Args:
+        absent_last: whether the last part is a key that `value` does not contain.
+    """
     parts = list(loc)
     keys: list[str | int] = []
     for i, part in enumerate(parts):
@@ -175,7 +179,6 @@ def _fields(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _list_types_below(annotation: Any, key: str | int) -> list[Any]:
-    """Returns the possible types of the value at `key` in a value of type `annotation`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         inner = _fields(annotation).get(str(key))
         return [] if inner is None else _members(inner)

@@ -173,7 +173,7 @@ class StateBackend(ABC):
         return results
 
     def floors(self, keep: int) -> dict[str, int]:
-        """Returns the floors that make :meth:`prune` keep `keep` versions of each key."""
+        """Returns the oldest version of each key that :meth:`prune` must keep to keep `keep`."""
         floors = {}
         for key, rows in groupby(self.rows(), key=lambda row: row.key):
             versions = sorted({row.version for row in rows}, reverse=True)

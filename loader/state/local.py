@@ -45,7 +45,7 @@ class LocalState(StateBackend):
                 if not _FILE_NAME.fullmatch(path.name):
                     raise self._build_foreign_error(path)
             with tempfile.TemporaryFile(dir=self.folder):
-                pass  # detects an unwritable folder before the data commit
+                pass  # A new file shows, before the data commit, whether the folder is writable.
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._translate_errors():

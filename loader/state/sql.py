@@ -71,7 +71,8 @@ class SqlState(StateBackend):
                 self._table.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
             with self._connect() as connection:
-                if self._read_columns(connection) is None:  # else another process created the table
+                # if there are columns, another process has created the table
+                if self._read_columns(connection) is None:
                     raise self._translate_error(problem) from problem
 
     def rows(self, key: str | None = None) -> list[StateRow]:

@@ -1,8 +1,8 @@
 """Backfills, which reread a range of the cursor without changing the stored cursor.
 
 A large range is read in chunks, and each chunk is a batch. Each commit records the progress, so an
-interrupted backfill resumes after the last chunk. As in any sync, rows that already exist in raw
-are dropped.
+interrupted backfill resumes after the last chunk. As in any sync, rows that already exist in the
+raw table are dropped.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Detects windows without new rows by comparing a digest of the rows at the lower bound.
 
 A window begins at the stored cursor, so it contains at least the last row of the previous sync.
-Reading this row and comparing it with raw costs Spark a second. Therefore, if the source supports
-it, a sync computes a digest of the rows at the next window's lower bound in the current snapshot.
-If the next window contains exactly these rows, all its rows are in raw and nothing is read.
+Reading this row and comparing it with the raw table costs Spark a second. Therefore, if the source
+supports it, a sync computes a digest of the rows at the next window's lower bound in the current
+snapshot. If the next window contains exactly these rows, all its rows are in the raw table and
+nothing is read.
 
-A batch of a backfill or of `reconcile --repair` invalidates the digest, because raw may then have
-newer rows for these keys.
+A batch of a backfill or of `reconcile --repair` invalidates the digest, because the raw table may
+then have newer rows for these keys.
 
-The window may also contain rows above the stored cursor. If raw has no such rows according to its
-file statistics, exactly these rows are new and need no comparison.
+The window may also contain rows above the stored cursor. If the raw table has no such rows
+according to its file statistics, exactly these rows are new and need no comparison.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ def find_append_only_window(
     window: Window,
     bounds: Bounds,
 ) -> AppendOnlyWindow | None:
-    """Returns the new part of a window, or None if rows must be compared with raw.
+    """Returns the new part of a window, or None if rows must be compared with the raw table.
 
-    A row above every cursor in raw is the newest version of its key. Raw's highest cursor is read
-    from file statistics instead of the state, because users can change the stored cursor. Rows
-    dated in the future and rows of another source may also be above it.
+    A row above every cursor in the raw table is the newest version of its key. The raw table's
+    highest cursor is read from file statistics instead of the state, because users can change the
+    stored cursor. Rows dated in the future and rows of another source may also be above it.
     """
     last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:

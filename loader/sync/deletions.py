@@ -1,4 +1,4 @@
-"""Converts deletions that a source reports to tombstones in raw.
+"""Converts deletions that a source reports to tombstones in the raw table.
 
 If a batch deletes a key and also contains a row with the key, no tombstone is appended. If that row
 is unchanged, nothing is appended. If the table has a cursor, tombstones and the other rows of their
@@ -29,10 +29,10 @@ _TOMBSTONE_OFFSET = 1 << 60
 def find_deleted(
     plan: TablePlan, raw: DataFrame, deletions: Sequence[DataFrame]
 ) -> DataFrame | None:
-    """Returns the deleted keys with the hash of each key's newest version in raw.
+    """Returns the deleted keys with the hash of each key's newest version in the raw table.
 
     Args:
-        raw: the source's rows in raw.
+        raw: the source's rows in the raw table.
         deletions: see :meth:`loader.sources.interface.Snapshot.deletions`.
 
     Returns:
@@ -45,10 +45,10 @@ def find_deleted(
 
 
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:
-    """Flags the rows of deleted keys as new versions that override raw.
+    """Flags the rows of deleted keys as new versions that override the raw table.
 
     Such a row is flagged as redelivered only if it is its key's only row in the batch and equals
-    raw's newest version. In that case the deletion has no effect.
+    the raw table's newest version. In that case the deletion has no effect.
 
     Args:
         flagged: the batch's rows with their flags

@@ -118,7 +118,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
     raw = f"{lake.schema}.{plan.lake_table}"
     if not plan.is_shared:
         others = [name for name in sources if name not in plan.names]
-        # A registered sharer without rows does not exclude this source.
+        # Another source that shares the table, but has no rows in it, does not exclude this source.
         others = [name for name in others if _has_rows(lake, plan, name)]
         if others:
             raise TableError(
@@ -140,7 +140,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
             continue
         shape = sources[name]
         if name in plan.sharers:
-            continue  # checked by `list_sharers`
+            continue  # `list_sharers` checks the sources of this spec
         if shape is None:
             raise TableError(
                 f"the raw table {raw} was loaded by source {name}, which does not share it",
@@ -164,7 +164,8 @@ def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
     """
     loaded_by = list(sharers(lake.handle(table)))
     if not loaded_by:
-        source = newest_commit(lake, table).source  # usually available, which avoids reading a row
+        # The newest commit usually contains the source, which avoids reading a row.
+        source = newest_commit(lake, table).source
         rows = [] if source else lake.frame(table).select(SOURCE_NAME).take(1)
         loaded_by = [source] if source else [str(row[0]) for row in rows]
     return any(name in loaded_by for name in names)
@@ -178,7 +179,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
     sources = _read_sources(lake, plan, newest_commit(lake, plan.lake_table))
     unshared = [name for name, shape in sources.items() if shape is None and name != plan.source]
     if any(name not in plan.sharers for name in unshared):
-        return  # not shared; `check_ownership` raises the error
+        return  # the table is not shared; `check_ownership` raises the error
     sharers_ = {**sources, plan.source: _describe_shape(plan)}
     if sharers_ != recorded:
         lake.set_properties(
@@ -187,7 +188,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Returns the key and cursor of each source of a raw table, or None if it is not shared."""
+    """Maps each source of a raw table to its key and cursor; to None in a table of one source."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources
@@ -243,8 +244,8 @@ def find_takeovers(
 ) -> dict[tuple[str, str], TableError]:
     """Finds tables that would be loaded into the raw table of another table.
 
-    If the spec selects several tables with the same name in the lake, only raw's recorded origin is
-    accepted. If no origin is recorded, all these tables are errors.
+    If the spec selects several tables with the same name in the lake, only the raw table's recorded
+    origin is accepted. If no origin is recorded, all these tables are errors.
 
     Args:
         names: the current and former names of the source.
@@ -334,6 +335,6 @@ def _build_takeover_error(lake: Lake, ref: TableRef, owner: str, source: str) ->
         f"loaded from {ref.qualified_name}",
         where=f"table {name}",
         remedy="If this is the same table, renamed or moved, reload it: `loader run "
-        f"--full-refresh --select {name}`. If not, write the right table's name in `tables` of "
-        f"source {source}, with its schema",
+        f"--full-refresh --select {name}`. If not, write the name of the table that should be "
+        f"loaded in `tables` of source {source}, with its schema",
     )

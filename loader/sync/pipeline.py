@@ -82,7 +82,7 @@ class Pipeline:
         self.planned_names: set[str] = set()
         self.tables_in_progress: set[str] = set()
         self.fatal_source = ""
-        self._lakes: dict[str, Lake] = {}  # by schema; each thread receives a copy
+        self._lakes: dict[str, Lake] = {}  # maps the schema to its lake; each thread gets a copy
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = find_connector(source.path, f"{source.where}.path")

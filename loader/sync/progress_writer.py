@@ -183,7 +183,7 @@ class ProgressWriter:
                 self._idle_since[entry.record.table] = time.monotonic()
 
     def _is_repeated(self, entry: Entry) -> bool:
-        """Returns whether an equal row was recently added to the ledger."""
+        """Returns whether a recent ledger row already reports that the table has nothing new."""
         if entry.record.status != NOTHING_NEW or entry.state is not None:
             return False
         recorded_at = self._idle_since.get(entry.record.table)

@@ -174,7 +174,7 @@ def _read_properties(
 
 
 def _has_state_table(lake: Lake) -> bool:
-    """Returns whether a lake has the table of states, which :class:`Ingest` creates first."""
+    """Returns whether a lake has the state table of pushed data (see :class:`Ingest`)."""
     try:
         return lake.exists(STATES)
     except (Py4JError, PySparkException) as problem:

@@ -25,7 +25,8 @@ class PriorState:
     Attributes:
         next_batch: the number of the next batch. Sources that share a raw table share batch
             numbers.
-        has_begun: whether the source ever published a batch, even if raw no longer contains it.
+        has_begun: whether the source ever published a batch, even if the raw table no longer
+            contains it.
         total: the sum of this sync's batches so far; None before the first batch.
     """
 
@@ -36,7 +37,7 @@ class PriorState:
 
     @property
     def starts_over(self) -> bool:
-        """Returns whether to reread all rows in a new generation, because raw lost its batches."""
+        """Returns whether the raw table lost its batches. Then all rows are read again."""
         return self.state.batch == 0 and self.has_begun
 
     def advance(self, after: TableState, total: SyncRecord) -> PriorState:

@@ -80,7 +80,7 @@ class Watch:
         """Raises an error if the run was asked to stop.
 
         Raises:
-            TableError: if the run was asked to stop. The next run discards its staged files.
+            TableError: if the run was asked to stop. The next run discards this run's staged files.
         """
         if self.stopped.is_set():
             raise interruption_error(f"table {table}")

@@ -151,7 +151,8 @@ def record_failure(
     try:
         pipeline.open_stores(source).ledger.append(record)
     except Exception as ledger_error:
-        # The lake may be the cause of both errors. The first error is reported.
+        # If the lake has caused the table's error, recording it fails, too. The table's error is
+        # reported.
         redacted.__context__ = ledger_error
     return Outcome(name, record, redacted, source.name)
 
@@ -309,7 +310,9 @@ class _Run:
         for plan, lease in locks:
             if not plan.key:
                 why = f" ({plan.table.no_key_reason})" if plan.table.no_key_reason else ""
-                self.watch.warn(plan.name, f"no primary key: a snapshot model needs a key{why}")
+                self.watch.warn(
+                    plan.name, f"no primary key: a deduped_latest model needs a key{why}"
+                )
             sync = TableSync(plan, lease, snapshot, stores, self.watch, self.id)
             if snapshot.delivers:
                 sync = replace(sync, read_slot=self.slots)

@@ -81,8 +81,8 @@ class TablePlan:
         initial: the cursor at which the first sync begins; None reads all rows.
         deleted: the column that flags deleted rows; None if there is none.
         accepts_key_change: whether key and cursor columns may be widened.
-        accepts_other_origin: whether raw may contain rows of another table of the source, because
-            all rows are reread in a new generation.
+        accepts_other_origin: whether the raw table may contain rows of another table of the source,
+            because all rows are reread in a new generation.
         formerly: the former names of the source.
         sharers: all sources that load the same raw table, ordered as in the spec.
     """
@@ -112,7 +112,7 @@ class TablePlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The current and former names of the source in raw, in commits and in the ledger."""
+        """The current and former names of the source, which rows, commits and ledger contain."""
         return (self.source, *self.formerly)
 
     @property
@@ -274,7 +274,6 @@ def _check_names(table: SourceTable, where: str) -> None:
 
 
 def _check_lookback(options: TableOptions, type_: CursorType, where: str) -> None:
-    """Raises an error if a lookback does not fit the cursor's type."""
     lookback = options.lookback
     if lookback is None:
         return

@@ -80,7 +80,7 @@ def _match_pattern(
             ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
         ]
     matches = by_name.get(pattern.lower(), [])
-    # If several tables match, `find_takeovers` chooses raw's recorded origin.
+    # If several tables match, `find_takeovers` chooses the raw table's recorded origin.
     return [ref for ref in matches if ref.name == pattern] or matches
 
 

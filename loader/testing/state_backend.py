@@ -248,7 +248,7 @@ class StateBackendContract:
                 raise AssertionError(value, backend.read(f"shop.t{number}"))
         # Such values can still be displayed and exported.
         assert sorted(row.value for row in backend.rows()) == sorted(FOREIGN)
-        backend.write("shop.t0", at(2, "2"))  # a user may overwrite such a value
+        backend.write("shop.t0", at(2, "2"))  # a user may overwrite an unreadable value
         assert backend.read("shop.t0") == at(2, "2")
 
     def test_rows_keep_their_version_and_time(

@@ -1,4 +1,4 @@
-"""No gap: a table that was altered and altered back between two runs is read again."""
+"""No gap: a table is read again if a change of it was made and reverted between two runs."""
 
 from __future__ import annotations
 

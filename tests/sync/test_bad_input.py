@@ -182,7 +182,7 @@ def test_each_bad_table_says_why_and_the_others_go_on(
     assert ran.table("shop.fine")["appended"] == 2
     # a table without a key is not an error: it syncs, and says what a snapshot needs
     assert ran.table("shop.nokey")["appended"] == 2
-    assert "shop.nokey: no primary key: a snapshot model needs a key" in ran.warnings
+    assert "shop.nokey: no primary key: a deduped_latest model needs a key" in ran.warnings
     shown = ", ".join([*sorted([*names, "typo", "unsorted", "nokey"])[:10], "..."])
     expected = {
         "source shop, tables: the source has no table 'fines'. Did you mean `fine`? "

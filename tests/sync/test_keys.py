@@ -67,7 +67,9 @@ def test_a_key_does_not_hold_for_child_tables(
         "(child tables (INHERITS) may repeat values of id; if they do not, set primary_key, "
         "otherwise read each table separately)"
     )
-    assert ran.warnings == [f"shop.parent: no primary key: a snapshot model needs a key {lacks}"]
+    assert ran.warnings == [
+        f"shop.parent: no primary key: a deduped_latest model needs a key {lacks}"
+    ]
     assert ran.table("shop.parent")["appended"] == 2
     options["parent"]["primary_key"] = ["id"]
     project.jdbc(postgres_database, ["parent"], table_options=options)

@@ -225,7 +225,8 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
         f"table shop.Orders: the raw table {project.schema}.Orders was loaded from public.orders, "
         "and would now be loaded from public.Orders. If this is the same table, renamed or "
         "moved, reload it: `loader run --full-refresh --select shop.Orders`. If not, "
-        "write the right table's name in `tables` of source shop, with its schema",
+        "write the name of the table that should be loaded in `tables` of source shop, with its "
+        "schema",
     ]
     assert _appended(ran) == {
         "shop.Orders": ("failed", None),

@@ -94,7 +94,7 @@ def read_into_spool(
             command,
             _build_environment(),
             lambda line: print(line, file=log),
-            folder=folder,  # because some libraries write files to the current folder
+            folder=folder,  # some libraries write files to the current folder
             takes_input=True,
             shorten=excerpt,
         )

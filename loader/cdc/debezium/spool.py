@@ -158,7 +158,7 @@ class Placeholder:
 
     @property
     def codes(self) -> list[int]:
-        """The placeholder in an array of integers or dates: the codes of its characters."""
+        """The placeholder in an array of integers or dates: the character codes of :attr:`text`."""
         return list(self.text.encode())
 
     @property

@@ -130,7 +130,7 @@ class ConfigUpdates:
         new = self.path.with_name(f".{self.path.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)  # write_json sets the access mode only of new files
+            new.unlink(missing_ok=True)  # write_json sets the mode of new files only
             write_json(self.path.parent, new.name, {"of": self._fingerprint(), "config": values})
             # Replaces the file atomically. A truncated file would lose the new token, and the old
             # token may be invalid.

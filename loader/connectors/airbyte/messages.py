@@ -236,7 +236,6 @@ def _is_valid_state(state: Mapping[str, Any]) -> bool:
 
 
 def _get_object(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns an object of a message; an empty object if the message has none."""
     value = message.get(name)
     return value if isinstance(value, dict) else {}
 

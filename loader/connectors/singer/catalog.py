@@ -72,7 +72,6 @@ def parse_catalog(
 
 
 def _message_name(stream: Mapping[str, Any]) -> str:
-    """Returns the name of a stream in messages."""
     return str(stream.get("stream") or stream.get("tap_stream_id"))
 
 

@@ -39,7 +39,7 @@ _DIGITS = Context(prec=80)
 _MAX_EXACT_INTEGER = 1 << 53  # a float cannot represent all integers above this limit
 _INTEGER_TEXT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_NANOSECOND_FRACTION = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # finer than a microsecond
+_NANOSECOND_FRACTION = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # fractions of a microsecond
 _NONCANONICAL_NUMBER = re.compile(r"\s|\+|-?0[0-9]|.*\s$", re.DOTALL)
 
 

@@ -474,7 +474,7 @@ class MessageReader:
             batch.delete_files()
 
     def _wait_for_commits(self) -> None:
-        """Waits until enough batches have been committed. Meanwhile the pipe blocks the program."""
+        """Waits until enough batches are committed. Meanwhile the program's pipe is full."""
         with self._changed:
             while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
                 self._changed.wait(_POLL_SECONDS)

@@ -34,8 +34,8 @@ _ANSWER_FACTOR = 4
 def open_workspace(parent: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only the current user can read, and removes it afterwards.
 
-    Also removes the folders that killed loaders left on this machine, because they contain
-    configurations with secrets.
+    Also removes such folders of loader processes that were killed on this machine, because the
+    folders contain secrets.
 
     Args:
         parent: the parent folder; by default the system's temporary folder.

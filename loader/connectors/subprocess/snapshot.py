@@ -176,7 +176,9 @@ class ProgramSnapshot(Snapshot):
                     where = f"table {self.source}.{name}"
                     state = ConnectorState.from_mark(mark, self.protocol, where)
                     result += [state] if state is not None else []
-            except StateError:  # the table's next run reports it; it may cover all streams
+            # The next run of this table reports the error. The unreadable state may cover all
+            # streams.
+            except StateError:
                 result.append(
                     ConnectorState(self.protocol, kind="", shared=True, number=0, text="")
                 )

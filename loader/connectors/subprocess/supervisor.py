@@ -214,7 +214,7 @@ class Child:
         return time.monotonic() - self.last_output_at > seconds and not self.wait(0)
 
     def has_lingering_output(self) -> bool:
-        """Returns whether the child has ended but a silent process keeps its output open."""
+        """Returns whether the child has ended, but another process still holds its output."""
         if self._child.poll() is None:
             return False
         now = time.monotonic()
@@ -279,7 +279,6 @@ class _Pipe(io.RawIOBase):
 
     @property
     def is_abandoned(self) -> bool:
-        """Returns whether reading was stopped."""
         return self._until is not None
 
     def stop_reading(self) -> None:

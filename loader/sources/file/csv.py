@@ -180,7 +180,6 @@ class _Reader:
         return self.opened is not None and bool(self.opened.matcher(text).find())
 
     def columns(self, header: str | tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the column names that Spark reads from a header."""
         if isinstance(header, tuple):
             return header
         lines = self.spark._jsparkSession.createDataset(

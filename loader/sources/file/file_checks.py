@@ -140,7 +140,8 @@ def _check_kind(entry: str) -> TableError | None:
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(entry).st_mode))
     except FileNotFoundError:
-        kind = "a link without a target" if os.path.islink(entry) else None  # deleted concurrently
+        # If the entry is no link, another process has deleted it.
+        kind = "a link without a target" if os.path.islink(entry) else None
     if kind is None:
         return None
     return TableError(f"{entry} is {kind}, not a file", remedy=f"Remove it, {_HIDE}")

@@ -144,7 +144,8 @@ def _next_level(value: Column) -> Column:
     )
     values = f.coalesce(value["values"], f.map_values(keys))
     following = f.array(
-        f.when(place.isNull(), f.array(_match(value["text"]))),  # a match on a previous level
+        # the value is a miscased key from a previous level
+        f.when(place.isNull(), f.array(_match(value["text"]))),
         f.transform(odd, _match),
         f.transform(
             place["inner"], lambda field: _value(field["place"], _last_value(keys, field["name"]))
@@ -199,7 +200,6 @@ def _levels(shape: t.DataType) -> int:
 
 
 def _names(shape: t.DataType) -> Iterator[str]:
-    """Yields the names of all fields, including nested fields."""
     if isinstance(shape, t.StructType):
         yield from shape.names
     for inner in _inner(shape):

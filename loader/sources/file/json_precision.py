@@ -145,7 +145,6 @@ def _digits(number: Column) -> Column:
 
 
 def _find_rounded(line: str, schema: t.StructType, doubles: bool) -> Iterator[tuple[str, _Number]]:
-    """Yields each rounded number of a line with its column."""
     try:
         value = json.loads(line, parse_float=_Number, parse_int=_Number)
     except ValueError:  # non-standard JSON that the reader options allow
@@ -180,7 +179,8 @@ def _find_rounded_in(
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:
     """Returns the type of an object's field, or None if the schema has no such field.
 
-    In a string column, Spark formats an object as JSON, including its numbers.
+    A field of an object in a string column is a string, too, because Spark writes the object as
+    JSON.
     """
     if isinstance(data_type, t.StructType):
         fields = (c.dataType for c in data_type.fields if c.name.lower() == name.lower())

@@ -71,7 +71,8 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
     If a JSON value may span several lines, each file is one `value`.
     """
     options = {name.lower(): value for name, value in native.options}
-    options.setdefault(RECURSIVE.lower(), "true")  # the same files, without partition columns
+    # lists the same files, but adds no partition columns
+    options.setdefault(RECURSIVE.lower(), "true")
     reads_whole_files = native.format.lower() == "json" and native.multiline
     if reads_whole_files:
         options["wholetext"] = "true"
@@ -86,7 +87,7 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
 
 
 def _nothing(schema: StructType) -> list[Column]:
-    # One unnamed expression per type, because each expression costs several Py4J calls.
+    # Columns of one type share an expression, because an expression costs several Py4J calls.
     types = {field.dataType for field in schema.fields}
     nothing = {data_type: f.lit(None).cast(data_type) for data_type in types}
     return [nothing[field.dataType] for field in schema.fields]
@@ -100,7 +101,7 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
     """
     encoding = "UTF-8" if form == "text" else native.encoding
     if _WIDE.match(encoding) and native.option("linesep") is None:
-        return None  # a line end has several bytes
+        return None  # in this encoding, a line end has several bytes
     utf8 = encoding.upper() in ("UTF-8", "UTF8")
     raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)
     is_decodable = text == raw if utf8 else ~text.contains(_NO_CHARACTER)

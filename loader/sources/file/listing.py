@@ -155,7 +155,7 @@ class Seen:
 
 
 def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
-    """Summarizes the files below, at and above a time."""
+    """Summarizes the files whose modification time is below, at and above a time."""
     time, limit = f.col(MODIFIED), _literal(cursor)
     hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
     sides = (time < limit, time == limit, time > limit)
@@ -171,7 +171,7 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 
 
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
-    """Returns whether any later change of a file with this time changes its modification time.
+    """Returns whether a file with this modification time gets another one at its next change.
 
     Some file systems have times with a resolution of two seconds. A file that was listed within
     two seconds after its time may be replaced by a file with the same time and size.
@@ -216,11 +216,11 @@ def find_stored_columns(
 
 
 def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
-    """Returns files below the window that are missing from raw, or None.
+    """Returns files with times below the window that the raw table lacks, or None.
 
     Such files retained an old modification time when they were moved into the folder (`mv`,
-    `rsync -a`). Raw is read only if the files below the window differ from the last sync's summary.
-    After `loader state set` there is no summary, and reading begins at the cursor.
+    `rsync -a`). The raw table is read only if the files below the window differ from the last
+    sync's summary. After `loader state set` there is no summary, and reading begins at the cursor.
     """
     seen = Seen.from_mark(window.mark)
     if window.low is None or window.read_raw is None or seen is None:
@@ -238,7 +238,7 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 
 
 def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
-    """Returns a condition for files of the window whose rows are in raw, or None.
+    """Returns a condition for files of the window whose rows are in the raw table, or None.
 
     The files at the cursor are reread, and repeated rows without a key are recognised by their
     values. The condition is necessary only if a new file widens a column's type and so changes

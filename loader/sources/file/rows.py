@@ -182,7 +182,7 @@ def _read_parquet_rows(
     except (Py4JJavaError, PySparkException, TableError):
         if native.columns is None:
             raise
-        return None  # the error may be about a column that the spec excludes
+        return None  # the error may concern a column that the spec excludes
     names = find_odd_columns(of_files, file_columns)
     if not names:
         return None

@@ -62,7 +62,8 @@ class FileSnapshot(Snapshot):
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
         """Returns bounds based on file times. Does not count the rows of new files."""
-        clock = read_clock(CursorType.TIMESTAMPTZ)  # before the files are listed
+        # the clock must be read before the files are listed
+        clock = read_clock(CursorType.TIMESTAMPTZ)
         assert clock is not None
         native: ReaderOptions = table.ref.native
         files = list_of.files(self.spark, native).localCheckpoint(eager=True)

@@ -216,7 +216,8 @@ def _read(data: bytes, parse: Any) -> Any:
             return parse(data, reader)
     except MalformedError as error:
         raise MalformedError(error.what, table) from None
-    except Exception as error:  # from Arrow, or from Python for an invalid name or number
+    # Arrow raises various exceptions, and Python for an invalid name or number.
+    except Exception as error:
         raise build_malformed_error(error, table) from None
 
 
@@ -306,7 +307,6 @@ class _Table:
         return cls(data, struct.unpack_from("<I", data, 0)[0])
 
     def field_offset(self, field: int) -> int | None:
-        """Returns the offset of a field, or None if the field is absent."""
         fields = self._at - int(struct.unpack_from("<i", self._data, self._at)[0])
         (size,) = struct.unpack_from("<H", self._data, fields)
         entry = 4 + 2 * field

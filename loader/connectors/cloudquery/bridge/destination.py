@@ -360,9 +360,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
 
 def _write_message(session: Session, rows: Any, message: Mapping[str, Any]) -> None:
-    """Writes a message to the file of a session's rows."""
     line = json.dumps(message) + "\n"
-    session.disk.take(len(line))  # the line is ASCII
+    session.disk.take(len(line))  # in ASCII, a character is a byte
     rows.write(line)
 
 

@@ -54,10 +54,10 @@ def bind(path: str) -> socket.socket | None:
         probe.connect(path)
         return None
     with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode):  # a killed server has left its socket
+        if stat.S_ISSOCK(os.lstat(path).st_mode):  # the socket of a killed server
             os.unlink(path)
     result = socket.socket(socket.AF_UNIX)
-    old_mask = os.umask(0o177)  # creates the socket with mode 0600
+    old_mask = os.umask(0o177)  # bind() then creates the socket with mode 0600
     try:
         result.bind(path)
         result.listen()
@@ -227,7 +227,6 @@ def _listen_at_path(server: Any, path: str, folder: Path) -> str:
 
 
 def _listen_at_port(server: Any, address: str) -> str:
-    """Listens on a port, and returns the address."""
     port = 0
     if _is_free(address):
         with suppress(RuntimeError):

@@ -87,7 +87,6 @@ def _wait_until_ready(channel: Any, address: str, child: Child | None) -> None:
 
 
 def _relay_log(line: str) -> None:
-    """Relays a line of the plugin's log to the loader through the standard error."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 

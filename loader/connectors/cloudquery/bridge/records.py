@@ -97,7 +97,8 @@ def convert_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     for first in range(0, batch.num_rows, _ROWS_PER_SLICE):
         try:
             rows = list(_convert_rows(batch.slice(first, _ROWS_PER_SLICE)))
-        except Exception as error:  # from Arrow, Python, or the time zone library
+        # Arrow, Python and the time zone library raise various exceptions.
+        except Exception as error:
             raise build_malformed_error(error, read_table_name(batch.schema)) from None
         yield from rows
 
@@ -128,7 +129,6 @@ def _extension_of(field: pa.Field) -> str:
 
 
 def _json_schema_of(field: pa.Field) -> dict[str, Any]:
-    """Returns a column's JSON schema."""
     kind = field.type
     if _extension_of(field):
         return {} if _extension_of(field) == "json" else {"type": "string"}
