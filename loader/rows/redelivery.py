@@ -6,9 +6,9 @@ irrelevant, so a value that changes back (A, B, A) is a new version.
 If the source declares the key, it returns only the current version of each key. This version is
 newer than the newest version in raw even if its cursor is lower. One possible reason is a
 transaction that began earlier but committed later (`now()` is the transaction's start). Another is
-a user who has set the cursor column back. Such a row overrides the order of cursors, and its batch
-begins a new generation (``_cq_generation``). A version is newer than all versions of earlier
-generations.
+a user who has set the cursor column back, or an update that did not move it. Such a row overrides
+the order of cursors, and its batch begins a new generation (``_cq_generation``). A version is newer
+than all versions of earlier generations.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def flag_redelivered(
     """Adds two boolean columns to the rows of a batch.
 
     ``_cq_redelivered`` is true if the key's newest version in raw is identical. ``_cq_overrules``
-    is true if the key's newest version in raw has a higher cursor but is outdated.
+    is true if the key's newest version in raw has a higher cursor but is outdated, or the same
+    cursor below the window.
 
     Only the rows of raw at or above the window's lower bound are read. The bound is a literal, so
     Iceberg prunes files, and the cost depends only on the size of the window. If the cursor is a
@@ -117,6 +118,11 @@ def flag_redelivered(
     # A null cursor is lower than all other cursors.
     newest_cursor = newest_version["cursor"]
     is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
+    if cursor is not None and window.low is not None:
+        # An update that did not move the cursor. It is found although its cursor is below the
+        # window, so only a new generation shows that it is newer.
+        low = cursor_literal(window.low, rows.schema[cursor].dataType)
+        is_below |= same_cursor & (cursor_value < low)
     overrules = f.coalesce(is_below, f.lit(False)) if is_authoritative else f.lit(False)
     return joined.select(
         *(f.col(quote_name(name)) for name in rows.columns),

@@ -36,8 +36,8 @@ def table(project: Project, postgres_database: Database) -> Database:
     postgres_database.execute(
         "create table t (id int primary key, c int)", "insert into t values (1, 1)"
     )
-    # A lookback: otherwise the rows that an ALTER rewrote would be read again, too.
-    options = {"t": {"cursor_field": "c", "lookback": 0}}
+    # No sweep: otherwise the rows that an ALTER rewrote would be read again, too.
+    options = {"t": {"cursor_field": "c", "sweep": "never"}}
     project.jdbc(postgres_database, ["t"], table_options=options)
     project.run()
     return postgres_database

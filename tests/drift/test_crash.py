@@ -23,8 +23,8 @@ def _create(database: Database, project: Project, tables: list[str]) -> None:
             f"create table {t} (id int primary key, c int, note text, gone text)",
             f"insert into {t} select n, n, n, 'g' from generate_series(1, 3) n",
         )
-    # A lookback: otherwise the rows that an ALTER rewrote would be read again, too.
-    options = {t: {"cursor_field": "c", "lookback": 0} for t in tables}
+    # No sweep: otherwise the rows that an ALTER rewrote would be read again, too.
+    options = {t: {"cursor_field": "c", "sweep": "never"} for t in tables}
     project.jdbc(database, tables, table_options=options)
     project.run("--concurrency", "4")
     for t in tables:

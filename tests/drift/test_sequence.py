@@ -42,8 +42,8 @@ class Driven:
             "'7' || n, array[n, null] from generate_series(1, 3) n",
             "update t set c = 100 where id = 2",
         )
-        # A lookback: otherwise the rows that an ALTER rewrote would be read again, too.
-        options = {"t": {"cursor_field": "c", "lookback": 0}}
+        # No sweep: otherwise the rows that an ALTER rewrote would be read again, too.
+        options = {"t": {"cursor_field": "c", "sweep": "never"}}
         project.jdbc(database, ["t"], table_options=options)
         schema = project.schema
         self.dbt = DbtProject(project.spark, folder, schema=f"mart_{schema}", raw_schema=schema)

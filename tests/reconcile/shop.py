@@ -72,6 +72,8 @@ class ServerShop(Shop):
         return [tuple(map(_told, row)) for row in self.database.query(statement)]
 
     def configure(self, project: Project, tables: list[str], **options: Any) -> None:
+        if "postgresql" in self.database.url:  # otherwise the sync itself would find most changes
+            options = {"sweep": "never", **options}
         project.jdbc(self.database, tables, table_options=dict.fromkeys(tables, options))
 
     def _own(self, statement: str) -> str:

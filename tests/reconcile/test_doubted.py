@@ -57,7 +57,7 @@ def test_a_repair_refuses_what_a_sync_refuses(
         "create table papers (id int primary key, day date, c int)",
         "insert into papers select n, date '1400-03-05', n from generate_series(1, 20) n",
     )
-    options = {"papers": {"cursor_field": "c", "lookback": 0}}
+    options = {"papers": {"cursor_field": "c", "sweep": "never"}}
     project.jdbc(postgres_database, ["papers"], table_options=options)
     project.run()
     postgres_database.execute("update papers set day = date '1400-02-28' where id in (3, 4)")
@@ -258,7 +258,7 @@ def _compared_by_value(
     deleted: str,
     per_run: tuple[str, ...] = (),
 ) -> None:
-    options = {"towns": {"cursor_field": "c", "lookback": 0}}
+    options = {"towns": {"cursor_field": "c", "lookback": 0, "sweep": "never"}}
     project.jdbc(database, ["towns"], table_options=options)
     project.run()
     ran = reconcile(project, "--repair", *per_run)

@@ -74,7 +74,7 @@ def test_writers_of_postgresql_make_no_false_difference(
         "create table events (id int primary key, n int, at timestamptz)",
         "insert into events select i, 0, now() - interval '1 hour' from generate_series(1, 400) i",
     )
-    options = {"events": {"cursor_field": "at"}}
+    options = {"events": {"cursor_field": "at", "sweep": "never"}}
     project.jdbc(postgres_database, ["events"], table_options=options)
     project.run()
     with _writing(postgres_database, "now()", late=True):
@@ -129,7 +129,7 @@ def test_a_transaction_that_is_open_meanwhile(
         "create table events (id int primary key, n int, at timestamptz)",
         "insert into events select i, 0, now() from generate_series(1, 50) as i",
     )
-    options = {"events": {"cursor_field": "at"}}
+    options = {"events": {"cursor_field": "at", "sweep": "never"}}
     project.jdbc(postgres_database, ["events"], table_options=options)
     project.run()
     with _transaction(postgres_database) as late:

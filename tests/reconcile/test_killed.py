@@ -26,7 +26,7 @@ def test_killed_in_a_repair(
             f"insert into {table} select i, 'n', now() - i * interval '1 day' "
             "from generate_series(1, 20) i",
         )
-    options = {table: {"cursor_field": "at"} for table in STEPS}
+    options = {table: {"cursor_field": "at", "sweep": "never"} for table in STEPS}
     project.jdbc(postgres_database, STEPS, table_options=options)
     project.run()
     for table in STEPS:

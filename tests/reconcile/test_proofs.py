@@ -28,7 +28,8 @@ def test_snapshots_follow_a_repair_and_the_tests_pass(
         "create table t (id int primary key, note text, at timestamptz)",
         "insert into t select i, 'n', now() - i * interval '1 day' from generate_series(1, 30) i",
     )
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
+    options = {"t": {"cursor_field": "at", "sweep": "never"}}
+    project.jdbc(postgres_database, ["t"], table_options=options)
     project.run()
     name = project.schema
     dbt = DbtProject(project.spark, tmp_path / "dbt", schema=f"mart_{name}", raw_schema=name)

@@ -150,7 +150,7 @@ def test_rows_that_the_source_marks_deleted(project: Project, postgres_database:
         "insert into t select i, 'n', i = 2, now() - i * interval '1 day' "
         "from generate_series(1, 10) as i",
     )
-    options = {"t": {"cursor_field": "at", "deleted_field": "gone"}}
+    options = {"t": {"cursor_field": "at", "deleted_field": "gone", "sweep": "never"}}
     project.jdbc(postgres_database, ["t"], table_options=options)
     project.run()
     # marked without moving the cursor; and a row marked before is purged, which changes nothing
@@ -164,7 +164,8 @@ def test_rows_that_the_source_marks_deleted(project: Project, postgres_database:
     ) == [(4, "n", True), (5, "n", True)]
     assert _equal(project, "shop.t")
     # a mark that no longer counts
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
+    options = {"t": {"cursor_field": "at", "sweep": "never"}}
+    project.jdbc(postgres_database, ["t"], table_options=options)
     assert missed(reconcile(project, "--repair"), "shop.t") == {**wanted, "missed_deletes": 0}
     assert project.rows("select count_if(_cq_deleted) from raw.t where _cq_batch = 3") == [(0,)]
     assert missed(reconcile(project), "shop.t") == nothing()
@@ -175,7 +176,8 @@ def test_a_column_that_became_another_type(project: Project, postgres_database: 
         "create table t (id int primary key, n int, wide int, at timestamptz)",
         "insert into t select i, i, i, now() - i * interval '1 day' from generate_series(1, 9) i",
     )
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
+    options = {"t": {"cursor_field": "at", "sweep": "never"}}
+    project.jdbc(postgres_database, ["t"], table_options=options)
     project.run()
     postgres_database.execute(
         "alter table t alter column wide type bigint", "alter table t alter column n type text"

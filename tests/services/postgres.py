@@ -135,6 +135,7 @@ class Postgres(Server):
             "wal_level": "logical",
             "fsync": "off",
             "synchronous_commit": "off",
+            "wal_writer_delay": "10ms",  # a sync waits until the log is flushed
             "full_page_writes": "off",
         }
         lines = [f"{name} = '{value}'" for name, value in settings.items()]

@@ -259,13 +259,13 @@ def test_a_cursor_that_is_no_time_misses_no_late_row_either(
         assert project.rows(f"select count(*), count(distinct id) from raw.{table}") == [(5, 5)]
 
 
-def test_a_lookback_bounds_how_far_late_numbers_are_sought(
+def test_without_sweeps_late_numbers_are_found_within_the_lookback(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
         "create table keys (id int primary key)", "insert into keys values (1000)"
     )
-    options = {"keys": {"cursor_field": "id", "lookback": "50"}}
+    options = {"keys": {"cursor_field": "id", "lookback": "50", "sweep": "never"}}
     project.jdbc(postgres_database, ["keys"], table_options=options)
     with _transaction(postgres_database) as late:
         late.execute("insert into keys values (940), (960)")

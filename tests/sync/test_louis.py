@@ -1,8 +1,8 @@
 """The worked example of Airbyte's "Incremental Append" page, over all three states of its table.
 
 Its "known limitations" example, too: a row that changes below the cursor is not seen. If the cursor
-is a number, PostgreSQL knows who wrote the row, so the loader sees it; a lookback limits that, too:
-it says how far below the cursor to look.
+is a number, PostgreSQL knows who wrote the row, so the loader sees it; without sweeps, only within
+the lookback.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def test_an_update_below_a_number_is_seen_by_who_wrote_it(
     assert _raw(project)[-1] == ("Louis XVI", True, 1754)
 
 
-def test_an_update_below_the_lookback_is_not_seen(
+def test_without_sweeps_an_update_below_the_lookback_is_not_seen(
     project: Project, postgres_database: Database
 ) -> None:
-    _kings(project, postgres_database, lookback=0)
+    _kings(project, postgres_database, lookback=0, sweep="never")
     project.run()
     postgres_database.execute("update kings set deceased = true where name = 'Louis XVI'")
     assert project.run().table("shop.kings")["status"] == "nothing new"

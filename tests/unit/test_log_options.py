@@ -44,7 +44,21 @@ POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSc
                 {"lookback": 5},
                 {"null_cursor": "fail"},
                 {"null_cursor": "exclude"},
+                {"sweep": "never"},
             )
+        ),
+        *(
+            (
+                JdbcOptions,
+                {"url": POSTGRES, "table_options": {"orders": {"sweep": interval}}},
+                f"{str(interval)!r} does not say how often to sweep. Use auto, always, never, or",
+            )
+            for interval in ("sometimes", 10, "0 seconds", "10 minuts", "")
+        ),
+        (
+            JdbcOptions,
+            {"url": "jdbc:mariadb://x/y", "table_options": {"*": {"sweep": "1 hour"}}},
+            "* has the option sweep, which needs the transaction ids of PostgreSQL's rows",
         ),
         (
             JdbcOptions,

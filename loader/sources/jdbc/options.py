@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from loader.duration import Lookback
+from loader.duration import Lookback, seconds_of
 from loader.spec.options import TableOptions
 from loader.spec.validation import OptionError
 
@@ -23,12 +24,28 @@ class JdbcTableOptions(TableOptions):
             rows.
         partition_column: the column by which the table is split into ranges for parallel
             connections; by default the cursor.
+        sweep: how often all rows are checked for the transaction that wrote them (PostgreSQL):
+            `auto`, `always`, `never` or an interval such as `10 minutes`.
     """
 
     sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
 
     num_partitions: int | None = Field(default=None, ge=1)
     partition_column: str | None = None
+    sweep: str = "auto"
+
+    @field_validator("sweep")
+    @classmethod
+    def _is_interval(cls, text: str) -> str:
+        if text in ("auto", "always", "never"):
+            return text
+        with suppress(ValueError):
+            if seconds_of(text, "", "") > 0:
+                return text
+        raise OptionError(
+            f"{text!r} does not say how often to sweep",
+            "Use auto, always, never, or an interval such as '10 minutes'",
+        )
 
 
 class JdbcOptions(BaseModel):
@@ -113,15 +130,22 @@ class JdbcOptions(BaseModel):
                 f"{cdc_tables[0]} has sync_mode: cdc, which reads the log of PostgreSQL only",
                 "Use incremental or full_refresh",
             )
+        swept_tables = [name for name, options in tables.items() if options.sweep != "auto"]
+        if swept_tables and url and not url.lower().startswith("jdbc:postgresql:"):
+            raise OptionError(
+                f"{swept_tables[0]} has the option sweep, which needs the transaction ids of "
+                "PostgreSQL's rows",
+                "Remove it; a lookback or `loader reconcile` finds late rows in this database",
+            )
         for name in cdc_tables:
             if [column.lower() for column in tables[name].cursor_field or ()] == ["xmin"]:
                 raise OptionError(
                     f"{name} has sync_mode: cdc, and the log does not contain its cursor, xmin",
                     "Remove cursor_field",
                 )
-            for option in ("initial_cursor", "lookback", "null_cursor"):
+            for option in ("initial_cursor", "lookback", "null_cursor", "sweep"):
                 value = getattr(tables[name], option)
-                if value not in (None, "include"):
+                if value not in (None, "include", "auto"):
                     raise OptionError(
                         f"{name} has sync_mode: cdc, which reads all rows, and {option}: {value}",
                         f"Remove {option}: it is for tables that are read by a cursor",

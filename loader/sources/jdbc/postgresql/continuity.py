@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,11 @@ from loader.sources.jdbc.connections import Connection
 from loader.spark.error_translation import ConnectionRefusedByServer
 
 _HALF = 2**31
+_WRAP = 2**32
+_FEW_IDS = 100
+"""The maximum number of transaction ids that a query lists."""
+_USUAL_FLUSH_SECONDS = 0.3
+"""The usual time after which the server flushes its log after an asynchronous commit."""
 _STEP = dt.timedelta(minutes=1)
 _OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
@@ -55,6 +62,8 @@ class TransactionMark:
         xmax: the first transaction id that is invisible to the snapshot; not stored.
         clock: the database's clock before the snapshot in UTC; empty if unknown; not stored.
         replica: whether the server is a read replica, which may lag; not stored.
+        log_end: the end of the server's log just after the snapshot, in bytes; 0 if unknown; not
+            stored.
     """
 
     since: str | None
@@ -64,6 +73,7 @@ class TransactionMark:
     xmax: int = 0
     clock: str = ""
     replica: bool = False
+    log_end: int = 0
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the mark to store in the state."""
@@ -105,28 +115,27 @@ class TransactionMark:
             moment -= _ANY_ZONE
         return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
 
-    def select_written_since(self, now: TransactionMark, *, scan: bool = False) -> str:
+    def select_written_since(self, now: TransactionMark) -> str:
         """Returns SQL that is true for rows whose transaction id is :attr:`xmin` or later.
 
-        The xmin of a row has 32 bits and wraps around, so ids are compared by distance. If the
-        distance may have wrapped, or the database is not the same, all rows match. The function
-        `age` needs half the CPU time, but parallel workers cannot run it. It is used if no scan is
-        expected and the distance is far from wrapping. Ids below 3 are not transactions; they
-        indicate rows that were frozen when they were loaded.
-
-        Args:
-            scan: whether the query scans the table.
+        The xmin of a row has 32 bits and wraps around, so both ends of the range are compared.
+        Without the upper end, the range would omit or include rows that were written up to 2^32
+        transactions ago. If the range may have wrapped, or the database is not the same, all rows
+        match. Parallel workers can run both forms of the condition.
         """
-        if (
-            self.compare_database(now) is not DatabaseContinuity.SAME
-            or not now.xmin < self.xmin + _HALF
-        ):
+        count = now.xmax - self.xmin
+        if self.compare_database(now) is not DatabaseContinuity.SAME or count >= _WRAP:
             return "true"
-        low = self.xmin % 2**32
-        if not scan and now.xmax < self.xmin + _HALF // 2:
-            return f"(age(xmin) <= age('{low}'::xid) or age(xmin) = {_HALF - 1})"
-        distance = f"(xmin::text::bigint - {low} + {2**32}) % {2**32}"
-        return f"({distance} < {_HALF} or xmin::text::bigint < 3)"
+        if count <= 0:
+            return "false"
+        if count <= _FEW_IDS:
+            ids = ",".join(str(id_ % _WRAP) for id_ in range(self.xmin, now.xmax))
+            return f"xmin = any('{{{ids}}}'::xid[])"
+        low, high = self.xmin % _WRAP, (now.xmax - 1) % _WRAP
+        ends = [f"decode('{end:08x}', 'hex')" for end in (low, high)]
+        if low <= high:
+            return f"xidsend(xmin) between {ends[0]} and {ends[1]}"
+        return f"(xidsend(xmin) >= {ends[0]} or xidsend(xmin) <= {ends[1]})"
 
     def is_outlived(self, now: TransactionMark) -> bool:
         """Returns whether the mark is so old that transaction ids will soon wrap around."""
@@ -284,6 +293,73 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
         clock=seen.clock,
         replica=seen.replica,
     )
+
+
+def read_log_end(connection: Connection) -> int:
+    """Reads the end of the server's log in bytes; 0 if the server does not show it."""
+    try:
+        [(position,)] = connection.rows(
+            """
+            select pg_catalog.pg_wal_lsn_diff(
+                case
+                    when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
+                    else pg_catalog.pg_current_wal_insert_lsn()
+                end,
+                '0/0'
+            )::bigint
+            """
+        )
+    except ConnectionRefusedByServer:
+        return 0
+    return int(position or 0)
+
+
+def wait_for_flush(
+    connection: Connection,
+    seen: TransactionMark,
+    seconds: float,
+    connect: Callable[[], AbstractContextManager[Connection]],
+) -> bool:
+    """Waits until a crash of the server cannot undo the transactions that a snapshot saw.
+
+    With asynchronous commits, a crash undoes transactions whose rows were visible, and the server
+    assigns their ids again. The next sync would then miss the rows of the later transactions.
+
+    The server flushes its log at each synchronous commit, and soon after each other end of a
+    transaction. If only unfinished transactions have written since, it may wait for 15 seconds, so
+    an empty transaction is committed. It assigns one id and changes nothing.
+
+    Args:
+        connection: a connection, which may be in a transaction.
+        seen: the state of transactions in the snapshot.
+        seconds: the maximum wait.
+        connect: opens a connection for the empty transaction.
+
+    Returns:
+        Whether the server has flushed its log up to the position that was read after the snapshot.
+        True if the server does not show this position.
+    """
+    if seen.replica or not seen.log_end:
+        return True  # a replica receives only what its primary has flushed
+    began, has_committed = time.monotonic(), False
+    while True:
+        [(position,)] = connection.rows(
+            """
+            select
+                pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), '0/0')::bigint
+            """
+        )
+        passed = time.monotonic() - began
+        if int(position or 0) >= seen.log_end:
+            return True
+        if passed >= seconds:
+            return False
+        if passed >= _USUAL_FLUSH_SECONDS and not has_committed:
+            has_committed = True
+            function = "pg_current_xact_id" if connection.major_version >= 13 else "txid_current"
+            with connect() as other:
+                other.rows(f"select pg_catalog.{function}()")
+        time.sleep(0.02)
 
 
 def _read_system(connection: Connection) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.connections import Connection
@@ -18,6 +18,7 @@ from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.postgresql.continuity import (
     TransactionMark,
     read_activity,
+    read_log_end,
     read_transaction_mark,
 )
 from loader.spark.error_translation import ConnectionRefusedByServer, DatabaseError
@@ -65,7 +66,8 @@ def open_exported_snapshot(
         locked, refused = lock_tables(holder, relations, database.lock_timeout)
         with database.lend_connection() as connection:
             activity = read_activity(connection, int(pid or 0))
-        transactions = read_transaction_mark(holder, activity)
+            transactions = read_transaction_mark(holder, activity)
+            transactions = replace(transactions, log_end=read_log_end(connection))
         [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
         yield ExportedSnapshot(
             name or "", transactions, activity.blind, no_timeouts, locked, refused

@@ -7,6 +7,8 @@ describe how they occur.
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
@@ -14,9 +16,18 @@ from loader.rows.window import BY_HAND
 from loader.sources.interface import SourceTable, Window, parse_bound
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits_interface import ONLY_WITHIN_LOOKBACK, SnapshotQueries
-from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
+from loader.sources.jdbc.postgresql.continuity import (
+    DatabaseContinuity,
+    TransactionMark,
+    wait_for_flush,
+)
 from loader.sources.jdbc.postgresql.lineage import Lineage, find_lowest, read_lineage
+from loader.sources.jdbc.postgresql.sweep import SWEEP, Sweep, SweepMemory, must_store
 from loader.spark.error_translation import DatabaseError
+
+_FLUSH_SECONDS = 3.0
+"""The maximum wait for the server's log if the last sync's mark can be kept instead."""
+_FIRST_FLUSH_SECONDS = 15.0
 
 
 class PostgresLateCommits:
@@ -36,6 +47,8 @@ class PostgresLateCommits:
         self.blind = blind
         self.lineages: dict[str, Lineage] = {}
         self.added: dict[str, str] = {}
+        self.sweeps: dict[str, Sweep] = {}
+        self.is_flushed = False
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Prepares the search in a table.
@@ -51,25 +64,53 @@ class PostgresLateCommits:
         if not table.ref.native.stored:
             return
         self.added[table.ref.name] = self._select_added(connection, table, window)
+        if window.cursor is not None and not table.ref.native.has_xmin:
+            self.sweeps[table.ref.name] = self._sweep(connection, table, window)
 
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the mark for the next sync."""
+        """Returns the mark for the next sync.
+
+        Raises:
+            DatabaseError: if a crash of the server could undo transactions that this first sync of
+                the table has read.
+        """
         if self.transactions is None:
             return None
         lineage = self.lineages[table.ref.name].to_mark()
         if not table.ref.native.stored:  # the object id changes if a view is recreated
             lineage = {name: lineage[name] for name in ("database", "view") if name in lineage}
-        return {**self.transactions.to_mark(), **lineage}
+        before = self._read_last_mark(window)
+        if not self.is_flushed:
+            self.is_flushed = wait_for_flush(
+                connection,
+                self.transactions,
+                _FIRST_FLUSH_SECONDS if before is None else _FLUSH_SECONDS,
+                self.snapshot.source.lend_connection,
+            )
+        if self.is_flushed or not table.ref.native.stored:
+            sweep = self.sweeps.get(table.ref.name)
+            memory = {SWEEP: sweep.memory.to_mark()} if sweep else {}
+            return {**self.transactions.to_mark(), **memory, **lineage}
+        if before is None:
+            raise DatabaseError(
+                "the server has not written its log to disk, so a crash could undo transactions "
+                "that this first sync has read, and the next sync would miss others",
+                where=f"table {self.snapshot.source.name}.{table.ref.lake_name}",
+                remedy="Run again; check the server's disk and its setting wal_writer_delay",
+            )
+        stored = window.mark or {}
+        memory = {SWEEP: stored[SWEEP]} if SWEEP in stored else {}
+        return {**before.to_mark(), **memory, **lineage}
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
         """Returns SQL that is true for late rows, or None if there cannot be late rows.
 
-        If the cursors of late rows have a lower bound, only rows above this bound are checked.
-        Otherwise every row's transaction id is checked, unless a lookback limits the search.
+        If the table was swept, these are the rows that the sweep has found. Otherwise they are the
+        rows above a lower bound for the cursors of transactions that were open at the last sync.
 
         Args:
             lowest: the lowest cursor of a late row; None if it has not been read. It allows the
@@ -82,18 +123,20 @@ class PostgresLateCommits:
             return None
         column = self.snapshot.column(table, window.cursor.name)
         literal = self.snapshot.dialect.literal
-        reach = self.reach(table, window)
-        written = before.select_written_since(now, scan=reach is None)
-        is_idle = now.xmax <= before.xmin  # no transaction wrote since the last sync
-        is_same = before.compare_database(now) is DatabaseContinuity.SAME
         parts = [self.added[table.ref.name]]
-        if reach is not None:
+        sweep = self.sweeps.get(table.ref.name)
+        reach = self._reach_open_transactions(table, window)
+        if sweep is not None and sweep.has_run:
+            parts.append(sweep.condition)
+        elif reach is not None:
             above = f"{column} >= {literal(reach)}"
-            parts.append(above if table.ref.native.has_xmin else f"{above} and {written}")
-        elif not is_same or not (
-            is_idle or (window.has_lookback and not before.is_clock_behind(now))
-        ):
-            parts.append(written)
+            written = before.select_written_since(now)
+            if table.ref.native.has_xmin:
+                parts.append(above)
+            elif written != "false":
+                parts.append(f"{above} and {written}")
+        elif before.compare_database(now) is not DatabaseContinuity.SAME:
+            parts.append("true")
         late = " or ".join(f"({part})" for part in parts if part)
         if late and lowest is not None:
             above = f"{column} >= {literal(lowest)}"
@@ -102,6 +145,16 @@ class PostgresLateCommits:
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
         """Returns a lower bound for the cursors of late rows, or None."""
+        sweep = self.sweeps.get(table.ref.name)
+        if sweep is not None and sweep.has_run:
+            return sweep.lowest
+        return self._reach_open_transactions(table, window)
+
+    def _reach_open_transactions(self, table: SourceTable, window: Window) -> Cursor | None:
+        """Returns a lower bound for cursors of transactions that were open at the last sync.
+
+        None if there is no bound.
+        """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
@@ -126,6 +179,9 @@ class PostgresLateCommits:
         if not table.ref.native.stored:
             return self._has_moved(table, window)
         if self.lineages[table.ref.name].is_changed(window.mark):
+            return True
+        sweep = self.sweeps.get(table.ref.name)
+        if sweep is not None and sweep.must_store:
             return True
         if before.compare_database(
             self.transactions
@@ -190,11 +246,15 @@ class PostgresLateCommits:
             notes.append(
                 "the database's clock was set back: all rows written since the last sync are read"
             )
-        scans_all = self.transactions is not None and not window.has_lookback
+        interval = self.snapshot.source.read_options(table.ref).sweep
         if self.blind and is_time:
             scans = "each sync scans the table for rows that commit late"
-            notes.append(f"{self.blind}: {scans if scans_all else ONLY_WITHIN_LOOKBACK}")
-        elif window.has_lookback and before and is_time and self._is_replicated(table, window):
+            if interval == "never" or self.transactions is None:
+                scans = ONLY_WITHIN_LOOKBACK
+            elif interval != "always" and (interval != "auto" or window.has_lookback):
+                scans = "rows that commit late are found when the table is swept"
+            notes.append(f"{self.blind}: {scans}")
+        elif interval == "never" and before and is_time and self._is_replicated(table, window):
             notes.append(f"logical replication writes this table: {ONLY_WITHIN_LOOKBACK}")
         return tuple(notes)
 
@@ -265,6 +325,46 @@ class PostgresLateCommits:
             return ""
         column = self.snapshot.column(table, window.cursor.name)
         return f"{condition} and {column} >= {self.snapshot.dialect.literal(bottom)}"
+
+    def _sweep(self, connection: Connection, table: SourceTable, window: Window) -> Sweep:
+        """Counts the rows below the window that the last sweep could not see, if this is due."""
+        before, now = self._read_comparable_mark(table, window), self.transactions
+        lineage = self.lineages[table.ref.name]
+        assert window.cursor is not None
+        assert now is not None
+        all_seen = SweepMemory(now, lineage.clock, lineage.bytes)
+        if before is None or window.low is None:
+            return Sweep(all_seen)  # this sync reads all rows
+        has_reach = self._reach_open_transactions(table, window) is not None
+        is_same = before.compare_database(now) is DatabaseContinuity.SAME
+        if self.added[table.ref.name] == "true" or not (is_same or has_reach):
+            return Sweep(all_seen)
+        memory = SweepMemory.from_mark(window.mark) or SweepMemory(before)
+        written = memory.transactions.select_written_since(now)
+        if written == "false" or memory.is_behind(now):
+            return Sweep(memory)
+        interval = self.snapshot.source.read_options(table.ref).sweep
+        must_scan = interval == "auto" and not has_reach and not window.has_lookback
+        is_due = memory.is_due(interval, lineage.bytes, lineage.clock)
+        if not (is_due or must_scan or before.is_clock_behind(now)):
+            return Sweep(memory)
+        dialect, cursor = self.snapshot.dialect, window.cursor
+        column = self.snapshot.column(table, cursor.name)
+        limits = [written, f"{column} < {dialect.literal(window.low)}"]
+        if window.initial is not None:
+            limits.append(f"{column} >= {dialect.literal(window.initial)}")
+        relation = self.snapshot.source.relation(table.ref.native)
+        began = time.monotonic()
+        [(count, lowest)] = connection.rows(
+            f"select count(*), {self.snapshot.ends(table, cursor)[0]} from {relation} "
+            f"where {' and '.join(limits)}"
+        )
+        seconds = time.monotonic() - began
+        rows, bottom = int(count or 0), parse_bound(lowest, cursor.type, table, window)
+        after = replace(all_seen, seconds=seconds)
+        condition = f"{column} >= {dialect.literal(bottom)} and {written}" if bottom else ""
+        is_stored = must_store(memory, after, rows, interval)
+        return Sweep(after, True, rows, bottom, condition, is_stored)
 
     def _refuse_reused_numbers(self, table: SourceTable, window: Window) -> None:
         before = self._read_last_mark(window)

@@ -35,6 +35,8 @@ class Lineage:
             is recreated, or if another column is renamed to this name.
         view: a hash of the name and definition of a view; empty for tables.
         view_in_path: the hash of the definition relative to the search_path, as in older marks.
+        bytes: the size of the stored rows, without their TOAST tables.
+        clock: the database's clock, in seconds since 1970.
     """
 
     root: int
@@ -44,6 +46,8 @@ class Lineage:
     columns: Mapping[str, str] = field(default_factory=dict)
     view: str = ""
     view_in_path: str = ""
+    bytes: int = field(default=0, compare=False)
+    clock: float = field(default=0.0, compare=False)
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the entries to store in the mark."""
@@ -134,7 +138,7 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
     Args:
         relation: the quoted name of the table as a text literal.
     """
-    [(root, database, columns, tables, views, replicated)] = connection.text_rows(
+    [(root, database, columns, tables, size, clock, views, replicated)] = connection.text_rows(
         f"""
         with recursive tree as (
             select {relation}::regclass::oid as id
@@ -157,6 +161,8 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
                 where attrelid = {relation}::regclass and attnum > 0 and not attisdropped
             ),
             string_agg(id::text, ' '),
+            sum(pg_catalog.pg_relation_size(id))::bigint::text,
+            extract(epoch from clock_timestamp())::text,
             (
                 select
                     json_build_array(
@@ -204,7 +210,17 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
     shown = json.loads(views)[:2] if views else ("", "")
     view, in_path = (hash_text(text) if text else "" for text in shown)
     database_id = int(database or 0)
-    return Lineage(int(root or 0), ids, replicated == "true", database_id, numbers, view, in_path)
+    return Lineage(
+        int(root or 0),
+        ids,
+        replicated == "true",
+        database_id,
+        numbers,
+        view,
+        in_path,
+        int(size or 0),
+        float(clock or 0),
+    )
 
 
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:

@@ -1,0 +1,144 @@
+"""Plans sweeps, which find rows by the transaction that wrote them, whatever their cursors.
+
+A window contains the rows at or above the stored cursor. An application that computes the cursor
+may write a lower value: its clock is behind, it rounds times to hours, it imports old dates, or it
+updates a row without moving the cursor. PostgreSQL stores in each row the id of the transaction
+that wrote it. A sweep therefore counts the rows below the window that were written by transactions
+that the last sweep could not see. If there are none, no other query of the sync scans the table.
+
+The mark stores what the last sweep could see. This memory only advances with a sweep. An older
+memory is also correct: the next sweep only finds some rows again, which are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loader.duration import seconds_of
+from loader.rows.cursor import Cursor
+from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
+
+SWEEP = "sweep"
+"""The mark's entry for the memory of the last sweep."""
+
+_BYTES_PER_SECOND = 100e6
+"""The assumed speed of a scan if the last sweep was too short to measure it."""
+_MEASURABLE_SECONDS = 0.1
+_ALWAYS_ALLOWED_SECONDS = 0.5
+_SHARE = 0.05
+"""The largest share of time that `sweep: auto` spends on sweeps of one table."""
+_NEGLIGIBLE_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class SweepMemory:
+    """The transactions that the last sweep of a table could see, and the cost of this sweep.
+
+    Attributes:
+        transactions: the state of transactions in the snapshot of the sweep.
+        at: the database's clock at the sweep, in seconds since 1970; 0 if there was no sweep.
+        bytes: the size of the table.
+        seconds: the duration of the sweep; 0 if a sync has read all rows instead.
+    """
+
+    transactions: TransactionMark
+    at: float = 0.0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def to_mark(self) -> dict[str, Any]:
+        """Returns the entry to store in the mark."""
+        seen = self.transactions
+        return {
+            "at": round(self.at, 3),
+            "bytes": self.bytes,
+            "log_end": seen.log_end,
+            "seconds": round(self.seconds, 3),
+            "since": seen.since,
+            "system": seen.system,
+            "xmin": str(seen.xmin),
+        }
+
+    @classmethod
+    def from_mark(cls, mark: Mapping[str, Any] | None) -> SweepMemory | None:
+        """Parses the entry of a stored mark. Returns None if the mark has no such entry."""
+        entry = (mark or {}).get(SWEEP)
+        if entry is None:
+            return None
+        transactions = TransactionMark(
+            entry["since"],
+            int(entry["xmin"]),
+            False,
+            str(entry["system"]),
+            log_end=int(entry["log_end"]),
+        )
+        at, bytes_, seconds = float(entry["at"]), int(entry["bytes"]), float(entry["seconds"])
+        return cls(transactions, at, bytes_, seconds)
+
+    def is_behind(self, now: TransactionMark) -> bool:
+        """Returns whether the server is a replica that lacks rows that the last sweep saw."""
+        if self.transactions.compare_database(now) is DatabaseContinuity.BEHIND:
+            return True
+        return now.replica and now.log_end < self.transactions.log_end
+
+    def is_due(self, interval: str, bytes_: int, clock: float) -> bool:
+        """Returns whether the next sweep is due.
+
+        Args:
+            interval: the table's option `sweep`.
+            bytes_: the present size of the table.
+            clock: the database's clock, in seconds since 1970.
+        """
+        if interval in ("always", "never"):
+            return interval == "always"
+        passed = clock - self.at
+        if not self.at or passed < 0:  # the clock was set back
+            return True
+        if interval != "auto":
+            return passed >= seconds_of(interval, "an interval", "")
+        is_measured = self.seconds >= _MEASURABLE_SECONDS
+        speed = self.bytes / self.seconds if is_measured else _BYTES_PER_SECOND
+        return bytes_ <= speed * max(_ALWAYS_ALLOWED_SECONDS, _SHARE * passed)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The result of one sync for a table.
+
+    Attributes:
+        memory: the memory to store.
+        has_run: whether the table was swept.
+        rows: the number of rows that the sweep has found below the window.
+        lowest: the lowest cursor of these rows; None if there are none.
+        condition: SQL that is true for these rows; empty if there are none.
+        must_store: whether the memory must be stored even if no row is appended.
+    """
+
+    memory: SweepMemory
+    has_run: bool = False
+    rows: int = 0
+    lowest: Cursor | None = None
+    condition: str = ""
+    must_store: bool = False
+
+
+def must_store(before: SweepMemory, after: SweepMemory, rows: int, interval: str) -> bool:
+    """Returns whether a sweep's memory must be stored even if no row is appended.
+
+    If it need not be, the sweep found no row and took little time, so the next sync may as well
+    repeat it. An idle sync then writes no state.
+
+    Args:
+        rows: the number of rows that the sweep has found.
+        interval: the table's option `sweep`.
+    """
+    is_valid = (
+        before.transactions.compare_database(after.transactions) is DatabaseContinuity.SAME
+        and not before.transactions.is_outlived(after.transactions)
+        and before.at > 0
+    )
+    is_timed = interval not in ("auto", "always")
+    is_negligible = after.seconds <= _NEGLIGIBLE_SECONDS
+    return bool(rows) or is_timed or not is_valid or not is_negligible

@@ -1,0 +1,462 @@
+"""PostgreSQL: no row is lost, whoever computes the cursor: its writer shows that it is new."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from loader.sources.jdbc.postgresql.continuity import TransactionMark
+from tests.services import Database, Postgres, ServerMissing
+from tests.sync.project import Project
+from tests.sync.test_horizon import _transaction
+
+CUTS = ("second", "minute", "hour", "day")
+CLOCKS = {"minutes": "3 minutes", "hours": "2 hours"}
+CASES = {
+    f"{operation}_{clock}_{cut}": (operation, f"date_trunc('{cut}', now() - interval '{behind}')")
+    for operation, (clock, behind), cut in itertools.product(
+        ("insert", "update"), CLOCKS.items(), CUTS
+    )
+}
+"""What an application writes in a transaction that is open during a sync, and with which time."""
+
+
+def _made(table: str, cursor: str = "timestamptz") -> list[str]:
+    """Returns SQL that creates a table with a few older rows and a row of now."""
+    return [
+        f"create table {table} (id int primary key, note text, at {cursor})",
+        f"create index on {table} (at)",
+        f"insert into {table} select n, 'old', now() - interval '3 days' from "
+        "generate_series(1, 4) as n",
+        f"insert into {table} values (9, 'now', now())",
+    ]
+
+
+def _load(project: Project, database: Database, tables: Iterable[str], **options: Any) -> None:
+    tables = list(tables)
+    own = {"cursor_field": "at", **options}
+    project.jdbc(database, tables, table_options={table: {**own} for table in tables})
+    project.run()
+
+
+def _newest(project: Project, table: str) -> list[tuple[Any, ...]]:
+    """Returns the newest versions in raw, in the order that every model uses."""
+    return project.rows(
+        "select id, row.note, date_format(row.at, 'yyyy-MM-dd HH:mm:ss.SSSSSS') from ("
+        "select id, max_by(struct(note, at), struct(_cq_generation, at, _cq_batch, _cq_seq)) "
+        f"as row from raw.{table} group by id) order by id"
+    )
+
+
+def _source(database: Database, table: str) -> list[tuple[Any, ...]]:
+    return database.query(
+        "select id, note::text, to_char(at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') "
+        f"from {table} order by id"
+    )
+
+
+def _appended(project: Project, tables: Iterable[str]) -> dict[str, int]:
+    ran = project.run()
+    return {table: ran.table(f"shop.{table}")["appended"] for table in tables}
+
+
+def test_a_clock_behind_in_a_transaction_that_is_open_during_a_sync(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(*(sql for table in CASES for sql in _made(table)))
+    _load(project, postgres_database, CASES)
+    with _transaction(postgres_database) as late:
+        for number, (table, (operation, at)) in enumerate(CASES.items()):
+            late.execute("savepoint s")
+            late.execute(
+                f"insert into {table} values (5, 'late', {at})"
+                if operation == "insert"
+                else f"update {table} set note = 'late', at = {at} where id = 1"
+            )
+            if number % 2:  # its rows have the id of a subtransaction
+                late.execute("release savepoint s")
+            late.execute("savepoint t")
+            late.execute(f"insert into {table} values (6, 'never', {at})")
+            late.execute("rollback to savepoint t")
+        for table in CASES:
+            postgres_database.execute(f"insert into {table} values (20, 'between', now())")
+        assert _appended(project, CASES) == dict.fromkeys(CASES, 1)
+        late.commit()
+    assert _appended(project, CASES) == dict.fromkeys(CASES, 1)
+    for table in CASES:
+        assert _newest(project, table) == _source(postgres_database, table)
+    assert _appended(project, CASES) == dict.fromkeys(CASES, 0)
+
+
+def test_imports_of_old_dates_and_updates_that_do_not_move_the_cursor(
+    project: Project, postgres_database: Database
+) -> None:
+    tables = ("imported", "unmoved", "moved_back", "in_lookback", "numbered")
+    for table in tables[:4]:
+        postgres_database.execute(*_made(table))
+    postgres_database.execute(
+        "create table numbered (id int primary key, note text, at int)",
+        "insert into numbered select n, 'old', n from generate_series(1, 9) n",
+    )
+    options: dict[str, Any] = {table: {"cursor_field": "at"} for table in tables}
+    options["in_lookback"]["lookback"] = "1 hour"
+    options["numbered"] |= {"lookback": 2}
+    project.jdbc(postgres_database, list(tables), table_options=options)
+    project.run()
+    for table in tables[:4]:
+        postgres_database.execute(f"insert into {table} values (20, 'between', now())")
+    project.run()
+    postgres_database.execute(
+        "insert into imported select n, 'imported', '2019-05-01Z'::timestamptz + n * interval "
+        "'1 day' from generate_series(101, 150) n",
+        "update unmoved set note = 'changed' where id <= 2",
+        "update moved_back set note = 'back', at = '2001-01-01Z' where id in (3, 20)",
+        "update in_lookback set note = 'changed' where id = 1",
+        "update numbered set note = 'changed' where id = 3",
+    )
+    expected = {"imported": 50, "unmoved": 2, "moved_back": 2, "in_lookback": 1, "numbered": 1}
+    assert _appended(project, tables) == expected
+    # In a new generation, the cursor need not show which version is newer.
+    generations = {table: project.state(f"shop.{table}")["generation"] for table in tables}
+    assert generations == {**dict.fromkeys(tables, 2), "imported": 1}
+    for table in tables[:4]:
+        assert _newest(project, table) == _source(postgres_database, table)
+    notes = "max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq))"
+    assert project.rows(f"select id, {notes} from raw.numbered group by id order by id") == (
+        postgres_database.query("select id, note from numbered order by id")
+    )
+    assert _appended(project, tables) == dict.fromkeys(tables, 0)
+
+
+def test_what_the_spec_leaves_out_stays_out(project: Project, postgres_database: Database) -> None:
+    tables = ("without_nulls", "begun_later")
+    postgres_database.execute(*(sql for table in tables for sql in _made(table)))
+    options = {
+        "without_nulls": {"cursor_field": "at", "null_cursor": "exclude"},
+        "begun_later": {"cursor_field": "at", "initial_cursor": "2025-01-01 00:00:00Z"},
+    }
+    project.jdbc(postgres_database, list(tables), table_options=options)
+    project.run()
+    for table in tables:
+        postgres_database.execute(
+            f"insert into {table} values (11, 'none', null), (12, 'old', '2020-01-01Z'), "
+            "(13, 'later', '2025-06-01Z')"
+        )
+    assert _appended(project, tables) == {"without_nulls": 2, "begun_later": 2}
+    added = "select id from raw.{} where id between 11 and 13 order by id"
+    assert project.rows(added.format("without_nulls")) == [(12,), (13,)]
+    assert project.rows(added.format("begun_later")) == [(11,), (13,)]
+
+
+def test_a_late_copy_in_a_table_without_a_key_is_counted(
+    project: Project, postgres_database: Database
+) -> None:
+    tables = {"dates": "date", "days": "timestamptz", "numbers": "int"}
+    day = {"dates": "date '2026-01-05'", "days": "'2026-01-05Z'", "numbers": "5"}
+    later = {"dates": "date '2026-01-06'", "days": "'2026-01-06Z'", "numbers": "6"}
+    for table, type_ in tables.items():
+        postgres_database.execute(
+            f"create table {table} (page text, at {type_})",
+            f"insert into {table} select 'home', {day[table]} from generate_series(1, 3)",
+        )
+    _load(project, postgres_database, tables)
+    with _transaction(postgres_database) as late:
+        for table in tables:
+            late.execute(f"insert into {table} values ('home', {day[table]})")
+            postgres_database.execute(f"insert into {table} values ('home', {later[table]})")
+        assert _appended(project, tables) == dict.fromkeys(tables, 1)
+        late.commit()
+    assert _appended(project, tables) == dict.fromkeys(tables, 1)
+    assert _appended(project, tables) == dict.fromkeys(tables, 0)
+    for table in tables:
+        counts = f"select count(*) from {{}}{table} group by at order by at"
+        assert project.rows(counts.format("raw.")) == [(4,), (1,)]
+        assert postgres_database.query(counts.format("")) == [(4,), (1,)]
+
+
+def test_attached_partitions_and_other_types(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create type mood as enum ('calm', 'rough')",
+        "create table parts (id int, note mood, at timestamptz, primary key (id, at)) "
+        "partition by range (at)",
+        "create table parts_1 partition of parts for values from ('2026-01-01Z') to (maxvalue)",
+        "create table other (like parts including all)",
+        "insert into parts values (1, 'calm', '2026-01-01Z'), (2, 'calm', now())",
+        "insert into other values (3, 'rough', '2025-05-01Z')",
+    )
+    _load(project, postgres_database, ["parts"], primary_key="id")
+    postgres_database.execute(
+        "alter table parts attach partition other for values from (minvalue) to ('2026-01-01Z')",
+        "update parts set note = 'rough' where id = 1",
+        "insert into parts values (4, 'calm', '2024-05-01Z')",
+    )
+    assert _appended(project, ["parts"]) == {"parts": 3}
+    assert _newest(project, "parts") == _source(postgres_database, "parts")
+    assert _appended(project, ["parts"]) == {"parts": 0}
+
+
+def _change_memory(project: Project, table: str, **entries: float) -> None:
+    """Overwrites entries of the last sweep's memory in the stored state."""
+    state = project.state(f"shop.{table}")
+    state["mark"]["sweep"] |= entries
+    project.spark.sql(
+        f"insert into {project.schema}._cq_state select key, '{json.dumps(state)}', version + 1, "
+        f"updated_at from {project.schema}._cq_state where key = 'shop.{table}' "
+        "order by version desc limit 1"
+    )
+
+
+def test_how_often_a_table_is_swept(project: Project, postgres_database: Database) -> None:
+    tables = {"never": "never", "hourly": "1 hour", "large": "auto", "always": "always"}
+    postgres_database.execute(*(sql for table in tables for sql in _made(table)))
+
+    def plan() -> None:
+        options = {t: {"cursor_field": "at", "sweep": sweep} for t, sweep in tables.items()}
+        project.jdbc(postgres_database, list(tables), table_options=options)
+
+    plan()
+    project.run()
+    hour, now = 3600.0, project.state("shop.never")["mark"]["sweep"]["at"]
+    for table in ("large", "always"):  # the last sweep took 30 seconds for a page of 8 KB
+        _change_memory(project, table, bytes=8192, seconds=30, at=now - 300)
+    for table in tables:
+        postgres_database.execute(
+            f"update {table} set note = 'unmoved' where id = 1",
+            f"insert into {table} values (20, 'between', now())",
+        )
+    # `never` loses the update. The others find it when their sweep is due.
+    assert _appended(project, tables) == {"never": 1, "hourly": 1, "large": 1, "always": 2}
+    _change_memory(project, "hourly", at=now - hour - 60)
+    _change_memory(project, "large", at=now - 660)
+    assert _appended(project, tables) == {"never": 0, "hourly": 1, "large": 1, "always": 0}
+    tables["never"] = "auto"
+    plan()
+    assert _appended(project, tables) == {"never": 1, "hourly": 0, "large": 0, "always": 0}
+    for table in tables:
+        assert _newest(project, table) == _source(postgres_database, table)
+
+
+def test_an_idle_sync_scans_once_and_writes_no_state(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        *_made("events"), f"alter database {postgres_database.name} set log_statement = 'all'"
+    )
+    _load(project, postgres_database, ["events"])
+    server = postgres_database.server
+    assert isinstance(server, Postgres)
+
+    def count_scans() -> int:
+        log = (server._data / "log").read_text(errors="replace")
+        return sum(log.count(f"where {form}") for form in ("xmin = any", "xidsend(xmin)"))
+
+    postgres_database.execute("create table elsewhere (id int)")
+    before, states = count_scans(), project.snapshots("_cq_state")
+    assert _appended(project, ["events"]) == {"events": 0}
+    assert (count_scans() - before, project.snapshots("_cq_state") - states) == (1, 0)
+    postgres_database.execute("insert into events values (21, 'new', now())")
+    assert _appended(project, ["events"]) == {"events": 1}
+    assert count_scans() - before == 2
+    assert _appended(project, ["events"]) == {"events": 0}
+    assert count_scans() - before == 2  # nothing was written since
+
+
+@pytest.fixture
+def own_server() -> Iterator[Postgres]:
+    """A server that a test may damage."""
+    server = Postgres()
+    yield server
+    server.remove()
+
+
+def test_rows_from_before_half_a_round_of_transaction_ids_are_not_new(
+    project: Project, own_server: Postgres
+) -> None:
+    with own_server.database() as database:
+        database.execute(*_made("events"))
+        own_server._execute(
+            "update pg_database set datallowconn = true where datname = 'template0'"
+        )
+        for next_id in (45_000 * 32_768, 70_000 * 32_768):  # beyond 2^31, in two steps
+            for name in ("postgres", "template0", "template1", database.name):
+                with contextlib.closing(own_server.connect(name)) as connection:
+                    connection.execute("vacuum (freeze)")
+            own_server._run("pg_ctl", "-w", "-s", "stop")
+            own_server._run("pg_resetwal", "-x", str(next_id))
+            own_server.start()
+        _load(project, database, ["events"])
+        burn = ["select pg_current_xact_id()"] * 200  # too many to list them in a query
+        database.execute("update events set note = 'unmoved' where id = 1", *burn)
+        ran = project.run().table("shop.events")
+        assert (ran["read"], ran["appended"]) == (2, 1)
+        assert _newest(project, "events") == _source(database, "events")
+
+
+def test_a_range_of_transaction_ids_that_begins_anew(postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create table t (id int)", *(f"insert into t values ({n})" for n in range(5))
+    )
+    [(first,)] = postgres_database.query("select min(xmin::text::bigint) from t")
+    for epoch, below in itertools.product((1, 2), (5, 1_000)):
+        memory = TransactionMark(None, epoch * 2**32 - below, False, "")
+        for passed in range(7):
+            xmin = epoch * 2**32 + first + passed
+            now = TransactionMark(None, xmin, False, "", xmax=xmin)
+            sql = f"select count(*) from t where {memory.select_written_since(now)}"
+            assert postgres_database.query(sql) == [(min(passed, 5),)]
+    memory = TransactionMark(None, first + 2, False, "")
+    for passed in (0, 1, 3, 50, 5_000):
+        xmin = first + 2 + passed
+        now = TransactionMark(None, xmin, False, "", xmax=xmin)
+        sql = f"select count(*) from t where {memory.select_written_since(now)}"
+        assert postgres_database.query(sql) == [(min(passed, 3),)]
+
+
+def test_transaction_ids_that_are_assigned_again_after_a_crash(
+    project: Project, own_server: Postgres
+) -> None:
+    options = {
+        "by_time": {"cursor_field": "at"},
+        "by_number": {"cursor_field": "id"},
+        "by_writer": {"cursor_field": "xmin"},
+    }
+    name = "crashed"
+    own_server._create(name)
+    database = Database(own_server, name)
+    for table in options:
+        database.execute(*_made(table))
+    project.jdbc(database, list(options), table_options=options)
+    project.run()
+    [(log_writer,)] = database.query(
+        "select pid from pg_stat_activity where backend_type = 'walwriter'"
+    )
+    os.kill(log_writer, signal.SIGSTOP)
+    burn = ["select pg_current_xact_id()"] * 40
+    database.execute(*burn, *(f"insert into {table} values (11, 'a', now())" for table in options))
+    assert _appended(project, options) == dict.fromkeys(options, 1)
+    for pid in (int((own_server._data / "postmaster.pid").read_text().split()[0]), log_writer):
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(50):
+        time.sleep(0.2)  # until the other processes have ended
+        with contextlib.suppress(ServerMissing):
+            own_server.start()
+            break
+    for table in options:
+        assert database.query(f"select max(id) from {table}") == [(9,)], "the crash lost nothing"
+        database.execute(f"insert into {table} values (5, 'late', now() - interval '1 day')")
+    database.execute(*burn, *burn)
+    assert _appended(project, options) == dict.fromkeys(options, 1)
+    for table in options:
+        assert project.rows(f"select note from raw.{table} where id = 5") == [("late",)]
+
+
+KINDS = {"keyed": "timestamptz", "numbered": "int", "plain": "timestamp"}
+STEP = st.tuples(
+    st.sampled_from([*KINDS] * 4 + ["commit", "commit", "rollback", "sync"]),
+    st.integers(0, 3),  # the session; the last one commits each statement
+    st.sampled_from(["insert", "insert", "update", "unmoved", "copy", "undone"]),
+    st.sampled_from(["0", "50 seconds", "3 minutes", "2 hours", "900 days", "-90 seconds"]),
+    st.sampled_from(["microseconds", *CUTS]),
+    st.integers(0, 30),
+)
+
+
+class Writers:
+    """Sessions that write three tables, as applications do.
+
+    Args:
+        suffix: distinguishes the tables from those of other examples.
+    """
+
+    def __init__(self, database: Database, suffix: str) -> None:
+        self.tables = {f"{kind}_{suffix}": kind for kind in KINDS}
+        self.ids = itertools.count(1)
+        for table, kind in self.tables.items():
+            key = "" if kind == "plain" else " primary key"
+            database.execute(
+                f"create table {table} (id int{key}, note text, at {KINDS[kind]})",
+                f"insert into {table} values (0, '0', {self.cursor(kind, '0', 'day')})",
+            )
+        self.sessions = [database.connect() for _ in range(4)]
+        for session in self.sessions[:3]:
+            session.autocommit = False
+
+    @staticmethod
+    def cursor(kind: str, behind: str, cut: str) -> str:
+        """Returns SQL for the cursor that an application computes."""
+        clock = "clock_timestamp()" + (" at time zone 'UTC'" if kind == "plain" else "")
+        if kind == "numbered":
+            clock = f"(extract(epoch from {clock} - interval '{behind}') * 10)::bigint % 2000000000"
+            return f"({clock})::int"
+        return f"date_trunc('{cut}', {clock} - interval '{behind}')"
+
+    def write(self, kind: str, number: int, what: str, behind: str, cut: str, row: int) -> None:
+        table = next(table for table, each in self.tables.items() if each == kind)
+        session, at = self.sessions[number], self.cursor(kind, behind, cut)
+        id_ = next(self.ids) * 4 + number
+        if what == "undone" and number < 3:
+            session.execute("savepoint s")
+            session.execute(f"insert into {table} values ({id_}, 'undone', {at})")
+            session.execute("rollback to savepoint s")
+        elif kind == "plain" and what == "copy":
+            session.execute(f"insert into {table} select * from {table} where id <= {row} limit 1")
+        elif kind == "plain" or what not in ("update", "unmoved"):
+            if number < 3:
+                session.execute("savepoint s")
+            session.execute(f"insert into {table} values ({id_}, '{number}', {at})")
+        else:  # only its own rows, so no session waits for another
+            moved = f", at = {at}" if what == "update" else ""
+            session.execute(
+                f"update {table} set note = note || '!'{moved} "
+                f"where id % 4 = {number} and id % 5 = {row % 5}"
+            )
+
+
+def _check_equal(project: Project, database: Database, writers: Writers) -> None:
+    for table, kind in writers.tables.items():
+        query = f"select id, note from {{}}{table} order by id, note"
+        if kind != "plain":
+            order = "struct(_cq_generation, at, _cq_batch, _cq_seq)"
+            newest = f"select id, max_by(note, {order}) from raw.{table} group by id order by id"
+            assert project.rows(newest) == database.query(query.format(""))
+        else:
+            assert project.rows(query.format("raw.")) == database.query(query.format(""))
+
+
+def test_any_writers(project: Project, postgres_database: Database) -> None:
+    numbers = itertools.count()
+
+    @hypothesis.settings(max_examples=3, phases=[hypothesis.Phase.generate], derandomize=True)
+    @hypothesis.given(st.lists(STEP, min_size=60, max_size=90))
+    def check(steps: list[tuple[str, int, str, str, str, int]]) -> None:
+        writers = Writers(postgres_database, str(next(numbers)))
+        options = {table: {"cursor_field": "at"} for table in writers.tables}
+        project.jdbc(postgres_database, list(options), table_options=options, time_zone="UTC")
+        project.run()
+        for step, number, *how in steps:
+            if step == "sync":
+                project.run()
+            elif step in KINDS:
+                writers.write(step, number, *how)
+            elif step == "commit":
+                writers.sessions[number].commit()
+            else:
+                writers.sessions[number].rollback()
+        for session in writers.sessions:
+            session.commit()
+            session.close()
+        project.run()
+        _check_equal(project, postgres_database, writers)
+        assert _appended(project, writers.tables) == dict.fromkeys(writers.tables, 0)
+
+    check()
