@@ -98,6 +98,8 @@ class CompositeSnapshot(Snapshot):
     check_unaltered = _delegate(Snapshot.check_unaltered)
     is_steady = _delegate(Snapshot.is_steady)
     digest = _delegate(Snapshot.digest)
+    lower_window = _delegate(Snapshot.lower_window)
+    finds_late_rows_by_time = _delegate(Snapshot.finds_late_rows_by_time)
     estimate_bytes = _delegate(Snapshot.estimate_bytes)
     read_current_rows = _delegate(Snapshot.read_current_rows, by_queries=True)
     contents = _delegate(Snapshot.contents, by_queries=True)

@@ -51,6 +51,9 @@ class Window:
         mark: the connector's opaque state from the last sync.
         whole_microsecond: whether the window includes all rows within the microsecond of `high`.
         has_lookback: whether the user has set a lookback, which limits the delay of late rows.
+        slack: the seconds by which an application's clock may be behind the source's
+            (:mod:`loader.rows.clock_slack`). None if the cursor is not a time, or if rows that are
+            read again would be appended again.
         is_exhaustive: whether all rows at or above the floor are read, including rows below `low`
             that are not late. This is necessary without a key, because the numbers of equal rows
             are compared and the range must be the same in source and raw.
@@ -68,6 +71,7 @@ class Window:
     nulls: bool = True
     mark: Mapping[str, Any] | None = None
     has_lookback: bool = False
+    slack: int | None = None
     is_exhaustive: bool = False
     above: Cursor | None = None
     initial: Cursor | None = None

@@ -352,6 +352,20 @@ class Snapshot(ABC):
     for the next batch of a table.
     """
 
+    def lower_window(self, table: SourceTable, window: Window) -> Window:
+        """Returns the window that is read instead of a window that begins at the stored cursor.
+
+        A source lowers it if it cannot tell which rows were committed since the last sync.
+        """
+        return window
+
+    def finds_late_rows_by_time(self, table: SourceTable) -> bool:
+        """Returns whether late rows are found only if their times are not too old.
+
+        If so, the times that an application computes may be too old (`loader check` reports it).
+        """
+        return False
+
     def probe(self) -> None:
         """Checks that the source can be read, for `loader check`.
 

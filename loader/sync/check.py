@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 from pyspark.sql import functions as f
+from pyspark.sql.window import Window as Over
 
 from loader.errors import LoaderError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
+from loader.lake.ledger import NOTHING_NEW, RECOVERED, SYNCED
+from loader.lake.ledger import TABLE as LEDGER
 from loader.lake.raw_table import plan_drift
 from loader.lake.system_tables import PREFIX
 from loader.rows.bookkeeping import HASH
+from loader.rows.clock_slack import UNITS
 from loader.rows.cursor import CursorType
-from loader.rows.version_order import GENERATION, quote_name
+from loader.rows.version_order import BATCH, GENERATION, quote_name
 from loader.sources.candidates import suggest_cursors, suggest_deletion_columns
 from loader.sources.interface import Snapshot, SourceTable, Window
 from loader.spark.error_translation import DatabaseError, translate_error
 from loader.spark.named_steps import step
 from loader.sync.ownership import check_origin, check_ownership, select_own_rows
 from loader.sync.pipeline import Pipeline, PlannedSource
+from loader.sync.plan_window import find_clock_slack
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
 # Every sync rereads the rows at the highest cursor. A note warns if they are more than this number.
 _MANY_ROWS = 1000
+_MANY_CUT = 0.1
+"""The share of rows from which on a note says that times are cut."""
 
 
 def check_tables(
@@ -62,6 +70,7 @@ def check_tables(
                         notes += [
                             *snapshot.list_unmet_requirements(plan.table),
                             *describe_unmoved_cursor(plan, lake),
+                            *describe_late_rows(plan, snapshot, lake),
                         ]
                     yield plan, notes
                 except Exception as error:
@@ -158,6 +167,67 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
         f"{keys:,} keys were updated without a new {cursor.name}: such updates are found only "
         "while they lie at the cursor or within the lookback"
     ]
+
+
+def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[str]:
+    """Returns a note about rows that are missed if an application's clock is far behind."""
+    cursor = plan.cursor
+    if cursor is None or not cursor.type.is_time or plan.mode != INCREMENTAL:
+        return []
+    if not snapshot.finds_late_rows_by_time(plan.table):
+        return []
+    if find_clock_slack(plan) is None:
+        return [
+            f"rows whose {cursor.name} an application computed may be missed, because with "
+            "redelivered_rows: append no rows are read again"
+        ]
+    slack = plan.options.lookback.text if plan.options.lookback else "5 minutes"
+    seen = _describe_seen(plan, lake)
+    return [
+        f"rows whose {cursor.name} is more than {slack} behind the database's clock may be missed"
+        f"{seen and f' ({seen})'}: set a longer lookback if an application writes such times"
+    ]
+
+
+def _describe_seen(plan: TablePlan, lake: Lake) -> str:
+    """Describes the rows in raw whose times an application may have computed, for a note."""
+    cursor = plan.cursor
+    if cursor is None or not lake.exists(plan.lake_table) or not lake.exists(LEDGER):
+        return ""
+    raw = select_own_rows(plan, lake.frame(plan.lake_table))
+    if cursor.name not in raw.columns:
+        return ""
+    stored = f.lag("cursor_high").over(
+        Over.partitionBy("table_name").orderBy(
+            "started_at", f.col("batch").asc_nulls_last(), "finished_at"
+        )
+    )
+    syncs = (
+        lake.frame(LEDGER)
+        .where((f.col("table_name") == plan.lake_table) & f.col("source_name").isin(*plan.names))
+        .where(f.col("status").isin(SYNCED, RECOVERED, NOTHING_NEW))
+        .select(f.col("batch").alias(BATCH), "mode", stored.cast("timestamp").alias("stored"))
+        .where(f.col("mode") == INCREMENTAL)
+    )
+    time = f.col(quote_name(cursor.name)).cast("timestamp").alias("time")
+    rows = raw.select(BATCH, time).where("time is not null").join(syncs, BATCH, "left")
+    seconds = f.unix_micros("time") / 1_000_000
+    units = {name: f.count_if(seconds % unit == 0) for unit, name in UNITS.items()}
+    late = f.col("time") < f.col("stored")
+    [row] = rows.agg(
+        f.count("*").alias("rows"),
+        f.count_if(late).alias("late"),
+        f.max(f.when(late, f.expr("stored - time"))).alias("span"),
+        *(count.alias(name) for name, count in units.items()),
+    ).collect()
+    parts = []
+    if row["late"]:
+        span = dt.timedelta(seconds=round(row["span"].total_seconds()))
+        parts.append(f"{row['late']:,} rows were up to {span} below the last cursor")
+    cut = [name for name in units if row[name] >= max(1, row["rows"] * _MANY_CUT)]
+    if cut and cursor.type is not CursorType.DATE:
+        parts.append(f"{row[cut[-1]]:,} of {row['rows']:,} rows are cut to whole {cut[-1]}s")
+    return ", ".join(parts)
 
 
 def discover_tables(

@@ -13,6 +13,7 @@ from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
 from loader.lake.schema_evolution import Drift
 from loader.rows.bookkeeping import Stamp
+from loader.rows.clock_slack import DEFAULT_SLACK
 from loader.rows.version_order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window, lower_bound, next_cursor
 from loader.sources.interface import Progress, Snapshot
@@ -178,7 +179,7 @@ def choose_window(
     Raises:
         TableError: if rows have a null cursor and the spec forbids null cursors.
     """
-    window = _build_window(plan, snapshot, prior, lake)
+    window = snapshot.lower_window(plan.table, _build_window(plan, snapshot, prior, lake))
     watch.report_phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
     full_window = _find_full_window(plan, snapshot, window, bounds, added)
@@ -213,11 +214,20 @@ def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: 
         nulls=plan.options.null_cursor != "exclude",
         mark=mark,
         has_lookback=plan.options.lookback is not None,
+        slack=find_clock_slack(plan),
         is_exhaustive=not plan.key,
         initial=plan.initial,
         stored_cursor=None if is_full else prior.state.cursor,
         read_raw=None if is_full else _open_raw_reader(plan, lake, prior),
     )
+
+
+def find_clock_slack(plan: TablePlan) -> int | None:
+    """Returns :attr:`Window.slack`. A lookback in the spec replaces the default."""
+    if plan.cursor is None or not plan.cursor.type.is_time or plan.keeps_redeliveries:
+        return None
+    lookback = plan.options.lookback
+    return DEFAULT_SLACK if lookback is None else lookback.seconds
 
 
 def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Watch) -> None:

@@ -85,6 +85,12 @@ def test_the_reach_is_in_the_cursors_type(
     assert work.reach(Cursor.parse(low, type_), offset).text == reach
 
 
+def test_a_cursor_at_the_end_of_the_calendar_is_no_error() -> None:
+    work = OpenWork(clock=_at(99), base=_at(99), until=_at(10))
+    end = Cursor.parse("9999-12-31 23:59:59", CursorType.TIMESTAMP)
+    assert work.reach(end, 0).text == "2026-03-01 13:38:59"
+
+
 def test_what_has_come_is_remembered_once() -> None:
     quiet = _seen(10).to_open_work(None, _at(10))
     late = _seen(20, 8).to_open_work(quiet, _at(20))

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
@@ -14,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, StructField, TimestampNTZType, TimestampType
 
 from loader.errors import TableError
+from loader.rows.clock_slack import describe_times, lower_window
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.exact_cast import cast_exactly
 from loader.rows.version_order import quote_name
@@ -39,7 +41,7 @@ from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.late_commits_interface import LateCommits
 from loader.sources.jdbc.metadata import ColumnLayout, read_layout
 from loader.sources.jdbc.mysql.late_commits_by_time import MysqlLateCommits
-from loader.sources.jdbc.mysql.open_transactions import TransactionWatcher
+from loader.sources.jdbc.mysql.open_transactions import OpenWork, TransactionWatcher
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.partitions import ROW_POSITION, Ranges, RangeSplit
 from loader.sources.jdbc.postgresql.exported_snapshot import ExportedSnapshot
@@ -156,6 +158,9 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                         f"select count(*), {count_dated} from {relation}"
                         f"{self.where(table, window, Bounds(None, reach=reach))}"
                     )
+            mark = self.late.mark(connection, table, replace(window, high=top))
+            if type_.is_time and self.finds_late_rows_by_time(table):
+                mark = {**(mark or {}), **describe_times(window, bottom, top)}
             future = 0
             if clock is not None and top is not None and top.order > clock.order:
                 [(count,)] = connection.rows(
@@ -172,7 +177,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 clock=clock,
                 future=future,
                 reach=reach,
-                mark=self.late.mark(connection, table, window),
+                mark=mark,
                 must_store_mark=self.late.is_settled(table, window),
                 is_rewound=self.late.may_reuse_numbers(table, window),
                 is_finer=Cursor.is_finer(high, type_),
@@ -308,6 +313,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 where=where,
                 remedy="Nothing was published, and the cursor has not moved; run again",
             )
+
+    def lower_window(self, table: SourceTable, window: Window) -> Window:
+        if not self.finds_late_rows_by_time(table) or OpenWork.from_mark(window.mark):
+            return window  # the late rows of open transactions have a lower bound
+        return lower_window(window)
+
+    def finds_late_rows_by_time(self, table: SourceTable) -> bool:
+        return self.transactions is None or not table.ref.native.stored
 
     def is_steady(self, table: SourceTable) -> bool:
         # Foreign tables are read outside the snapshot, which covers only one database. After a

@@ -9,11 +9,13 @@ of the table and its server. If the identity has changed, all rows of the table 
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import re
 from collections.abc import Callable
 from typing import Any
 
+from loader.rows.clock_slack import find_slack, limit_reach
 from loader.rows.cursor import Cursor
 from loader.sources.interface import SourceTable, Window
 from loader.sources.jdbc.connections import Connection
@@ -56,9 +58,7 @@ class MysqlLateCommits:
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
         """Returns a lower bound for the cursors of late rows, or None."""
         before = self._read_last_mark(table, window)
-        if before is None or window.low is None:
-            return None
-        return before.reach(window.low, self.snapshot.wall_offset)
+        return self._find_reach(before, window) if before is not None else None
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
@@ -78,14 +78,22 @@ class MysqlLateCommits:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the mark for the next sync, or None if there is nothing to store."""
+        """Returns the mark for the next sync, or None if there is nothing to store.
+
+        Args:
+            window: the window up to its highest cursor.
+        """
         activity = self.activities.get(table.ref.name)
         identity = self.identities.get(table.ref.name)
         mark = {_IDENTITY: identity} if identity else None
         if activity is None or activity.blind:
             return mark
+        before, stored = self._read_last_mark(table, window), window.stored_cursor
         until = self.snapshot.read_clock(connection)
-        open_work = activity.to_open_work(self._read_last_mark(table, window), until)
+        is_newer = window.high and stored and window.high.order > stored.order
+        if before is not None and not is_newer:
+            until = before.until  # the newest row is that of the last mark
+        open_work = activity.to_open_work(before, until)
         self.open_work[table.ref.name] = open_work
         return {**open_work.to_mark(), **(mark or {})}
 
@@ -97,7 +105,9 @@ class MysqlLateCommits:
         if self._is_clock_behind(table, window):
             return True
         before, after = self._read_last_mark(table, window), self.open_work.get(table.ref.name)
-        return before is not None and after is not None and before.is_settled(after)
+        if before is None or after is None:
+            return False
+        return before.is_settled(after) or self._may_rise(before, after, window)
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numeric cursor values."""
@@ -125,6 +135,21 @@ class MysqlLateCommits:
             return (*notes, f"in a view, {ONLY_WITHIN_LOOKBACK}")
         blind = self.activities[table.ref.name].blind
         return (*notes, f"{blind}: {ONLY_WITHIN_LOOKBACK}") if blind else notes
+
+    def _find_reach(self, open_work: OpenWork, window: Window) -> Cursor | None:
+        newest = window.stored_cursor or window.low
+        if newest is None:
+            return None
+        slack = dt.timedelta(seconds=find_slack(window))
+        return limit_reach(open_work.reach(newest, self.snapshot.wall_offset, slack), window)
+
+    def _may_rise(self, before: OpenWork, after: OpenWork, window: Window) -> bool:
+        """Returns whether only the new mark saves reading rows below the stored cursor again."""
+        stored = window.stored_cursor
+        old, new = (self._find_reach(work, window) for work in (before, after))
+        if stored is None or old is None or new is None:
+            return False
+        return bool(old.order < stored.order <= new.order)
 
     def _is_replaced(self, table: SourceTable, window: Window) -> bool:
         before = (window.mark or {}).get(_IDENTITY)

@@ -113,7 +113,8 @@ class OpenWork:
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.
-        until: the clock after the bounds were read. All rows in the bounds are older.
+        until: the clock after the bounds were read that first contained the newest row. All rows
+            in the bounds are older.
         open: maps the start of each open transaction to the earliest possible start of its first
             statement.
     """
@@ -137,7 +138,9 @@ class OpenWork:
         """Returns whether `now` can replace this mark, because its transactions have ended."""
         return self.expects_late_rows and now.since > self.clock
 
-    def reach(self, low: Cursor, wall_offset: int) -> Cursor:
+    def reach(
+        self, newest: Cursor, wall_offset: int, slack: dt.timedelta = dt.timedelta()
+    ) -> Cursor:
         """Returns a lower bound for the cursors of late rows in the cursor's type.
 
         An application may write times without a zone in a zone that differs from the database's.
@@ -147,15 +150,16 @@ class OpenWork:
         has ended.
 
         Args:
-            low: the lower bound of the window.
+            newest: the cursor of the last sync.
             wall_offset: the current UTC offset in seconds of the database's wall clock.
+            slack: how far below :attr:`since` a time may be that an application computed.
         """
-        late = self.since - _ROUNDING
-        if low.type is not CursorType.TIMESTAMPTZ:
-            newest = dt.datetime.fromisoformat(low.text)
-            age = min(self.until - late, newest - dt.datetime.min)
-            late = min(late + dt.timedelta(seconds=wall_offset), newest - age)
-        return Cursor.parse(late.isoformat(sep=" ", timespec="microseconds"), low.type)
+        late = self.since - _ROUNDING - slack
+        if newest.type is not CursorType.TIMESTAMPTZ:
+            moment = dt.datetime.fromisoformat(newest.text)
+            age = min(max(self.until - late, dt.timedelta()), moment - dt.datetime.min)
+            late = min(late + dt.timedelta(seconds=wall_offset), moment - age)
+        return Cursor.parse(late.isoformat(sep=" ", timespec="microseconds"), newest.type)
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the mark to store in the state."""

@@ -1,0 +1,115 @@
+"""Computes how far below the last sync the times of late rows may be.
+
+Many applications compute a row's time themselves: before the transaction begins, by a clock that
+may be behind the database's clock, and cut to a second, an hour or a day. If the database does not
+show which rows are new, such rows are found only if the next window begins lower. It begins lower
+by the sum of two times:
+
+- The slack for clocks: the table's `lookback`, or else :data:`DEFAULT_SLACK`.
+- The unit to which the column is cut. A value that is cut to whole hours may be an hour older.
+
+Each sync measures the unit from the lowest and the highest cursor of its window, which it reads
+anyway. If a column is cut, both are cut. If both only look cut, the next window is larger than
+necessary, but never smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from loader.duration import Lookback
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.window import Window
+
+DEFAULT_SLACK = 300
+"""The seconds by which an application's clock may be behind the database's, without a `lookback`.
+
+Kerberos accepts the same difference between two clocks, so larger ones are noticed. The rows of
+five minutes are few compared with a table, and unchanged rows are dropped.
+"""
+
+SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400
+UNITS = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
+"""The names of the units that make the next window noticeably larger."""
+
+_UNIT = "unit"
+"""The mark's entry for the unit of the cursor column."""
+_FLOOR = "floor"
+"""The mark's entry for a cursor that a user has set to skip the rows below it."""
+
+
+def measure_unit(*cursors: Cursor | None) -> int | None:
+    """Returns the unit to which all of these times are cut, in seconds.
+
+    0 means that a time has a fraction of a second; None that there is no time. Whole quarters of an
+    hour count as hours, because a whole hour of another time zone may be one in UTC.
+    """
+    return min((_measure(cursor) for cursor in cursors if cursor is not None), default=None)
+
+
+def _measure(cursor: Cursor) -> int:
+    if cursor.type is CursorType.DATE:
+        return DAY
+    moment = cursor.order
+    if moment.microsecond:
+        return 0
+    if moment.second:
+        return SECOND
+    if moment.minute % 15:
+        return MINUTE
+    return HOUR if moment.hour or moment.minute else DAY
+
+
+def find_slack(window: Window) -> int:
+    """Returns how many seconds below the times of other late rows a late row's time may be."""
+    if window.slack is None or window.cursor is None:
+        return 0
+    unit = int((window.mark or {}).get(_UNIT, DAY))  # an unknown unit may be the largest
+    if window.cursor.type is CursorType.DATE:
+        unit = 0  # the bound is a date, so it is rounded down
+    elif window.cursor.type is CursorType.TIMESTAMPTZ and unit == HOUR:
+        # A day of another time zone begins at a whole hour in UTC, and may have 25 hours.
+        unit = DAY + HOUR
+    return window.slack + unit
+
+
+def limit_reach(reach: Cursor, window: Window) -> Cursor:
+    """Raises a lower bound to the lowest cursor that the user wants to load."""
+    floor = (window.mark or {}).get(_FLOOR)
+    limits = [window.initial, Cursor.parse(str(floor), reach.type) if floor else None]
+    return max(
+        (cursor for cursor in (reach, *limits) if cursor is not None),
+        key=lambda cursor: cursor.order,
+    )
+
+
+def lower_window(window: Window) -> Window:
+    """Returns the window of a source that shows neither new rows nor open transactions.
+
+    It begins below the stored cursor by the slack. Without a mark, the user has set the cursor, so
+    that the window begins there.
+    """
+    stored = window.stored_cursor
+    if window.slack is None or window.mark is None or stored is None or window.low is None:
+        return window
+    slack = find_slack(window)
+    low = limit_reach(stored.minus(Lookback(slack, None, f"{slack} s")), window)
+    return replace(window, low=low) if low.order < window.low.order else window
+
+
+def describe_times(window: Window, low: Cursor | None, high: Cursor | None) -> dict[str, Any]:
+    """Returns the entries of the mark that the next sync needs to compute the slack.
+
+    Args:
+        low, high: the lowest and the highest cursor of the window.
+    """
+    before: Mapping[str, Any] = window.mark or {}
+    unit, floor = measure_unit(low, high), before.get(_FLOOR)
+    if unit is None:
+        unit = before.get(_UNIT)
+    if window.mark is None and window.stored_cursor is not None:
+        floor = window.stored_cursor.text
+    entries = {_UNIT: unit, _FLOOR: floor}
+    return {name: value for name, value in entries.items() if value is not None}

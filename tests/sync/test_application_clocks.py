@@ -1,0 +1,268 @@
+"""Rows whose times an application computed: before BEGIN, by a clock that is behind, or cut."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from loader.sync import plan_window
+from tests.services import Database
+from tests.sync.project import Project
+
+BEHIND = dt.timedelta(minutes=3)
+
+
+def _now(database: Database) -> dt.datetime:
+    """Returns the time of the database's clock in UTC."""
+    sql = "select utc_timestamp(6)"
+    if database.url.startswith("jdbc:postgresql"):
+        sql = "select timezone('UTC', clock_timestamp())"
+    [(now,)] = database.query(sql)
+    return dt.datetime.fromisoformat(str(now))
+
+
+def _cut(moment: dt.datetime, seconds: int) -> dt.datetime:
+    return moment - (moment - dt.datetime.min) % dt.timedelta(seconds=seconds or 1e-6)
+
+
+def _put(n: int, at: dt.datetime, key: int | None = None) -> str:
+    """Returns SQL that inserts a row, or updates it if its key exists."""
+    columns = f"({'' if key is None else f'{key}, '}{n}, '{at}')"
+    update = "" if key is None else f" on duplicate key update n = {n}, at = '{at}'"
+    return f"insert into orders values {columns}{update}"
+
+
+def _create(database: Database, kind: str = "timestamp(6) not null", keyed: bool = True) -> None:
+    key = "id int primary key, " if keyed else ""
+    database.execute(f"create table orders ({key}n int, at {kind}, index (at))")
+
+
+@contextmanager
+def _application(database: Database, *statements: str) -> Iterator[Any]:
+    """An application's open transaction; the block commits it."""
+    with closing(database.connect()) as connection:
+        if database.url.startswith("jdbc:postgresql"):
+            connection.autocommit = False
+        else:
+            connection.autocommit(False)
+            # the application writes UTC, whatever the zone of the database is
+            connection.cursor().execute("set time_zone = '+00:00'")
+        for statement in statements:
+            connection.cursor().execute(statement)
+        yield connection
+        connection.commit()
+
+
+def _write(database: Database, *statements: str) -> None:
+    with _application(database, *statements):
+        pass
+
+
+def _configure(project: Project, database: Database, table: str = "orders", **own: object) -> None:
+    options = {table: {"cursor_field": "at", **own}}
+    project.jdbc(database, [table], table_options=options)
+
+
+def _is_complete(project: Project, database: Database, keyed: bool = True) -> bool:
+    """Returns whether the newest versions in raw are the rows of the source."""
+    table = project.sources[0]["tables"][0]
+    if not keyed:
+        found = Counter(project.rows(f"select n from raw.{table}"))
+        return found == Counter(tuple(row) for row in database.query("select n from orders"))
+    newest = project.rows(
+        "select id, max_by(n, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
+        f"from raw.{table} group by id"
+    )
+    return set(newest) == {tuple(row) for row in database.query("select id, n from orders")}
+
+
+@pytest.mark.parametrize("kind", ["timestamp(6) not null", "datetime(6)"])
+def test_a_clock_that_is_three_minutes_behind_loses_no_row(
+    project: Project, mariadb_database: Database, kind: str
+) -> None:
+    shop = mariadb_database
+    _create(shop, kind)
+    now = _now(shop)
+    _write(shop, *(_put(1, now - dt.timedelta(days=1), key) for key in (1, 2)))
+    _configure(project, shop)
+    project.run()
+    late = _now(shop) - BEHIND
+    with _application(shop, _put(2, late, 1), _put(2, late, 10)):
+        _write(shop, _put(1, _now(shop), 3))
+        assert project.run().table("shop.orders")["appended"] == 1
+    # this one begins only now, and its application's clock is behind, too
+    _write(shop, _put(2, _now(shop) - BEHIND, 2), _put(2, _now(shop) - BEHIND, 11))
+    ran = project.run()
+    assert ran.table("shop.orders")["appended"] == 4
+    assert ran.warnings == []
+    assert _is_complete(project, shop)
+    assert project.run().table("shop.orders")["appended"] == 0
+
+
+@pytest.mark.parametrize(("others", "unit"), [(1, 1), (60, 60), (900, 3600), (3600, 86400)])
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
+def test_times_that_are_cut_lose_no_row(
+    project: Project, mariadb_database: Database, others: int, unit: int, keyed: bool
+) -> None:
+    """All times are cut, some more than the others: to a day of the zone -02:00, for example."""
+    shop = mariadb_database
+    _create(shop, "timestamp not null default '2000-01-01'", keyed)
+    now = _now(shop)
+    first, zone = _cut(now, others), dt.timedelta(hours=2 * (unit == 86400))
+    late = _cut(now - BEHIND - zone, unit) + zone
+    keys = iter(range(1, 9))
+    insert = [_put(n, first, next(keys) if keyed else None) for n in (1, 1, 1)]
+    _write(shop, *insert, _put(7, late, next(keys) if keyed else None))
+    _configure(project, shop)
+    assert project.run().table("shop.orders")["appended"] == 4
+    rows = [_put(7, late, next(keys) if keyed else None), _put(8, late, 1 if keyed else None)]
+    with _application(shop, *rows):
+        _write(shop, _put(1, _cut(_now(shop), others), next(keys) if keyed else None))
+        assert project.run().table("shop.orders")["appended"] == 1
+    assert project.run().table("shop.orders")["appended"] == 2
+    assert _is_complete(project, shop, keyed)
+    assert project.run().table("shop.orders")["appended"] == 0
+    note = project.loader("check").events[0]["notes"]
+    assert ("are cut to whole" in note) == (unit > 1)
+    assert "below the last cursor" in note
+
+
+def test_a_fourth_equal_row_with_the_day_as_cursor_is_found(
+    project: Project, mariadb_database: Database
+) -> None:
+    shop = mariadb_database
+    _create(shop, "date", keyed=False)
+    day = _now(shop).replace(hour=0, minute=0, second=0, microsecond=0)
+    _write(shop, *[_put(1, day)] * 3)
+    _configure(project, shop)
+    project.run()
+    with _application(shop, _put(1, day)):
+        _write(shop, _put(2, day + dt.timedelta(days=1)))
+        project.run()
+    project.run()
+    assert _is_complete(project, shop, keyed=False)
+
+
+@pytest.mark.parametrize("own", [{"primary_key": ["id"]}, {}], ids=["keyed", "keyless"])
+@pytest.mark.parametrize("server", ["postgres_database", "mariadb_database"])
+def test_a_view_is_read_again_from_five_minutes_below_the_cursor(
+    project: Project, request: pytest.FixtureRequest, server: str, own: dict[str, Any]
+) -> None:
+    shop: Database = request.getfixturevalue(server)
+    shop.execute(
+        "create table orders (id int, n int, at timestamp(6))",
+        "create view seen as select * from orders",
+    )
+    _write(shop, *(_row(n, _now(shop) - dt.timedelta(days=1)) for n in (1, 2)))
+    _configure(project, shop, "seen", **own)
+    project.run()
+    _write(shop, _row(3, _now(shop)))
+    with _application(shop, _row(4, _now(shop) - BEHIND)):
+        time.sleep(0.1)
+        _write(shop, _row(5, _now(shop)))
+        assert project.run().table("shop.seen")["appended"] == 2
+    _write(shop, _row(6, _now(shop) - BEHIND), "update orders set n = 9 where id = 5")
+    assert project.run().table("shop.seen")["appended"] == 3
+    rows = set(project.rows("select id, max_by(n, _cq_batch) from raw.seen group by id"))
+    assert rows == {tuple(row) for row in shop.query("select id, n from orders")}
+    again = project.run().table("shop.seen")
+    assert (again["read"], again["appended"]) == (4, 0)
+
+
+def _row(n: int, at: dt.datetime) -> str:
+    return f"insert into orders values ({n}, {n}, '{at}')"
+
+
+def test_a_lookback_replaces_the_five_minutes(project: Project, mariadb_database: Database) -> None:
+    shop = mariadb_database
+    _create(shop)
+    _write(shop, _put(1, _now(shop), 1))
+    _configure(project, shop, lookback="1 hour")
+    project.run()
+    _write(shop, _put(1, _now(shop) - 10 * BEHIND, 2))
+    assert project.run().table("shop.orders")["appended"] == 1
+    _configure(project, shop, lookback="0 seconds")
+    _write(shop, _put(1, _now(shop) - BEHIND, 3))
+    assert project.run().table("shop.orders")["appended"] == 0
+
+
+def test_a_clock_that_is_two_hours_behind_loses_rows_and_check_says_so(
+    project: Project, mariadb_database: Database
+) -> None:
+    shop = mariadb_database
+    _create(shop)
+    _write(shop, _put(1, _now(shop), 1))
+    _configure(project, shop)
+    project.run()
+    _write(shop, _put(1, _now(shop) - dt.timedelta(hours=2), 2), _put(1, _now(shop), 3))
+    assert project.run().table("shop.orders")["appended"] == 1
+    project.run()
+    assert not _is_complete(project, shop)
+    [checked] = [e for e in project.loader("check").events if "notes" in e]
+    assert checked["notes"] == (
+        "rows whose at is more than 5 minutes behind the database's clock may be missed: set a "
+        "longer lookback if an application writes such times"
+    )
+
+
+def test_rows_that_a_user_leaves_out_are_not_read_later(
+    project: Project, mariadb_database: Database
+) -> None:
+    shop = mariadb_database
+    _create(shop)
+    now = _now(shop)
+    minutes = [now - dt.timedelta(minutes=n) for n in (4, 3, 2, 1)]
+    _write(shop, *(_put(1, at, n) for n, at in enumerate(minutes, 1)))
+    _configure(project, shop, initial_cursor=str(minutes[1]))
+    assert project.run().table("shop.orders")["appended"] == 3
+    _write(shop, _put(1, now, 5))
+    assert project.run().table("shop.orders")["appended"] == 1
+    _write(shop, _put(1, minutes[3] + dt.timedelta(seconds=1), 6))
+    project.loader("state", "set", "shop.orders", str(_now(shop)))
+    _write(shop, *(_put(1, _now(shop), n) for n in (7, 8)))
+    assert project.run().table("shop.orders")["appended"] == 2
+    _write(shop, _put(1, _now(shop), 9))
+    assert project.run().table("shop.orders")["appended"] == 1
+    ids = project.rows("select id from raw.orders order by id")
+    assert [n for (n,) in ids] == [2, 3, 4, 5, 7, 8, 9]
+
+
+def test_where_rows_read_again_are_appended_nothing_is_read_again(
+    project: Project, mariadb_database: Database
+) -> None:
+    shop = mariadb_database
+    _create(shop)
+    shop.execute("create view seen as select * from orders")
+    _write(shop, _put(1, _now(shop) - dt.timedelta(minutes=1), 1), _put(1, _now(shop), 2))
+    for table in ("orders", "seen"):
+        _configure(project, shop, table, redelivered_rows="append")
+        project.run()
+        assert project.run().table(f"shop.{table}")["appended"] == 1  # the row at the cursor
+
+
+def test_an_idle_table_is_read_again_only_for_a_while(
+    project: Project, mariadb_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_window, "DEFAULT_SLACK", 4)
+    shop = mariadb_database
+    _create(shop, "datetime(6)")
+    _write(shop, *(_put(1, _now(shop), n) for n in (1, 2, 3)))
+    _configure(project, shop)
+
+    def read() -> int:
+        table = project.run().table("shop.orders")
+        return int(table["read"])
+
+    assert (read(), read()) == (3, 3)
+    time.sleep(5)
+    assert (read(), read(), read()) == (3, 1, 1)
+    late = _now(shop) - dt.timedelta(seconds=3)
+    _write(shop, _put(1, late, 4))
+    assert read() == 2
+    assert _is_complete(project, shop)
