@@ -39,6 +39,19 @@ newest_attempt as (
     from attempts
 ),
 
+totals as (
+    select
+        source_name,
+        table_name,
+        sum(rows_below_cursor) as rows_below_cursor,
+        sum(rows_at_cursor) as rows_at_cursor,
+        sum(rows_cursor_unmoved) as rows_cursor_unmoved,
+        max_by(complete_until, started_at) filter (where complete_until is not null)
+            as complete_until
+    from attempts
+    group by source_name, table_name
+),
+
 failures as (
     select
         attempts.source_name,
@@ -72,8 +85,15 @@ select
     cast({{ strandline._seconds_between(
         "newest_success.last_synced_at", "current_timestamp") }} as bigint)
         as seconds_since_sync,
+    totals.complete_until,
+    cast(totals.rows_below_cursor as bigint) as rows_below_cursor,
+    cast(totals.rows_at_cursor as bigint) as rows_at_cursor,
+    cast(totals.rows_cursor_unmoved as bigint) as rows_cursor_unmoved,
     current_timestamp as measured_at
 from newest_attempt
+inner join totals
+    on newest_attempt.source_name = totals.source_name
+    and newest_attempt.table_name = totals.table_name
 left join newest_success
     on newest_attempt.source_name = newest_success.source_name
     and newest_attempt.table_name = newest_success.table_name

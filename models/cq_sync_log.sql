@@ -9,7 +9,9 @@
         ("rows_read", "bigint"), ("rows_appended", "bigint"), ("rows_redelivered", "bigint"),
         ("rows_null_cursor", "bigint"), ("lookback", text), ("started_at", "timestamp"),
         ("finished_at", "timestamp"), ("snapshot_id", "bigint"), ("schema_changes", text),
-        ("error", text), ("loader_version", text),
+        ("error", text), ("loader_version", text), ("rows_below_cursor", "bigint"),
+        ("rows_at_cursor", "bigint"), ("rows_cursor_unmoved", "bigint"),
+        ("complete_until", "timestamp"),
     ]) -%}
 {%- endif -%}
 with syncs as (
@@ -33,6 +35,10 @@ select
     rows_appended,
     rows_redelivered,
     rows_null_cursor,
+    rows_below_cursor,
+    rows_at_cursor,
+    rows_cursor_unmoved,
+    complete_until,
     lookback,
     started_at,
     finished_at,

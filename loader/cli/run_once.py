@@ -39,6 +39,11 @@ _SOURCE_REMEDY = (
 )
 
 
+_JSON_COLUMNS = ("rows_below_cursor", "rows_at_cursor", "rows_cursor_unmoved", "complete_until")
+"""The columns of the ledger that only the JSON summary contains."""
+_MAX_LISTED_NAMES = 3
+
+
 @dataclass(frozen=True)
 class _RunEnd:
     """The remaining work of a run whose JVM has ended.
@@ -244,6 +249,7 @@ def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> i
 def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
     """Prints the summary of `loader run`. Returns 0 if all tables were synced, otherwise 1."""
     columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
+    more_columns = _JSON_COLUMNS if output.json else ()
     rows = [
         (
             outcome.table,
@@ -254,11 +260,15 @@ def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
             outcome.record.rows_redelivered,
             outcome.record.cursor_high,
             _seconds(outcome.record),
+            *(getattr(outcome.record, name) for name in more_columns),
         )
         for outcome in sorted(outcomes, key=lambda o: o.table)
         if outcome.record is not None
     ]
-    output.table("table", columns, rows)
+    output.table("table", (*columns, *more_columns), rows)
+    lost = _describe_lost_rows(outcomes)
+    if lost and not output.json:
+        output.say(lost)
     # If a source is down, all its tables have the same error.
     failed = {str(o.error): o.error for o in outcomes if o.error is not None}
     for error in failed.values():
@@ -275,6 +285,24 @@ def describe_end(outcome: Outcome) -> str:
         return ""
     rows = f", {record.rows_appended:,} rows appended" if record.rows_appended else ""
     return f"{outcome.table}: {record.status}{rows}"
+
+
+def _describe_lost_rows(outcomes: Sequence[Outcome]) -> str:
+    """Returns a sentence on the rows at or below the stored cursors; empty without such rows."""
+    lost = {
+        outcome.table: (record.rows_below_cursor or 0) + (record.rows_at_cursor or 0)
+        for outcome in outcomes
+        if (record := outcome.record) is not None
+    }
+    total = sum(lost.values())
+    if not total:
+        return ""
+    tables = [name for name, count in sorted(lost.items()) if count]
+    more = f" and {len(tables) - _MAX_LISTED_NAMES} more" if tables[_MAX_LISTED_NAMES:] else ""
+    return (
+        f"{total:,} of the appended rows ({', '.join(tables[:_MAX_LISTED_NAMES])}{more}) are not "
+        "above the stored cursor: a query for higher cursors would have missed them."
+    )
 
 
 def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> int:

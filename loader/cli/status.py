@@ -62,6 +62,8 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
                     attempt["cursor"],
                     attempt["batch"],
                     attempt["rows"],
+                    attempt["rows_below_cursor"],
+                    attempt["rows_at_cursor"],
                     _to_time(attempt["synced_micros"]),
                     attempt["log_bytes"],
                     attempt["error"],
@@ -93,21 +95,27 @@ def print_status(
         "cursor",
         "batch",
         "rows_appended",
+        "rows_below_cursor",
+        "rows_at_cursor",
         "synced",
         "log_kept",
         "error",
     )
     failing = [row[0] for row in rows if fail_if_failing and row[1] == FAILED]
-    stale = [row[0] for row in rows if fail_if_stale and _seconds_since(row[5]) > fail_if_stale]
+    stale = [row[0] for row in rows if fail_if_stale and _seconds_since(row[7]) > fail_if_stale]
     if output.json:
-        output.table("status", (*columns[:5], "synced_at", "log_bytes", "error"), rows)
+        output.table("status", (*columns[:7], "synced_at", "log_bytes", "error"), rows)
         return bool(failing or stale)
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return bool(fail_if_stale)
-    shown = -1 if any(row[-2] for row in rows) else -2  # hides log_kept if it is empty in all rows
-    shown_rows = [(*row[:5], _format_age(row[5]), _format_size(row[6]), row[7]) for row in rows]
-    output.table("status", columns[:shown], [row[:shown] for row in shown_rows])
+    # Hides these columns if they are empty or zero in all rows; errors follow the table.
+    hidden = [i for i in (5, 6, 8) if not any(row[i] for row in rows)]
+    shown = [i for i in range(len(columns) - 1) if i not in hidden]
+    shown_rows = [(*row[:7], _format_age(row[7]), _format_size(row[8])) for row in rows]
+    output.table(
+        "status", [columns[i] for i in shown], [[row[i] for i in shown] for row in shown_rows]
+    )
     failed: dict[str, list[str]] = {}  # groups the tables by error
     for row in rows:
         if row[-1]:

@@ -38,6 +38,10 @@ _TYPES = {
     "rows_appended": "bigint",
     "rows_redelivered": "bigint",
     "rows_null_cursor": "bigint",
+    "rows_below_cursor": "bigint",
+    "rows_at_cursor": "bigint",
+    "rows_cursor_unmoved": "bigint",
+    "complete_until": "timestamp",
     "started_at": "timestamp",
     "finished_at": "timestamp",
     "snapshot_id": "bigint",
@@ -60,6 +64,15 @@ class SyncRecord:
         error: the error message as one line without secrets.
         log_bytes: with `sync_mode: cdc`, the size of the log that the source retained for the
             loader at the start of the attempt.
+        rows_below_cursor: the number of appended rows whose cursor is below the cursor that was
+            stored before this attempt. A query with `>=` or `>` and the stored cursor would miss
+            them. None if the attempt did not begin at a stored cursor, or did not compare the rows.
+        rows_at_cursor: the number of appended rows whose cursor equals the stored cursor. A query
+            with `>` would miss them.
+        rows_cursor_unmoved: the number of these two kinds of rows that are updates without a change
+            of the cursor: the key's newest version in raw has the same cursor and other values.
+        complete_until: the time of the source's clock up to which raw contains all rows of
+            transactions that were committed. None if unknown.
     """
 
     run_id: str
@@ -87,6 +100,10 @@ class SyncRecord:
     read_from: str | None = None
     read_to: str | None = None
     log_bytes: int | None = None
+    rows_below_cursor: int | None = None
+    rows_at_cursor: int | None = None
+    rows_cursor_unmoved: int | None = None
+    complete_until: dt.datetime | None = None
 
     @property
     def table(self) -> tuple[str, str]:
@@ -106,12 +123,19 @@ class SyncRecord:
         def add(name: str) -> int:
             return (getattr(self, name) or 0) + (getattr(later, name) or 0)
 
+        def add_known(name: str) -> int | None:
+            return None if getattr(later, name) is None else add(name)
+
         newer = later if later.batch is not None or self.batch is None else self
         return replace(
             newer,
             rows_read=add("rows_read"),
             rows_appended=add("rows_appended"),
             rows_redelivered=add("rows_redelivered"),
+            rows_below_cursor=add_known("rows_below_cursor"),
+            rows_at_cursor=add_known("rows_at_cursor"),
+            rows_cursor_unmoved=add_known("rows_cursor_unmoved"),
+            complete_until=later.complete_until,
             started_at=self.started_at,
             finished_at=later.finished_at,
         )
@@ -128,7 +152,7 @@ class SyncRecord:
         """Creates a record from the values in a commit. Ignores keys of later versions."""
         names = {field.name for field in fields(cls)}
         known_values = {key: value for key, value in values.items() if key in names}
-        for key in ("started_at", "finished_at"):
+        for key in ("started_at", "finished_at", "complete_until"):
             if isinstance(known_values.get(key), str):
                 known_values[key] = dt.datetime.fromisoformat(known_values[key])
         return cls(**known_values)
@@ -261,8 +285,12 @@ class Ledger:
         """Returns each table's last successful attempt and last attempt for `status`."""
         if not self.lake.exists(TABLE):
             return []
-        # A ledger from an older version lacks this column until the next run.
-        log_bytes = "log_bytes" if "log_bytes" in self.lake.frame(TABLE).columns else "null"
+        # A ledger from an older version lacks these columns until the next run.
+        existing = self.lake.frame(TABLE).columns
+        log_bytes, below, at = (
+            name if name in existing else "cast(null as bigint)"
+            for name in ("log_bytes", "rows_below_cursor", "rows_at_cursor")
+        )
         rows = self.lake.spark.sql(
             f"""
             select
@@ -270,6 +298,8 @@ class Ledger:
                 table_name,
                 max_by(batch, batch) as batch,
                 sum(rows_appended) as rows,
+                sum({below}) as rows_below_cursor,
+                sum({at}) as rows_at_cursor,
                 max_by(cursor_high, finished_at)
                     filter (where status in ('synced', 'nothing new', 'recovered')) as cursor,
                 unix_micros(

@@ -29,6 +29,7 @@ from loader.rows.window import Bounds, Window
 
 REDELIVERED = "_cq_redelivered"
 OVERRULES = "_cq_overrules"
+CURSOR_UNMOVED = "_cq_cursor_unmoved"
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,12 @@ def flag_redelivered(
     generations: Generations,
     is_authoritative: bool,
 ) -> DataFrame:
-    """Adds two boolean columns to the rows of a batch.
+    """Adds three boolean columns to the rows of a batch.
 
     ``_cq_redelivered`` is true if the key's newest version in raw is identical. ``_cq_overrules``
     is true if the key's newest version in raw has a higher cursor but is outdated, or the same
-    cursor below the window.
+    cursor below the window. ``_cq_cursor_unmoved`` is true if the key's newest version in raw has
+    the same cursor and other values; it is false without a key.
 
     Only the rows of raw at or above the window's lower bound are read. The bound is a literal, so
     Iceberg prunes files, and the cost depends only on the size of the window. If the cursor is a
@@ -128,6 +130,7 @@ def flag_redelivered(
         *(f.col(quote_name(name)) for name in rows.columns),
         redelivered.alias(REDELIVERED),
         overrules.alias(OVERRULES),
+        (newest_version.isNotNull() & same_cursor & ~same_payload).alias(CURSOR_UNMOVED),
     )
 
 
@@ -221,6 +224,7 @@ def _flag_by_multiplicity(rows: DataFrame, raw_rows: DataFrame) -> DataFrame:
             *(f.col(quote_name(name)) for name in rows.columns),
             (f.col("_cq_number") <= f.coalesce(f.col("_cq_held"), f.lit(0))).alias(REDELIVERED),
             f.lit(False).alias(OVERRULES),
+            f.lit(False).alias(CURSOR_UNMOVED),
         )
     )
 

@@ -7,6 +7,7 @@ sync. Redelivered rows are dropped later, when contents are compared
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,8 @@ class Bounds:
         notes: warnings for the user, which do not stop the sync.
         log: the part of the source's log to read; None without `sync_mode: cdc`.
         deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
+        complete_until: the time of the source's clock up to which raw, with the rows of this
+            window, contains all rows of committed transactions; None if unknown.
     """
 
     rows: int | None
@@ -155,6 +158,7 @@ class Bounds:
     log: LogRange | None = None
     deletions: int = 0
     rows_up_to_cursor: int | None = None
+    complete_until: dt.datetime | None = None
 
 
 def lower_bound(

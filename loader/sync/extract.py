@@ -18,7 +18,9 @@ from loader.errors import TableError
 from loader.lake.ledger import SyncRecord, now
 from loader.lake.schema_evolution import Drift
 from loader.rows.bookkeeping import Stamp, stamp_rows
+from loader.rows.literal import cursor_literal
 from loader.rows.redelivery import (
+    CURSOR_UNMOVED,
     OVERRULES,
     REDELIVERED,
     Generations,
@@ -28,12 +30,13 @@ from loader.rows.redelivery import (
     number_versions,
 )
 from loader.rows.version_order import GENERATION, quote_name
+from loader.sources.interface import Progress
 from loader.spark.session import hold_rows, plan_simply
 from loader.state import TableState
 from loader.sync.deletions import build_tombstones, correct_deleted, find_deleted
 from loader.sync.ownership import select_own_rows
 from loader.sync.plan_window import PlannedBatch
-from loader.sync.table_plan import FULL_REFRESH, TablePlan
+from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 from loader.sync.table_sync import TableSync
 
 _FEW_ROWS = 5_000
@@ -72,6 +75,19 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class _LostRows:
+    """The numbers of new rows that a query with the stored cursor would miss.
+
+    They are None if they are unknown or have no meaning. See
+    :class:`~loader.lake.ledger.SyncRecord` for the attributes.
+    """
+
+    below_cursor: int | None = None
+    at_cursor: int | None = None
+    cursor_unmoved: int | None = None
+
+
+@dataclass(frozen=True)
 class _Extracted:
     """The rows of a batch with their counts.
 
@@ -80,6 +96,7 @@ class _Extracted:
         generation: the newest generation of the rows; None means the planned generation.
         read, redelivered, nulls: the numbers of rows that were read, were dropped, and have no
             cursor; None if they were not counted.
+        lost_rows: the numbers of rows that a plain cursor would have lost; see :class:`_LostRows`.
         expected_rows: see :class:`Batch`.
     """
 
@@ -88,6 +105,7 @@ class _Extracted:
     read: int | None = None
     redelivered: int | None = None
     nulls: int | None = None
+    lost_rows: _LostRows = _LostRows()
     expected_rows: int | None = None
 
     def overrule(self, state: TableState, condition: Column | None = None) -> _Extracted:
@@ -117,7 +135,10 @@ def extract(sync: TableSync, planned: PlannedBatch) -> Iterator[Batch]:
     began = now()
     if not _has_rows(sync, planned):
         redelivered = planned.bounds.rows if planned.is_unchanged else None
-        yield _complete_batch(sync, planned, began, _Extracted(None, redelivered=redelivered))
+        extracted = _Extracted(
+            None, redelivered=redelivered, lost_rows=_no_lost_rows(sync, planned)
+        )
+        yield _complete_batch(sync, planned, began, extracted)
         return
     state = planned.state
     stamp = Stamp(sync.plan.source, began, state.batch, state.generation, sync.plan.deleted)
@@ -161,6 +182,10 @@ def _complete_batch(
         rows_read=extracted.read,
         rows_redelivered=extracted.redelivered or 0,
         rows_null_cursor=nulls if plan.cursor and not planned.correction else None,
+        rows_below_cursor=extracted.lost_rows.below_cursor,
+        rows_at_cursor=extracted.lost_rows.at_cursor,
+        rows_cursor_unmoved=extracted.lost_rows.cursor_unmoved,
+        complete_until=bounds.complete_until,
         lookback=lookback.text if lookback and window.has_lookback else None,
         started_at=began,
         schema_changes="; ".join(planned.drift.notes) or None,
@@ -198,7 +223,12 @@ def _read_rows(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator
             yield extracted
         return
     if append_only is not None:
-        yield _Extracted(rows, redelivered=append_only.redelivered, expected_rows=expected_rows)
+        yield _Extracted(
+            rows,
+            redelivered=append_only.redelivered,
+            lost_rows=_no_lost_rows(sync, planned),
+            expected_rows=expected_rows,
+        )
         return
     if planned.mode == FULL_REFRESH or bounds.log or not lake.exists(plan.lake_table):
         yield _Extracted(rows, expected_rows=expected_rows)
@@ -245,6 +275,7 @@ def _compare_with_raw(
             nulls=is_null,
             new_nulls=is_null & ~f.col(REDELIVERED),
             overruling=f.col(OVERRULES) & ~f.col(REDELIVERED),
+            **_select_lost_rows(sync, planned, rows),
         )
         check_row_count(plan, expected_rows, counts["read"])
         new_rows = flagged.where(~is_redelivered) if counts["redelivered"] else flagged
@@ -255,7 +286,7 @@ def _compare_with_raw(
             tombstones = build_tombstones(flagged, deleted, plan, stamp)
             tombstones = tombstones.withColumn(OVERRULES, f.lit(True))
             if not tombstones.isEmpty():
-                new_rows = new_rows.drop(REDELIVERED).unionByName(tombstones)
+                new_rows = new_rows.drop(REDELIVERED, CURSOR_UNMOVED).unionByName(tombstones)
                 is_empty, overrules = False, True
             overrules, condition = overrules and plan.cursor is not None, f.col(OVERRULES)
         elif plan.is_authoritative and not overrules:
@@ -270,12 +301,54 @@ def _compare_with_raw(
             read=counts["read"],
             redelivered=counts["redelivered"],
             nulls=counts["nulls"],
+            lost_rows=_LostRows(
+                counts.get("below_cursor"),
+                counts.get("at_cursor"),
+                counts.get("cursor_unmoved"),
+            ),
         )
         if overrules and not is_empty:
             extracted = extracted.overrule(state, condition)
         if extracted.rows is not None:
-            extracted = replace(extracted, rows=extracted.rows.drop(REDELIVERED, OVERRULES))
+            flags = (REDELIVERED, OVERRULES, CURSOR_UNMOVED)
+            extracted = replace(extracted, rows=extracted.rows.drop(*flags))
         yield extracted
+
+
+def _starts_at_cursor(sync: TableSync, planned: PlannedBatch) -> bool:
+    """Returns whether a plain query with the stored cursor could have read this batch instead."""
+    cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
+    return (
+        planned.mode == INCREMENTAL
+        and sync.plan.table.progress is Progress.CURSOR
+        and stored_cursor is not None
+        and cursor is not None
+        and not cursor.collated
+    )
+
+
+def _no_lost_rows(sync: TableSync, planned: PlannedBatch) -> _LostRows:
+    """Returns the counts of a batch in which all rows are above the stored cursor."""
+    if not _starts_at_cursor(sync, planned):
+        return _LostRows()
+    return _LostRows(0, 0, 0 if sync.plan.key else None)
+
+
+def _select_lost_rows(sync: TableSync, planned: PlannedBatch, rows: DataFrame) -> dict[str, Column]:
+    """Returns the conditions of :class:`_LostRows`, or none if they have no meaning."""
+    cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
+    if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
+        return {}
+    value = f.col(quote_name(cursor.name))
+    stored = cursor_literal(stored_cursor, rows.schema[cursor.name].dataType)
+    is_new = ~f.col(REDELIVERED)
+    conditions = {
+        "below_cursor": is_new & (value < stored),
+        "at_cursor": is_new & (value == stored),
+    }
+    if sync.plan.key:
+        conditions["cursor_unmoved"] = is_new & f.col(CURSOR_UNMOVED) & (value <= stored)
+    return conditions
 
 
 def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:

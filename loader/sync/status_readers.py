@@ -32,7 +32,16 @@ _ICEBERG = {"bigint": "long", "timestamp": "timestamptz", "string": "string"}
 _NEWEST = ("finished_at", "status", "log_bytes", "error")
 _LEDGER = {
     name: _ICEBERG[COLUMNS[name]]
-    for name in ("source_name", "table_name", "batch", "rows_appended", "cursor_high", *_NEWEST)
+    for name in (
+        "source_name",
+        "table_name",
+        "batch",
+        "cursor_high",
+        "rows_appended",
+        "rows_below_cursor",
+        "rows_at_cursor",
+        *_NEWEST,
+    )
 }
 
 
@@ -162,7 +171,13 @@ class FolderLedger:
 
         attempts = attempts.sort_by([("finished_at", "ascending", "at_start")])
         success = pc.is_in(attempts["status"], pa.array([SYNCED, NOTHING_NEW, RECOVERED]))
-        last = _select_last_rows(attempts, _NEWEST, [("batch", "max"), ("rows_appended", "sum")])
+        totals = [
+            ("batch", "max"),
+            ("rows_appended", "sum"),
+            ("rows_below_cursor", "sum"),
+            ("rows_at_cursor", "sum"),
+        ]
+        last = _select_last_rows(attempts, _NEWEST, totals)
         synced = _select_last_rows(attempts.filter(success), ("cursor_high", "finished_at"))
         never_synced: dict[str, Any] = {"cursor_high": None, "finished_at": None}
         return [
@@ -171,6 +186,8 @@ class FolderLedger:
                 "table_name": table[1],
                 "batch": row["batch_max"],
                 "rows": row["rows_appended_sum"],
+                "rows_below_cursor": row["rows_below_cursor_sum"],
+                "rows_at_cursor": row["rows_at_cursor_sum"],
                 "cursor": synced.get(table, never_synced)["cursor_high"],
                 "synced_micros": synced.get(table, never_synced)["finished_at"],
                 "status": row["status"],

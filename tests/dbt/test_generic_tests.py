@@ -167,5 +167,7 @@ def test_every_test_is_covered() -> None:
     outcomes = {(case.test, case.status == "pass") for case in CASES.values()}
     # tests/dbt/test_row_hash.py
     outcomes |= {("row_hash_valid", True), ("row_hash_valid", False)}
+    # tests/dbt/test_complete_until.py
+    outcomes |= {("complete_recently", True), ("complete_recently", False)}
     outcomes |= {("reconciled_recently", case.status == "pass") for case in RECONCILED.values()}
     assert outcomes >= {(test, passed) for test in tests for passed in (True, False)}

@@ -20,7 +20,13 @@ import yaml
 from tests.dbt.gitpackage import ROOT, write_git_package
 
 PORTABLE = {
-    *("batches_complete", "cursor_plausible", "inclusive_cursor", "matches_raw"),
+    *(
+        "batches_complete",
+        "complete_recently",
+        "cursor_plausible",
+        "inclusive_cursor",
+        "matches_raw",
+    ),
     *("no_cursor_ties", "no_duplicates", "reconciled_recently", "state_consistent", "unique_key"),
 }
 """The generic tests that need no Spark; row_hash_valid does."""

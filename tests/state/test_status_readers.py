@@ -99,6 +99,8 @@ def _record(ledger: Ledger, count: int, seed: int) -> None:
                 finished_at=finished,
                 error="it is down\nand\u2028out" if status == FAILED else None,
                 log_bytes=some.choice((None, 2**40)),
+                rows_below_cursor=some.choice((None, 0, 10**10)),
+                rows_at_cursor=some.choice((None, 1)),
             )
         )
     ledger.append_all(records)
@@ -147,10 +149,11 @@ def test_both_readers_give_the_same_answers(shop: Project) -> None:
     assert len(in_folder[1][0]) > 5
 
     # an older loader's ledger
-    shop.spark.sql(f"alter table {shop.schema}.{TABLE} drop column log_bytes")
+    shop.spark.sql(f"alter table {shop.schema}.{TABLE} drop columns (log_bytes, rows_at_cursor)")
     by_spark, in_folder = _read(shop)
     assert in_folder == by_spark
     assert {row["log_bytes"] for row in in_folder[0][0][1]} == {None}
+    assert {row["rows_at_cursor"] for row in in_folder[0][0][1]} == {None}
 
 
 def test_while_runs_commit_each_answer_is_one_snapshots(shop: Project) -> None:

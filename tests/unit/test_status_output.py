@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from loader.cli.status import print_status
 
 
 def _row(table: str, error: str | None) -> tuple[Any, ...]:
-    return table, "failed" if error else "synced", None, None, None, None, None, error
+    return table, "failed" if error else "synced", *[None] * 7, error
 
 
 def test_an_error_that_tables_share_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,3 +27,20 @@ def test_an_error_that_tables_share_is_printed_once(capsys: pytest.CaptureFixtur
     ]
     assert print_status(Output(), rows, True, None)
     assert capsys.readouterr().out.count(down) == 1
+
+
+def test_rows_that_a_plain_cursor_would_lose_are_shown_if_there_are_any(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def columns(below: int | None, at: int | None) -> list[str]:
+        rows = [
+            _row("shop.other", None),
+            ("shop.t", "synced", "9", 3, 20, below, at, None, 0, None),
+        ]
+        print_status(Output(), rows, False, None)
+        return re.split("  +", capsys.readouterr().out.splitlines()[0])
+
+    always = ["table", "last attempt", "cursor", "batch", "rows appended", "synced"]
+    assert columns(None, None) == columns(0, 0) == always
+    assert columns(0, 2) == [*always[:5], "rows at cursor", "synced"]
+    assert columns(1, 2) == [*always[:5], "rows below cursor", "rows at cursor", "synced"]

@@ -75,5 +75,11 @@ class LateCommits(Protocol):
         If so, the state stores the table's highest cursor, even if it is lower than before.
         """
 
+    def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
+        """Returns the time up to which raw, with this window's rows, contains all commits.
+
+        The time is in UTC, of the database's clock. None if it is unknown.
+        """
+
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""

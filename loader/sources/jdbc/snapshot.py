@@ -127,7 +127,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     f"select {', '.join(['count(*)', *unusual])} from {relation}"
                 )
                 notes = self._warn_of_losses(connection, table, counts, "")
-                return Bounds(int(rows or 0), notes=notes)
+                complete_until = self._find_complete_until(table, window)
+                return Bounds(int(rows or 0), notes=notes, complete_until=complete_until)
             cursor, type_ = window.cursor, window.cursor.type
             column = self.column(table, cursor.name)
             self.late.find_late(connection, table, window)
@@ -179,6 +180,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 reach=reach,
                 mark=mark,
                 must_store_mark=self.late.is_settled(table, window),
+                complete_until=self._find_complete_until(table, window),
                 is_rewound=self.late.may_reuse_numbers(table, window),
                 is_finer=Cursor.is_finer(high, type_),
                 notes=(
@@ -186,6 +188,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     *self._warn_of_losses(connection, table, others, where, cursor),
                 ),
             )
+
+    def _find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
+        if window.high is not None or not self.is_steady(table):
+            return None
+        return self.late.find_complete_until(table, window)
 
     def _warn_of_losses(
         self,

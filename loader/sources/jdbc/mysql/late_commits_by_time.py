@@ -114,6 +114,10 @@ class MysqlLateCommits:
         is_time = window.cursor is not None and window.cursor.type.is_time
         return not is_time and self._is_replaced(table, window)
 
+    def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
+        """Returns None, because the writers of rows are unknown."""
+        return None
+
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""
         is_replaced = self._is_replaced(table, window)

@@ -44,6 +44,9 @@ _STEP = dt.timedelta(minutes=1)
 _OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
 
+UNKNOWN_START = "1970-01-02 00:00:00"
+"""The start of prepared transactions, which the server does not show."""
+
 XMIN = "xmin"
 """The system column with a row's transaction id. User columns cannot have this name."""
 
@@ -227,12 +230,14 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
             return ServerActivity(None, True, _read_system(connection), why)
         # The query includes background workers, because subscriptions and extensions also write. A
         # procedure may commit and afterwards write the start time of its statement, so an earlier
-        # statement start is used. The start of a prepared transaction is unknown.
+        # statement start is used. The start of a prepared transaction is unknown. The clock is read
+        # before the sessions: otherwise, a transaction that begins between the two could have begun
+        # before `since`.
         [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
                 timezone('UTC', least(
-                    clock_timestamp(),
+                    statement_timestamp(),
                     min(case when xact_start is not null then least(xact_start, query_start) end)
                 )),
                 timezone('UTC', clock_timestamp()),
@@ -256,7 +261,7 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
         why = "sessions with track_activities = off do not show how old their transactions are"
         return ServerActivity(None, True, _read_system(connection), why)
     if int(prepared or 0):
-        return ServerActivity("1970-01-02 00:00:00", True, _read_system(connection), clock=now)
+        return ServerActivity(UNKNOWN_START, True, _read_system(connection), clock=now)
     oldest = Cursor.parse(since or "", CursorType.TIMESTAMP).text
     return ServerActivity(oldest, is_open in _TRUE, _read_system(connection), clock=now)
 

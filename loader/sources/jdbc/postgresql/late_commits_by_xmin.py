@@ -7,6 +7,7 @@ describe how they occur.
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from loader.sources.interface import SourceTable, Window, parse_bound
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits_interface import ONLY_WITHIN_LOOKBACK, SnapshotQueries
 from loader.sources.jdbc.postgresql.continuity import (
+    UNKNOWN_START,
     DatabaseContinuity,
     TransactionMark,
     wait_for_flush,
@@ -203,6 +205,27 @@ class PostgresLateCommits:
             and self.lineages[table.ref.name].is_redefined(window.mark)
         )
         return may_reuse and not window.cursor.type.is_time
+
+    def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
+        """Returns the start of the oldest open transaction, unless older commits may be missing.
+
+        `since` was read before the snapshot, so the snapshot contains all transactions that
+        committed earlier. Raw contains their rows if this sync reads all rows, or has swept the
+        table, or if no transaction has written since the last sweep.
+        """
+        now = self.transactions
+        if now is None or now.since in (None, UNKNOWN_START) or not table.ref.native.stored:
+            return None
+        if window.stored_cursor is not None and self._read_last_mark(window) is None:
+            return None
+        sweep = self.sweeps.get(table.ref.name)
+        if sweep is not None and sweep.memory.transactions is not now:
+            seen = sweep.memory.transactions
+            if seen.compare_database(now) is not DatabaseContinuity.SAME:
+                return _parse_utc(UNKNOWN_START)  # values of the other database do not apply here
+            if seen.select_written_since(now) != "false":
+                return None
+        return _parse_utc(str(now.since))
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""
@@ -401,6 +424,10 @@ class PostgresLateCommits:
             where=f"table {name}",
             remedy=f"`loader run --full-refresh --select {name}`{accept}",
         )
+
+
+def _parse_utc(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc)
 
 
 def _is_set_by_hand(window: Window) -> bool:

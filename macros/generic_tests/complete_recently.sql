@@ -1,0 +1,56 @@
+{% test complete_recently(model, within=24, tables=none) %}
+    {{ config(severity="warn", tags=["strandline"]) }}
+    {%- if not strandline._is_testing() %}
+        {{ strandline._nothing("'table' as table_name") }}
+    {%- else %}
+        {{ strandline._complete_recently_sql(model, within, tables) }}
+    {%- endif %}
+{% endtest %}
+
+
+{% macro _complete_recently_sql(syncs, within, tables) -%}
+    {#-
+        Checks each table for which a sync has recorded `complete_until`, and the tables in `tables`.
+        Returns those whose newest value is too old or missing.
+    -#}
+    {%- set seconds = (within | float * 3600) | int -%}
+    with complete as (
+        {%- if strandline._exists(syncs) %}
+        select
+            table_name,
+            source_name,
+            max_by(complete_until, started_at) filter (where complete_until is not null)
+                as complete_until
+        from {{ syncs }} as syncs
+        group by table_name, source_name
+        {%- else %}
+        select
+            cast(null as varchar(1)) as table_name,
+            cast(null as varchar(1)) as source_name,
+            cast(null as timestamp) as complete_until
+        where false
+        {%- endif %}
+    )
+    {%- for table in strandline._as_list(tables) %}
+
+    select
+        {{ strandline._literal(table) }} as table_name,
+        null as source_name,
+        null as complete_until,
+        'unknown: no sync has recorded complete_until' as problem
+    where not exists (
+        select 1
+        from complete
+        where table_name = {{ strandline._literal(table) }} and complete_until is not null
+    )
+    union all
+    {%- endfor %}
+
+    select
+        table_name,
+        source_name,
+        complete_until,
+        'raw may lack rows that were committed since complete_until' as problem
+    from complete
+    where complete_until < {{ strandline._seconds_ago(seconds) }}
+{%- endmacro %}
