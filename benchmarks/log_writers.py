@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import psycopg
-
 from benchmarks.verdict import Version
 from benchmarks.writers import SEEDED, TABLE, Writers
 from tests.services import Database
@@ -45,7 +43,7 @@ class LogWriters(Writers):
         super().create()
         self.database.execute(*_AUDIT)
 
-    def _execute(self, connection: psycopg.Connection[Any], does: str, values: Any) -> None:
+    def _execute(self, connection: Any, does: str, values: Any, cursor: str) -> None:
         if does == "any" and values["at"] > 0.7:
             connection.execute(
                 f"delete from {TABLE} where id > {SEEDED} and id = "
@@ -54,7 +52,7 @@ class LogWriters(Writers):
                 values,
             )
             return
-        super()._execute(connection, does, values)
+        super()._execute(connection, does, values, cursor)
 
 
 def committed(database: Database) -> list[Version]:

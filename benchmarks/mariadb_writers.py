@@ -7,11 +7,12 @@ when they are nearly over. Rows wait for each other's locks for up to a second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pymysql
 
-from benchmarks.writers import HOT, SEEDED, TABLE, Step, Writers
+from benchmarks.writers import DAY, SEEDED, STATEMENTS, TABLE, Step, Writers
 
 _SLOW = 0.5
 _CREATE = (
@@ -26,7 +27,8 @@ _CREATE = (
     """,
     f"""
     insert into {TABLE} (amount, note, updated_at)
-    select seq, 'seeded', now(6) - interval seq second from seq_1_to_{SEEDED}
+    select seq, 'seeded', from_unixtime((floor(unix_timestamp() / {DAY}) - seq) * {DAY})
+    from seq_1_to_{SEEDED}
     """,
 )
 _ANY = f"""(
@@ -40,26 +42,10 @@ _ANY = f"""(
 )"""
 _NEWEST = f"(select id from (select id from {TABLE} order by updated_at desc limit 1) as newest)"
 _TOP = f"(select top from (select max(updated_at) as top from {TABLE}) as newest)"
-_ROWS = {
-    "hot": f"1 + floor(%(at)s * {HOT})",
-    "any": _ANY,
-    "to the boundary": _ANY,
-    "at the boundary": _NEWEST,
-}
-_CURSORS = {
-    "to the boundary": f"greatest(now(6), {_TOP})",
-    "at the boundary": "greatest(now(6), updated_at)",
-}
-_OTHERS = {
-    "insert": f"insert into {TABLE} (amount, note) values (%(amount)s, %(note)s)",
-    "slow insert": f"""
-        insert into {TABLE} (amount, note)
-        select %(amount)s, %(note)s from (select sleep(%(wait)s)) as slow
-    """,
-    "savepoint": "savepoint s",
-    "release": "release savepoint s",
-    "undo": "rollback to savepoint s",
-}
+_SLOW_INSERT = f"""
+    insert into {TABLE} (amount, note, updated_at)
+    select %(amount)s, %(note)s, {{cursor}} from (select sleep(%(wait)s)) as slow
+"""
 _CONFLICTS = (1205, 1213)
 
 
@@ -85,10 +71,22 @@ class _Connection:
 class MariaDbWriters(Writers):
     """Several writers on one database of MariaDB, from `start` to `stop`."""
 
+    setup: ClassVar[tuple[str, ...]] = _CREATE
+    statements: ClassVar[Mapping[str, str]] = {**STATEMENTS, "slow insert": _SLOW_INSERT}
+    rows: ClassVar[Mapping[str, str]] = {
+        **Writers.rows,
+        "any": _ANY,
+        "unmoved": _ANY,
+        "to the boundary": _ANY,
+        "at the boundary": _NEWEST,
+    }
+    cursors: ClassVar[Mapping[str, str]] = {
+        **Writers.cursors,
+        "to the boundary": f"greatest({{cursor}}, {_TOP})",
+    }
+    now: ClassVar[str] = "now(6)"
+    moment: ClassVar[str] = "from_unixtime({:.6f})"
     conflicts: ClassVar[tuple[type[Exception], ...]] = (_Conflict,)
-
-    def create(self) -> None:
-        self.database.execute(*_CREATE)
 
     def _connect(self) -> Any:
         connection = _Connection(self.database.connect())
@@ -97,18 +95,9 @@ class MariaDbWriters(Writers):
         connection.execute("set session transaction isolation level read committed")
         return connection
 
-    def _step(self, connection: Any, step: Step, values: dict[str, Any]) -> None:
+    def _step(self, connection: Any, step: Step, values: dict[str, Any], cursor: str) -> None:
         if step.does == "insert" and step.at < _SLOW:
-            self._execute(connection, "slow insert", {**values, "wait": min(step.wait, 2.0)})
+            values = {**values, "wait": min(step.wait, 2.0)}
+            self._execute(connection, "slow insert", values, cursor)
         else:
-            super()._step(connection, step, values)
-
-    def _execute(self, connection: Any, does: str, values: Any) -> None:
-        statement = _OTHERS.get(does)
-        if statement is None:
-            cursor = _CURSORS.get(does, self._touched.replace("now()", "now(6)"))
-            statement = (
-                f"update {TABLE} set amount = %(amount)s, note = %(note)s, updated_at = {cursor} "
-                f"where id = {_ROWS[does]}"
-            )
-        connection.execute(statement, values if "%(" in statement else None)
+            super()._step(connection, step, values, cursor)

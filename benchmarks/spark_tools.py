@@ -135,7 +135,11 @@ def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
         if "strandline" in name:
             url = f"jdbc:{'mariadb' if on_mariadb else 'postgresql'}:{place_of_data}"
             options = {"sync_mode": "cdc"} if "cdc" in name else {"cursor_field": "updated_at"}
-            tools[name] = Strandline(spark, folder, "raw", url, user, password, options)
+            if name.endswith("always"):
+                options["sweep"] = "always"
+            place = folder / name.replace(" ", "_")
+            place.mkdir()
+            tools[name] = Strandline(spark, place, place.name, url, user, password, options)
         else:
             options = {
                 "url": f"jdbc:postgresql:{place_of_data}",

@@ -68,7 +68,7 @@ class Process:
         env = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "HOME": str(folder),  # dlt keeps its pipelines there
+            "DLT_DATA_DIR": str(folder / "dlt"),
             "RUNTIME__DLTHUB_TELEMETRY": "false",
             "STRANDLINE_WAREHOUSE": str(folder / "warehouse"),
             "STRANDLINE_DRIVER_MEMORY": "1g",

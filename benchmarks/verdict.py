@@ -40,6 +40,17 @@ class Stale:
     has: Version | None
     held: bool = False
 
+    @property
+    def kind(self) -> str:
+        """The clock and the step of the row's last write."""
+        return str(self.source.payload[-1]).rsplit(" ", 1)[0]
+
+    @property
+    def by_database(self) -> bool:
+        """Whether this write set the row's cursor to the database's `now()`."""
+        clock, _, does = self.kind.partition(", ")
+        return clock == "database" and does not in ("import", "unmoved")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -68,6 +79,16 @@ class Verdict:
         if self.missed is not None and (self.missed or self.doubled):
             return False
         return not (self.lost or self.stale or self.phantoms)
+
+    @property
+    def lacking(self) -> tuple[Stale, ...]:
+        """All rows that are not as in the source."""
+        return (*self.lost, *self.stale)
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many rows of each kind are lacking."""
+        return Counter(stale.kind for stale in self.lacking)
 
     @property
     def outranked(self) -> int:

@@ -25,6 +25,19 @@ def _horizon() -> Any:
     )
 
 
+def _sweep() -> Any:
+    """A sweep remembers transactions as seen that were in flight."""
+    from loader.sources.jdbc.postgresql.sweep import SweepMemory
+
+    real = SweepMemory.to_mark
+
+    def wrong(memory: SweepMemory) -> dict[str, Any]:
+        seen = memory.transactions  # one from an earlier mark has no xmax
+        return {**real(memory), "xmin": str(seen.xmax or seen.xmin)}
+
+    return patch.object(SweepMemory, "to_mark", wrong)
+
+
 def _delta() -> Any:
     """Rows at the boundary that changed count as delivered."""
     from loader.rows import redelivery
@@ -108,6 +121,7 @@ def _package(file: str, right: str, wrong: str) -> Iterator[None]:
 
 FAULTS: Mapping[str, Callable[[], Any]] = {
     "horizon": _horizon,
+    "sweep": _sweep,
     "delta": _delta,
     "recovery": _recovery,
     "merge": _merge,

@@ -26,8 +26,9 @@ VOCABULARY = Vocabulary(
         "undo": 1,
         "prepare": 1,
         "finish_prepared": 1,
-        "quiet_update": 1,
-        "set_clock_back": 1,
+        "quiet_update": 2,
+        "insert_by_application": 3,
+        "update_by_application": 3,
         "delete": 2,
         "rekey": 1,
     },
@@ -68,6 +69,8 @@ class PostgresWriters(Writers):
     """Writers with what only PostgreSQL has: prepared transactions."""
 
     conflicts = (psycopg.Error,)
+    shows_writers = True
+    moment = "to_timestamp({:.6f})"
 
     def prepare(self, session: int) -> None:
         """A transaction is left prepared, its session goes on."""

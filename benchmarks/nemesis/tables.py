@@ -14,21 +14,22 @@ class Shape:
         create: SQL that makes it.
         key: its primary key.
         cursor: what the spec names.
-        insert: SQL of one row with a `note`, a fresh key and a cursor as applications set it.
-        touch: what an update sets besides the note, so that the cursor moves; empty where every
-            write moves it.
-        old: what an update or insert sets to lie below the cursor; empty where nothing can.
-        more: further writes that only this table knows, by name.
+        insert: SQL of one row with a `note`, a fresh key and, for `{at}`, a cursor.
+        clock: SQL of the cursor of a write, if the cursor is a time; else empty.
+        updates: whether an update that the cursor tells of is possible.
     """
 
     create: tuple[str, ...]
     key: tuple[str, ...]
     cursor: str
     insert: str
-    touch: str = ""
-    old: str = ""
+    clock: str = ""
     updates: bool = True
-    more: tuple[str, ...] = ()
+
+    @property
+    def touch(self) -> str:
+        """SQL by which an update moves the cursor; empty if every write moves it."""
+        return f"at = {self.clock}" if self.clock else ""
 
 
 POSTGRESQL: Mapping[str, Shape] = {
@@ -41,9 +42,8 @@ POSTGRESQL: Mapping[str, Shape] = {
         ),
         ("id",),
         "at",
-        "insert into orders (note) values (%(note)s) returning id",
-        touch="at = now()",
-        old="at = now() - interval '3 days'",
+        "insert into orders (note, at) values (%(note)s, {at}) returning id",
+        clock="now()",
     ),
     # Events by number, drawn from a sequence that each session caches twenty of.
     "events": Shape(
@@ -80,11 +80,9 @@ POSTGRESQL: Mapping[str, Shape] = {
         ),
         ("id", "region"),
         "at",
-        "insert into parts (region, note) values (1 + (random() < 0.5)::int, %(note)s) "
-        "returning id, region",
-        touch="at = clock_timestamp()",
-        old="at = clock_timestamp() - interval '3 days'",
-        more=("attach", "detach"),
+        "insert into parts (region, note, at) "
+        "values (1 + (random() < 0.5)::int, %(note)s, {at}) returning id, region",
+        clock="clock_timestamp()",
     ),
     # A clock of days: all that is written today lies at the boundary of the next window.
     "visits": Shape(
@@ -94,9 +92,8 @@ POSTGRESQL: Mapping[str, Shape] = {
         ),
         ("id",),
         "at",
-        "insert into visits (note) values (%(note)s) returning id",
-        touch="at = current_date",
-        old="at = current_date - 3",
+        "insert into visits (note, at) values (%(note)s, {at}) returning id",
+        clock="current_date",
     ),
 }
 
@@ -108,9 +105,8 @@ MARIADB: Mapping[str, Shape] = {
         ),
         ("id",),
         "at",
-        "insert into orders (note) values (%(note)s) returning id",
-        touch="at = now(6)",
-        old="at = now(6) - interval 3 day",
+        "insert into orders (note, at) values (%(note)s, {at}) returning id",
+        clock="now(6)",
     ),
     "journal": Shape(
         (
@@ -119,9 +115,8 @@ MARIADB: Mapping[str, Shape] = {
         ),
         ("id",),
         "at",
-        "insert into journal (note) values (%(note)s) returning id",
-        touch="at = now(6)",
-        old="at = now(6) - interval 3 day",
+        "insert into journal (note, at) values (%(note)s, {at}) returning id",
+        clock="now(6)",
     ),
     # A clock of seconds, as a datetime has without more words.
     "visits": Shape(
@@ -131,8 +126,7 @@ MARIADB: Mapping[str, Shape] = {
         ),
         ("id",),
         "at",
-        "insert into visits (note) values (%(note)s) returning id",
-        touch="at = now()",
-        old="at = now() - interval 3 day",
+        "insert into visits (note, at) values (%(note)s, {at}) returning id",
+        clock="now()",
     ),
 }

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.nemesis.schedule import AUTOCOMMIT, SESSIONS
 from benchmarks.nemesis.tables import Shape
 
 Key = tuple[Any, ...]
+APPLICATION = ((-600, 0), (120, 0), (0, 1), (0, 60), (0, 3_600), (0, 86_400), (-259_200, 0))
+"""Clocks of applications: seconds ahead of the database, and seconds to which times are cut."""
 
 
 class Writers:
@@ -21,13 +24,18 @@ class Writers:
     does one that the database refuses. A schedule stays valid whatever ops are taken out of it.
 
     Attributes:
-        unseen: per table the keys that were written as no cursor can tell (a delete, an update
-            that leaves the cursor alone); `loader reconcile` is for these.
+        shows_writers: whether rows name the transaction that wrote them, so that a sync finds
+            writes that their cursor does not tell of.
+        moment: SQL of a time, from seconds since 1970.
+        unseen: per table the keys whose last write no sync finds (a delete, or an update that
+            leaves the cursor alone, unless `shows_writers`); `loader reconcile` is for these.
         widened: tables all of whose rows changed so since the last quiet point, by a new column.
         refused: how many statements failed.
     """
 
     conflicts: tuple[type[BaseException], ...] = (Exception,)
+    shows_writers: ClassVar[bool] = False
+    moment: ClassVar[str] = "from_unixtime({:.6f})"
 
     def __init__(self, shapes: Mapping[str, Shape], connect: Any, session_sql: str) -> None:
         self.shapes = shapes
@@ -40,6 +48,7 @@ class Writers:
         self._numbers = itertools.count(1)
         self._open: dict[int, Any] = {}
         self._within: set[int] = set()
+        self._began: dict[int, float] = {}
 
     def create(self, tables: tuple[str, ...], rows: int) -> None:
         """Makes the tables with their first rows."""
@@ -54,6 +63,7 @@ class Writers:
     def begin(self, session: int) -> None:
         """Opens a transaction, where the session has none."""
         if session not in self._within:
+            self._began[session] = time.time()
             self.execute(session, "begin")
             self._within.add(session)
 
@@ -76,8 +86,14 @@ class Writers:
             self.execute(session, "rollback to savepoint s")
 
     def insert(self, session: int, table: str, at: float = 0) -> None:
-        """A new row, as applications write it."""
-        self.execute(session, self.shapes[table].insert, {"note": self._note("new")})
+        """A new row, whose cursor the database writes."""
+        self._insert(session, table, self.shapes[table].clock)
+
+    def insert_by_application(self, session: int, table: str, at: float) -> None:
+        """A new row, whose cursor an application computed before the transaction began."""
+        if self.shapes[table].clock:
+            for row in self._insert(session, table, self._read_clock(session, at)) or ():
+                self._unseen(table, tuple(row))
 
     def update(self, session: int, table: str, at: float) -> None:
         """A row changes, and its cursor with it."""
@@ -85,16 +101,16 @@ class Writers:
         if shape.updates:
             self._update(session, table, at, shape.touch)
 
+    def update_by_application(self, session: int, table: str, at: float) -> None:
+        """A row changes, and its cursor to a time that an application computed before."""
+        if self.shapes[table].clock:
+            cursor = self._read_clock(session, at)
+            self._update(session, table, at, f"at = {cursor}", unseen=True)
+
     def quiet_update(self, session: int, table: str, at: float) -> None:
         """A row changes and its cursor does not: unseen, unless every write moves it."""
         shape = self.shapes[table]
         self._update(session, table, at, "", unseen=bool(shape.touch) or not shape.updates)
-
-    def set_clock_back(self, session: int, table: str, at: float) -> None:
-        """A row changes and its cursor falls below what was read: unseen."""
-        shape = self.shapes[table]
-        if shape.old:
-            self._update(session, table, at, shape.old, unseen=True)
 
     def delete(self, session: int, table: str, at: float) -> None:
         """A row goes: unseen."""
@@ -156,6 +172,20 @@ class Writers:
         """Marks every row that the source has now, or had."""
         self.unseen[table] |= set(self.rows(table))
 
+    def _insert(self, session: int, table: str, cursor: str) -> list[Any] | None:
+        statement = self.shapes[table].insert.replace("{at}", cursor)
+        return self.execute(session, statement, {"note": self._note("new")})
+
+    def _read_clock(self, session: int, at: float) -> str:
+        ahead, cut = APPLICATION[int(at * 1000) % len(APPLICATION)]
+        began = self._began[session] if session in self._within else time.time()
+        moment = began + ahead
+        return self.moment.format(moment // cut * cut if cut else moment)
+
+    def _unseen(self, table: str, key: Key) -> None:
+        if not self.shows_writers:
+            self.unseen[table].add(key)
+
     def _update(
         self, session: int, table: str, at: float, sets: str, *, unseen: bool = False
     ) -> None:
@@ -163,7 +193,7 @@ class Writers:
         if key is None:
             return
         if unseen:
-            self.unseen[table].add(key)
+            self._unseen(table, key)
         more = f", {sets}" if sets else ""
         self.execute(
             session,

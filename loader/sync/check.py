@@ -100,7 +100,9 @@ def describe_metadata(plan: TablePlan) -> list[str]:
     notes = []
     if not plan.key:
         why = f" ({plan.table.no_key_reason})" if plan.table.no_key_reason else ""
-        notes.append(f"no primary key: rows are appended, but a deduped_latest model needs a key{why}")
+        notes.append(
+            f"no primary key: rows are appended, but a deduped_latest model needs a key{why}"
+        )
     marks = suggest_deletion_columns(plan.table)
     if plan.deleted is None and marks:
         notes.append(

@@ -43,7 +43,9 @@ def test_before_the_first_run(project: Project, postgres_database: Database) -> 
     assert (code, err) == (0, "")
     [log, orders] = _cells(out)[1:3]
     assert log[:3] == ["shop.log", "incremental", "at (date)"]
-    assert log[3].startswith("no primary key: rows are appended, but a deduped_latest model needs a key")
+    assert log[3].startswith(
+        "no primary key: rows are appended, but a deduped_latest model needs a key"
+    )
     assert orders[:4] == ["shop.orders", "incremental", "updated_at (timestamptz)", "id"]
     assert "updated_at has no index: every sync scans the whole table" in out
     assert out.endswith("All tables can be synced.\n")
