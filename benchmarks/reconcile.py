@@ -26,10 +26,47 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.proxy import Proxy  # noqa: E402
-from benchmarks.run import ROWS, SPEC, SUMS, TABLE  # noqa: E402
 from tests.services import Database, Postgres  # noqa: E402
 
+ROWS = int(os.environ.get("ROWS", "1000000"))
 BIN = Path(sys.executable).parent
+SPEC = """\
+kind: source
+spec:
+  name: shop
+  path: jdbc
+  tables: [orders]
+  destinations: [lake]
+  spec:
+    url: "{url}"
+    user: {user}
+    password: "${{BENCH_PASSWORD}}"
+    table_options:
+      orders: {{cursor_field: updated_at, sweep: never}}
+---
+kind: destination
+spec: {{name: lake, path: spark}}
+"""
+TABLE = f"""
+create table orders as
+select
+    g::bigint as order_id,
+    (g % 1000)::int as customer_id,
+    (g % 10000) / 100.0::numeric(12, 2) as amount,
+    case when g % 7 > 0 then 'note ' || g end as note,
+    timestamptz '2025-01-01' + g * interval '1 millisecond' as updated_at
+from generate_series(1, {ROWS}) as g
+"""
+SUMS = """
+select
+    count(*),
+    sum(order_id),
+    sum(customer_id),
+    sum(cast(amount as decimal(20, 2))),
+    count(note),
+    {micros}
+from {relation}
+"""
 MISSED = {"missed_updates": 100, "missed_rows": 20, "missed_deletes": 50}
 NEWEST = """
 (

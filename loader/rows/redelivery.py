@@ -185,13 +185,17 @@ def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cur
 
     The function reads raw's keys, so it is only called if new rows have null cursors.
     """
-    names = [quote_name(name) for name in key]
-    keys = new_rows.where(f.col(quote_name(cursor)).isNull()).select(
-        *(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names))
-    )
-    same_key = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
+    lost = new_rows.where(f.col(quote_name(cursor)).isNull())
     with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())
-    return bool(with_cursor.join(f.broadcast(keys), reduce(and_, same_key), "left_semi").take(1))
+    return bool(select_keys(with_cursor, lost, key).take(1))
+
+
+def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Returns the rows of raw whose keys are among the keys of a few rows."""
+    names = [quote_name(name) for name in key]
+    keys = rows.select(*(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names)))
+    same_key = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
+    return raw.join(f.broadcast(keys), reduce(and_, same_key), "left_semi")
 
 
 def _select_comparable(raw: DataFrame, in_window: Column, generations: Generations) -> DataFrame:

@@ -487,7 +487,7 @@ def parse_bound(
         text: the cursor in the source's notation.
 
     Raises:
-        TableError: if the value has no order (NaN, infinity, a date outside the calendar).
+        TableError: if the value cannot be a bound (NaN, infinity, a date outside the calendar).
     """
     if text is None:
         return None

@@ -28,8 +28,10 @@ from loader.rows.redelivery import (
     flag_redelivered,
     has_lost_cursor,
     number_versions,
+    select_keys,
 )
 from loader.rows.version_order import GENERATION, quote_name
+from loader.rows.window import Bounds, Window
 from loader.sources.interface import Progress
 from loader.spark.session import hold_rows, plan_simply
 from loader.state import TableState
@@ -257,13 +259,17 @@ def _compare_with_raw(
     if keeps_redeliveries and not plan.is_authoritative and deleted is None:
         yield _Extracted(rows, expected_rows=expected_rows)
         return
+    size = sync.snapshot.estimate_bytes(plan.table, window, bounds) if has_few_rows else None
+    fits_driver = size is not None and size <= _DRIVER_BYTES
+    if fits_driver and plan.key and _reaches_below(window, bounds):
+        # A late row may have an old cursor, so the window may contain most rows of raw.
+        rows = hold_rows(rows)
+        raw = select_keys(raw, rows, plan.key)
     flagged = flag_redelivered(
         rows, raw, plan.key, window, bounds, generations, plan.is_authoritative
     )
     if deleted is not None:
         flagged = correct_deleted(flagged, deleted, plan)
-    size = sync.snapshot.estimate_bytes(plan.table, window, bounds) if has_few_rows else None
-    fits_driver = size is not None and size <= _DRIVER_BYTES
     with _cache_rows(flagged, fits_driver) as flagged:
         is_redelivered = f.lit(False) if keeps_redeliveries else f.col(REDELIVERED)
         is_null = f.col(quote_name(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
@@ -349,6 +355,12 @@ def _select_lost_rows(sync: TableSync, planned: PlannedBatch, rows: DataFrame) -
     if sync.plan.key:
         conditions["cursor_unmoved"] = is_new & f.col(CURSOR_UNMOVED) & (value <= stored)
     return conditions
+
+
+def _reaches_below(window: Window, bounds: Bounds) -> bool:
+    """Returns whether a batch has late rows, whose cursors are below the window."""
+    low, reach = window.low, bounds.reach
+    return low is not None and reach is not None and reach.order < low.order
 
 
 def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:

@@ -165,7 +165,7 @@ class Ingest:
         return redact_foreign(f"{type(error).__name__}: {error}")
 
     def find_owner(self, tables: Iterable[str]) -> str | None:
-        """Returns the source of the first of these raw tables with a batch, or None."""
+        """Returns the source that wrote the first of these raw tables that has a batch, or None."""
         for table in map(in_the_lake, tables):
             source = newest_commit(self._lake, table).source if self._lake.exists(table) else None
             if source is not None:

@@ -188,7 +188,10 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Maps each source of a raw table to its key and cursor; to None in a table of one source."""
+    """Returns the key and cursor by the name of each source of a raw table.
+
+    The value is None if the table is not shared.
+    """
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources

@@ -215,7 +215,7 @@ def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: 
         mark=mark,
         has_lookback=plan.options.lookback is not None,
         slack=find_clock_slack(plan),
-        is_exhaustive=not plan.key,
+        is_exhaustive=not plan.key and not plan.keeps_redeliveries,
         initial=plan.initial,
         stored_cursor=None if is_full else prior.state.cursor,
         read_raw=None if is_full else _open_raw_reader(plan, lake, prior),

@@ -166,6 +166,7 @@ def test_deferred_to_another_target(shop: DbtProject, spark: SparkSession, tmp_p
         (shop.folder / "profiles.yml").write_text(profiles.replace(shop.schema, "elsewhere"))
         results = shop.run(
             *("test", "--select", "unique", "unique_where", "--defer", "--state", str(state)),
+            *("--vars", "{strandline__prove_all: true}"),
         )
     finally:
         (shop.folder / "profiles.yml").write_text(profiles)

@@ -79,7 +79,7 @@ def lakehouse(tmp_path: Path, postgres_database: Database) -> Lakehouse:
     )
     found = Lakehouse(tmp_path)
     found.loader(sys.executable, "init")
-    options = {"t": {"cursor_field": "c"}, "orders": {"cursor_field": "at"}}
+    options = {"t": {"cursor_field": "c"}, "orders": {"cursor_field": "at", "sweep": "never"}}
     own = {"url": postgres_database.url, "user": postgres_database.user}
     own |= {"password": postgres_database.password, "table_options": options}
     source = {"name": "shop", "path": "jdbc", "tables": list(options), "destinations": ["lake"]}

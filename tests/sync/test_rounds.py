@@ -252,9 +252,9 @@ def test_one_run_and_its_build(project: Project, postgres_database: Database) ->
     assert (other.code, other.errors) == (
         2,
         [
-            "--build, --target: the target cluster differs from the loader's, embedded. One "
-            "process has one Spark: set it in the destination of loader.yml, or run `dbt build` by "
-            "itself"
+            "--build, --target: the target cluster differs from the loader's, embedded. Sync and "
+            "build use the same Spark session: set it in the destination of loader.yml, or run "
+            "`dbt build` by itself"
         ],
     )
     assert project.rows("select count(*) from raw.orders") == [(2,)]

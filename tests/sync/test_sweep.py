@@ -16,6 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from loader.sources.jdbc.postgresql.continuity import TransactionMark
+from loader.sources.jdbc.postgresql.sweep import SweepMemory
 from tests.services import Database, Postgres, ServerMissing
 from tests.sync.project import Project
 from tests.sync.test_horizon import _transaction
@@ -205,7 +206,7 @@ def test_attached_partitions_and_other_types(project: Project, postgres_database
     assert _appended(project, ["parts"]) == {"parts": 0}
 
 
-def _change_memory(project: Project, table: str, **entries: float) -> None:
+def _change_memory(project: Project, table: str, **entries: float | str) -> None:
     """Overwrites entries of the last sweep's memory in the stored state."""
     state = project.state(f"shop.{table}")
     state["mark"]["sweep"] |= entries
@@ -227,8 +228,8 @@ def test_how_often_a_table_is_swept(project: Project, postgres_database: Databas
     plan()
     project.run()
     hour, now = 3600.0, project.state("shop.never")["mark"]["sweep"]["at"]
-    for table in ("large", "always"):  # the last sweep took 30 seconds for a page of 8 KB
-        _change_memory(project, table, bytes=8192, seconds=30, at=now - 300)
+    for table in ("large", "always"):  # as if a sweep took 30 seconds for a page of 8 KB
+        _change_memory(project, table, bytes=1_000_000, seconds=3662, at=now - 300)
     for table in tables:
         postgres_database.execute(
             f"update {table} set note = 'unmoved' where id = 1",
@@ -246,6 +247,72 @@ def test_how_often_a_table_is_swept(project: Project, postgres_database: Databas
         assert _newest(project, table) == _source(postgres_database, table)
 
 
+def test_the_ids_of_another_database_are_not_used(
+    project: Project, postgres_database: Database
+) -> None:
+    """After a restore, transaction ids reach those of the memory again."""
+    postgres_database.execute(*_made("events"))
+    _load(project, postgres_database, ["events"], sweep="1 hour")
+    _change_memory(project, "events", xmin=str(2**40))
+    postgres_database.execute("update events set note = 'unmoved' where id = 1")
+    assert _appended(project, ["events"]) == {"events": 1}
+    assert int(project.state("shop.events")["mark"]["sweep"]["xmin"]) < 2**40
+    assert _newest(project, "events") == _source(postgres_database, "events")
+
+
+@pytest.mark.parametrize("early", ["2500-01-01 BC", "-infinity"])
+def test_a_time_before_year_1_hides_no_other_row(
+    project: Project, postgres_database: Database, early: str
+) -> None:
+    postgres_database.execute(*_made("events"))
+    _load(project, postgres_database, ["events"])
+    postgres_database.execute(
+        f"insert into events values (10, 'early', '{early}')",
+        "update events set note = 'unmoved' where id = 1",
+    )
+    failed = project.loader("run")
+    assert failed.code == 1
+    assert "1 new or changed rows have a cursor (at) before year 1" in failed.text
+    postgres_database.execute("delete from events where id = 10")
+    assert _appended(project, ["events"]) == {"events": 1}
+    assert _newest(project, "events") == _source(postgres_database, "events")
+
+
+def test_a_table_and_a_view_that_replace_each_other_are_read_anew(
+    project: Project, postgres_database: Database
+) -> None:
+    for name in ("was_view", "was_table", "other"):
+        postgres_database.execute(*_made(name))
+    postgres_database.execute(
+        "alter table was_view rename to base",
+        "create view was_view as select * from base where id > 2",
+        "update other set id = id + 100",
+    )
+    _load(project, postgres_database, ["was_view", "was_table"], primary_key="id")
+    postgres_database.execute(
+        "drop view was_view",
+        "alter table base rename to was_view",
+        "alter table was_table rename to base",
+        "create view was_table as select * from base union all select * from other",
+    )
+    assert _appended(project, ["was_view", "was_table"]) == {"was_view": 2, "was_table": 5}
+    for table in ("was_view", "was_table"):
+        assert _newest(project, table) == _source(postgres_database, table)
+
+
+def test_a_late_row_is_appended_alone_where_rows_are_not_compared(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table pages (page text, at timestamptz)",
+        "insert into pages select 'home', now() - interval '1 day' * n "
+        "from generate_series(0, 5) as n",
+    )
+    _load(project, postgres_database, ["pages"], redelivered_rows="append")
+    postgres_database.execute("insert into pages values ('late', '2019-01-01Z')")
+    assert _appended(project, ["pages"]) == {"pages": 2}  # and the row at the boundary
+
+
 def test_an_idle_sync_scans_once_and_writes_no_state(
     project: Project, postgres_database: Database
 ) -> None:
@@ -258,7 +325,9 @@ def test_an_idle_sync_scans_once_and_writes_no_state(
 
     def count_scans() -> int:
         log = (server._data / "log").read_text(errors="replace")
-        return sum(log.count(f"where {form}") for form in ("xmin = any", "xidsend(xmin)"))
+        return sum(
+            log.count(f"where {form}") for form in ("xmin = any", "pg_catalog.xidsend(xmin)")
+        )
 
     postgres_database.execute("create table elsewhere (id int)")
     before, states = count_scans(), project.snapshots("_cq_state")
@@ -460,3 +529,16 @@ def test_any_writers(project: Project, postgres_database: Database) -> None:
         assert _appended(project, writers.tables) == dict.fromkeys(writers.tables, 0)
 
     check()
+
+
+def test_a_replica_that_lacks_what_the_last_sweep_saw_is_not_swept() -> None:
+    seen = SweepMemory(TransactionMark(None, 100, False, "7/1", log_end=50), 1.0, 2, 3.0)
+    assert SweepMemory.from_mark({"sweep": seen.to_mark()}) == seen
+    for replica, log_end, xmin, is_behind in (
+        (True, 49, 100, True),
+        (True, 60, 99, True),
+        (True, 50, 100, False),
+        (False, 49, 100, False),  # a primary after a failover: another timeline shows that
+    ):
+        now = TransactionMark(None, xmin, False, "7/1", replica=replica, log_end=log_end)
+        assert seen.is_behind(now) is is_behind

@@ -93,7 +93,7 @@ class LogRelay:
         self._warn(table or self.source, text)
 
     def _relay_warning(self, text: str) -> None:
-        """Shows a warning of the program, or writes it to the logger if there are too many."""
+        """Shows a warning of the program, or only logs it if too many others were shown."""
         if text not in self._shown and len(self._shown) >= _MAX_WARNINGS:
             self.log(text)
             return

@@ -84,7 +84,7 @@ class Stream:
         )
 
     def has_ended_well(self) -> bool:
-        """Returns whether the stream has succeeded, even if the program fails later.
+        """Returns whether the stream has succeeded, so that a later failure does not matter.
 
         Returns False if the stream shares a state with all streams, because its last state may
         still follow.
@@ -474,7 +474,7 @@ class MessageReader:
             batch.delete_files()
 
     def _wait_for_commits(self) -> None:
-        """Waits until enough batches are committed. Meanwhile the program's pipe is full."""
+        """Waits until enough batches are committed. The full pipe lets the program wait, too."""
         with self._changed:
             while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
                 self._changed.wait(_POLL_SECONDS)

@@ -153,7 +153,7 @@ class ProgramSource(Source):
         return
 
     def hide_declared_secrets(self) -> None:
-        """Registers the secrets that the program declares, before its output is shown."""
+        """Registers the secrets that the program declares, so that its output is redacted."""
         return
 
     def start_read(self, read: PlannedRead) -> MessageReader:

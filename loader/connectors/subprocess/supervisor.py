@@ -282,7 +282,7 @@ class _Pipe(io.RawIOBase):
         return self._until is not None
 
     def stop_reading(self) -> None:
-        """Stops reading once the output that was already written has been read."""
+        """Reads the output that was already written, and then stops reading."""
         if self._until is None:
             self._until = time.monotonic() + _DRAIN_SECONDS
 

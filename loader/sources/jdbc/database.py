@@ -144,7 +144,7 @@ class Database(Source):
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:
-        """Opens a connection and sets its session's time zone to UTC.
+        """Opens a connection and runs the initial statements of its session.
 
         Args:
             where: the table for error messages; by default the source.

@@ -12,9 +12,10 @@ of subtransactions. It would miss rows written after a SAVEPOINT.
 
 If the cursor is a number or a text, late rows may have any cursor value. Cached sequences and
 applications that reserve blocks of numbers insert low numbers late, even without open transactions
-at the sync. Therefore the whole table is scanned for rows with later transaction ids. The scan is
-also necessary for times if open transactions are hidden. It is also necessary for tables that
-logical replication writes, because the times originate on another server.
+at the sync. Therefore each sync searches the whole table for rows with later transaction ids
+(:mod:`loader.sources.jdbc.postgresql.sweep`). The search is also necessary for times if open
+transactions are hidden, and for tables that logical replication writes, because the times originate
+on another server. For other times, it finds rows whose cursor an application has computed.
 
 A table without a cursor column can use the id of the writing transaction (`cursor_field: xmin`).
 The next window then contains exactly the rows whose transaction id is the stored xmin or later.
@@ -135,10 +136,10 @@ class TransactionMark:
             ids = ",".join(str(id_ % _WRAP) for id_ in range(self.xmin, now.xmax))
             return f"xmin = any('{{{ids}}}'::xid[])"
         low, high = self.xmin % _WRAP, (now.xmax - 1) % _WRAP
-        ends = [f"decode('{end:08x}', 'hex')" for end in (low, high)]
+        ends = [f"pg_catalog.decode('{end:08x}', 'hex')" for end in (low, high)]
         if low <= high:
-            return f"xidsend(xmin) between {ends[0]} and {ends[1]}"
-        return f"(xidsend(xmin) >= {ends[0]} or xidsend(xmin) <= {ends[1]})"
+            return f"pg_catalog.xidsend(xmin) between {ends[0]} and {ends[1]}"
+        return f"(pg_catalog.xidsend(xmin) >= {ends[0]} or pg_catalog.xidsend(xmin) <= {ends[1]})"
 
     def is_outlived(self, now: TransactionMark) -> bool:
         """Returns whether the mark is so old that transaction ids will soon wrap around."""

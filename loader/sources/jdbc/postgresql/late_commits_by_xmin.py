@@ -221,7 +221,7 @@ class PostgresLateCommits:
         sweep = self.sweeps.get(table.ref.name)
         if sweep is not None and sweep.memory.transactions is not now:
             seen = sweep.memory.transactions
-            if seen.compare_database(now) is not DatabaseContinuity.SAME:
+            if seen.compare_database(now) is not DatabaseContinuity.SAME or not seen.xmin:
                 return _parse_utc(UNKNOWN_START)  # values of the other database do not apply here
             if seen.select_written_since(now) != "false":
                 return None
@@ -363,11 +363,17 @@ class PostgresLateCommits:
         if self.added[table.ref.name] == "true" or not (is_same or has_reach):
             return Sweep(all_seen)
         memory = SweepMemory.from_mark(window.mark) or SweepMemory(before)
-        written = memory.transactions.select_written_since(now)
-        if written == "false" or memory.is_behind(now):
+        if memory.is_behind(now):
             return Sweep(memory)
         interval = self.snapshot.source.read_options(table.ref).sweep
         must_scan = interval == "auto" and not has_reach and not window.has_lookback
+        if memory.transactions.compare_database(now) is not DatabaseContinuity.SAME:
+            # The ids of the memory have another meaning here, so any row may be new.
+            memory = replace(memory, transactions=replace(now, xmin=0))
+            must_scan = interval != "never"
+        written = memory.transactions.select_written_since(now)
+        if written == "false":
+            return Sweep(memory)
         is_due = memory.is_due(interval, lineage.bytes, lineage.clock)
         if not (is_due or must_scan or before.is_clock_behind(now)):
             return Sweep(memory)
@@ -377,12 +383,26 @@ class PostgresLateCommits:
         if window.initial is not None:
             limits.append(f"{column} >= {dialect.literal(window.initial)}")
         relation = self.snapshot.source.relation(table.ref.native)
+        is_early = f"{column} < '0001-01-01'" if cursor.type.is_time else "false"
+        # A role may have a limit for the short queries of an application.
+        [(limit,)] = connection.rows("select pg_catalog.current_setting('statement_timeout')")
+        connection.execute("set local statement_timeout = 0")
         began = time.monotonic()
-        [(count, lowest)] = connection.rows(
-            f"select count(*), {self.snapshot.ends(table, cursor)[0]} from {relation} "
+        [(count, early, lowest)] = connection.rows(
+            f"select count(*), count(*) filter (where {is_early}), "
+            f"{self.snapshot.ends(table, cursor)[0]} from {relation} "
             f"where {' and '.join(limits)}"
         )
         seconds = time.monotonic() - began
+        connection.execute(f"set local statement_timeout = {dialect.text(limit or '0')}")
+        if int(early or 0):
+            raise DatabaseError(
+                f"{early} new or changed rows have a cursor ({cursor.name}) before year 1 or of "
+                "-infinity, which the lake cannot store",
+                where=f"table {self.snapshot.source.name}.{table.ref.lake_name}",
+                remedy=f"Correct these rows, select * from {relation} where {is_early}; or set "
+                "`sweep: never`, which ignores late rows below the cursor",
+            )
         rows, bottom = int(count or 0), parse_bound(lowest, cursor.type, table, window)
         after = replace(all_seen, seconds=seconds)
         condition = f"{column} >= {dialect.literal(bottom)} and {written}" if bottom else ""

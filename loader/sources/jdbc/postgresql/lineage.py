@@ -61,11 +61,16 @@ class Lineage:
         return mark | ({"replicated": True} if self.replicated else {})
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
-        """Returns the tables added since a mark was stored; all tables if it has only a hash."""
+        """Returns the tables added since a mark was stored.
+
+        Returns all tables if the mark has only a hash, or if the name referred to a view.
+        """
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
         before = str((mark or {}).get("tables") or "")
-        if not before or before == self.to_mark()["tables"]:
+        if not before:
+            return self.tables if "database" in (mark or {}) else frozenset()
+        if before == self.to_mark()["tables"]:
             return frozenset()
         stored_ids = () if before.startswith("md5:") else before.split()
         return self.tables - set(map(int, stored_ids))
@@ -104,9 +109,12 @@ class Lineage:
         return before is not None and before != self.database
 
     def is_redefined(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether the name or definition of a view has changed since a mark."""
+        """Returns whether a view has another name or definition than in a mark, or was a table."""
         before = (mark or {}).get("view")
-        return before not in (None, self.view, self.view_in_path)
+        was_table = bool((mark or {}).get("tables"))
+        if before is None:
+            return bool(self.view) and was_table
+        return before not in (self.view, self.view_in_path)
 
     def is_changed(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark differs from this lineage."""

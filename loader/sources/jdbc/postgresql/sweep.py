@@ -24,8 +24,9 @@ SWEEP = "sweep"
 """The mark's entry for the memory of the last sweep."""
 
 _BYTES_PER_SECOND = 100e6
-"""The assumed speed of a scan if the last sweep was too short to measure it."""
+"""The assumed speed of a scan if the last sweep was too small to measure it."""
 _MEASURABLE_SECONDS = 0.1
+_MEASURABLE_BYTES = 1_000_000
 _ALWAYS_ALLOWED_SECONDS = 0.5
 _SHARE = 0.05
 """The largest share of time that `sweep: auto` spends on sweeps of one table."""
@@ -98,7 +99,7 @@ class SweepMemory:
             return True
         if interval != "auto":
             return passed >= seconds_of(interval, "an interval", "")
-        is_measured = self.seconds >= _MEASURABLE_SECONDS
+        is_measured = self.seconds >= _MEASURABLE_SECONDS and self.bytes >= _MEASURABLE_BYTES
         speed = self.bytes / self.seconds if is_measured else _BYTES_PER_SECOND
         return bytes_ <= speed * max(_ALWAYS_ALLOWED_SECONDS, _SHARE * passed)
 
