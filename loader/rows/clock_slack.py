@@ -26,7 +26,7 @@ from loader.rows.window import Window
 DEFAULT_SLACK = 300
 """The seconds by which an application's clock may be behind the database's, without a `lookback`.
 
-Kerberos accepts the same difference between two clocks, so larger ones are noticed. The rows of
+Five minutes is also the largest difference between two clocks that Kerberos accepts. The rows of
 five minutes are few compared with a table, and unchanged rows are dropped.
 """
 
