@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +53,7 @@ class PostgresLateCommits:
         self.added: dict[str, str] = {}
         self.sweeps: dict[str, Sweep] = {}
         self.is_flushed = False
+        self.time_limit: str | None = None
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Prepares the search in a table.
@@ -384,17 +387,14 @@ class PostgresLateCommits:
             limits.append(f"{column} >= {dialect.literal(window.initial)}")
         relation = self.snapshot.source.relation(table.ref.native)
         is_early = f"{column} < '0001-01-01'" if cursor.type.is_time else "false"
-        # A role may have a limit for the short queries of an application.
-        [(limit,)] = connection.rows("select pg_catalog.current_setting('statement_timeout')")
-        connection.execute("set local statement_timeout = 0")
         began = time.monotonic()
-        [(count, early, lowest)] = connection.rows(
-            f"select count(*), count(*) filter (where {is_early}), "
-            f"{self.snapshot.ends(table, cursor)[0]} from {relation} "
-            f"where {' and '.join(limits)}"
-        )
+        with self._without_time_limit(connection):
+            [(count, early, lowest)] = connection.rows(
+                f"select count(*), count(*) filter (where {is_early}), "
+                f"{self.snapshot.ends(table, cursor)[0]} from {relation} "
+                f"where {' and '.join(limits)}"
+            )
         seconds = time.monotonic() - began
-        connection.execute(f"set local statement_timeout = {dialect.text(limit or '0')}")
         if int(early or 0):
             raise DatabaseError(
                 f"{early} new or changed rows have a cursor ({cursor.name}) before year 1 or of "
@@ -408,6 +408,20 @@ class PostgresLateCommits:
         condition = f"{column} >= {dialect.literal(bottom)} and {written}" if bottom else ""
         is_stored = must_store(memory, after, rows, interval)
         return Sweep(after, True, rows, bottom, condition, is_stored)
+
+    @contextmanager
+    def _without_time_limit(self, connection: Connection) -> Iterator[None]:
+        """Lifts the limit that a role may have for the short queries of an application."""
+        if self.time_limit is None:
+            setting = "select pg_catalog.current_setting('statement_timeout')"
+            [(self.time_limit,)] = connection.rows(setting)
+        if self.time_limit == "0":
+            yield
+            return
+        connection.execute("set local statement_timeout = 0")
+        yield
+        limit = self.snapshot.dialect.text(str(self.time_limit))
+        connection.execute(f"set local statement_timeout = {limit}")
 
     def _refuse_reused_numbers(self, table: SourceTable, window: Window) -> None:
         before = self._read_last_mark(window)

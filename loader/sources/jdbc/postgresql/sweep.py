@@ -27,7 +27,7 @@ _BYTES_PER_SECOND = 100e6
 """The assumed speed of a scan if the last sweep was too small to measure it."""
 _MEASURABLE_SECONDS = 0.1
 _MEASURABLE_BYTES = 1_000_000
-_ALWAYS_ALLOWED_SECONDS = 0.5
+_ALWAYS_ALLOWED_SECONDS = 0.1
 _SHARE = 0.05
 """The largest share of time that `sweep: auto` spends on sweeps of one table."""
 _NEGLIGIBLE_SECONDS = 0.05
