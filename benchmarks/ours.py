@@ -63,8 +63,6 @@ class Ours:
             "STRANDLINE_WAREHOUSE": str(self.folder / "warehouse"),
             **self.shop.secrets(),
             "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
-            # Another checkout knows nothing of this one's class archive.
-            **({} if self.root == ROOT else {"SPARK_SUBMIT_OPTS": "-Xshare:auto"}),
         }
         return self
 
