@@ -58,6 +58,8 @@ class Window:
         is_exhaustive: whether all rows at or above the floor are read, including rows below `low`
             that are not late. This is necessary without a key, because the numbers of equal rows
             are compared and the range must be the same in source and raw.
+        has_key: whether rows have a key, so that a row that is read again replaces its older
+            version.
         above: only rows above this cursor are read.
         initial: the lowest cursor to load according to the spec; None loads all rows.
         stored_cursor: the stored cursor; None if this sync reads all rows.
@@ -74,6 +76,7 @@ class Window:
     has_lookback: bool = False
     slack: int | None = None
     is_exhaustive: bool = False
+    has_key: bool = True
     above: Cursor | None = None
     initial: Cursor | None = None
     stored_cursor: Cursor | None = None

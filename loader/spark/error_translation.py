@@ -406,8 +406,8 @@ _ERRORS_BY_SQLSTATE = {
     "42S22": "`loader discover --columns` lists the table's columns",
     "42X04": "`loader discover --columns` lists the table's columns",
     "42883": "Choose a cursor_field of a type that the database can order",
-    "42501": "Grant the source's user SELECT on all columns of the table, or on a view of some "
-    "columns",
+    "42501": "Grant the source's user SELECT on the table (a grant of each column is not enough), "
+    "or on a view of some columns",
     "42P05": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
     "26000": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
     "53200": "Raise the server's max_locks_per_transaction, or select fewer tables for a run",

@@ -170,7 +170,8 @@ def choose_window(
     is still the counted maximum, so the next window begins at this maximum.
 
     An ALTER does not change cursors. So if a column was added or renamed and rows below the window
-    have values in the column, all rows are reread.
+    have values in the column, all rows are reread. Without a key, they would be appended beside the
+    older ones, so there is only a warning.
 
     Args:
         added: columns that were added to the source since the last batch.
@@ -183,7 +184,13 @@ def choose_window(
     watch.report_phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
     full_window = _find_full_window(plan, snapshot, window, bounds, added)
-    if full_window is not None:
+    if full_window is not None and not plan.key:
+        watch.warn(
+            plan.name,
+            f"rows that were read before have values in {', '.join(added)}, new in the source. "
+            "Without a key, these rows keep nulls in raw until a full refresh",
+        )
+    elif full_window is not None:
         watch.warn(
             plan.name,
             f"rows that were read before have values in {', '.join(added)}, which "
@@ -216,6 +223,7 @@ def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: 
         has_lookback=plan.options.lookback is not None,
         slack=find_clock_slack(plan),
         is_exhaustive=not plan.key and not plan.keeps_redeliveries,
+        has_key=bool(plan.key),
         initial=plan.initial,
         stored_cursor=None if is_full else prior.state.cursor,
         read_raw=None if is_full else _open_raw_reader(plan, lake, prior),
@@ -258,7 +266,7 @@ def _find_full_window(
     plan: TablePlan, snapshot: Snapshot, window: Window, bounds: Bounds, added: Sequence[str]
 ) -> Window | None:
     """Returns a window of all rows if other rows have values in added columns, else None."""
-    if window.stored_cursor is None or not added or not plan.key:
+    if window.stored_cursor is None or not added:
         return None
     inside = snapshot.count_values(plan.table, added, window, bounds)
     if inside is None:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import os
-import signal
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
-from loader.sources.jdbc.postgresql.continuity import TransactionMark
-from loader.sources.jdbc.postgresql.sweep import SweepMemory
-from tests.services import Database, Postgres, ServerMissing
+from tests.services import Database, Postgres
 from tests.sync.project import Project
 from tests.sync.test_horizon import _transaction
 
@@ -43,10 +35,17 @@ def _made(table: str, cursor: str = "timestamptz") -> list[str]:
     ]
 
 
-def _load(project: Project, database: Database, tables: Iterable[str], **options: Any) -> None:
+def _load(
+    project: Project,
+    database: Database,
+    tables: Iterable[str],
+    account: Mapping[str, str] | None = None,
+    **options: Any,
+) -> None:
     tables = list(tables)
     own = {"cursor_field": "at", **options}
-    project.jdbc(database, tables, table_options={table: {**own} for table in tables})
+    table_options = {table: {**own} for table in tables}
+    project.jdbc(database, tables, table_options=table_options, **(account or {}))
     project.run()
 
 
@@ -206,10 +205,11 @@ def test_attached_partitions_and_other_types(project: Project, postgres_database
     assert _appended(project, ["parts"]) == {"parts": 0}
 
 
-def _change_memory(project: Project, table: str, **entries: float | str) -> None:
-    """Overwrites entries of the last sweep's memory in the stored state."""
+def _change_memory(project: Project, table: str, **entries: float | str | None) -> None:
+    """Overwrites entries of the last sweep's memory in the stored state; None removes one."""
     state = project.state(f"shop.{table}")
-    state["mark"]["sweep"] |= entries
+    memory = state["mark"]["sweep"] | entries
+    state["mark"]["sweep"] = {name: value for name, value in memory.items() if value is not None}
     project.spark.sql(
         f"insert into {project.schema}._cq_state select key, '{json.dumps(state)}', version + 1, "
         f"updated_at from {project.schema}._cq_state where key = 'shop.{table}' "
@@ -245,19 +245,6 @@ def test_how_often_a_table_is_swept(project: Project, postgres_database: Databas
     assert _appended(project, tables) == {"never": 1, "hourly": 0, "large": 0, "always": 0}
     for table in tables:
         assert _newest(project, table) == _source(postgres_database, table)
-
-
-def test_the_ids_of_another_database_are_not_used(
-    project: Project, postgres_database: Database
-) -> None:
-    """After a restore, transaction ids reach those of the memory again."""
-    postgres_database.execute(*_made("events"))
-    _load(project, postgres_database, ["events"], sweep="1 hour")
-    _change_memory(project, "events", xmin=str(2**40))
-    postgres_database.execute("update events set note = 'unmoved' where id = 1")
-    assert _appended(project, ["events"]) == {"events": 1}
-    assert int(project.state("shop.events")["mark"]["sweep"]["xmin"]) < 2**40
-    assert _newest(project, "events") == _source(postgres_database, "events")
 
 
 @pytest.mark.parametrize("early", ["2500-01-01 BC", "-infinity"])
@@ -340,205 +327,28 @@ def test_an_idle_sync_scans_once_and_writes_no_state(
     assert count_scans() - before == 2  # nothing was written since
 
 
-@pytest.fixture
-def own_server() -> Iterator[Postgres]:
-    """A server that a test may damage."""
-    server = Postgres()
-    yield server
-    server.remove()
-
-
-def test_rows_from_before_half_a_round_of_transaction_ids_are_not_new(
-    project: Project, own_server: Postgres
+def test_a_sweep_is_not_limited_by_the_roles_statement_timeout(
+    project: Project, postgres_database: Database
 ) -> None:
-    with own_server.database() as database:
-        database.execute(*_made("events"))
-        own_server._execute(
-            "update pg_database set datallowconn = true where datname = 'template0'"
-        )
-        for next_id in (45_000 * 32_768, 70_000 * 32_768):  # beyond 2^31, in two steps
-            for name in ("postgres", "template0", "template1", database.name):
-                with contextlib.closing(own_server.connect(name)) as connection:
-                    connection.execute("vacuum (freeze)")
-            own_server._run("pg_ctl", "-w", "-s", "stop")
-            own_server._run("pg_resetwal", "-x", str(next_id))
-            own_server.start()
-        _load(project, database, ["events"])
-        burn = ["select pg_current_xact_id()"] * 200  # too many to list them in a query
-        database.execute("update events set note = 'unmoved' where id = 1", *burn)
-        ran = project.run().table("shop.events")
-        assert (ran["read"], ran["appended"]) == (2, 1)
-        assert _newest(project, "events") == _source(database, "events")
-
-
-def test_a_range_of_transaction_ids_that_begins_anew(postgres_database: Database) -> None:
+    role = f"hasty_{postgres_database.name}"
     postgres_database.execute(
-        "create table t (id int)", *(f"insert into t values ({n})" for n in range(5))
+        *_made("events"),
+        # A policy is evaluated for each row; here it is slow in the query of a sweep only.
+        "create function slowed(id int) returns boolean language plpgsql as $$ begin "
+        "if id = 1 and current_query() like '%count(*) filter%' then perform pg_sleep(6); end if; "
+        "return true; end $$",
+        "alter table events enable row level security",
+        "create policy slow on events using (slowed(id))",
+        f"create role {role} login password 'tide' in role pg_read_all_stats",
+        f"alter role {role} set statement_timeout = '5s'",
+        f"grant select on events to {role}",
     )
-    [(first,)] = postgres_database.query("select min(xmin::text::bigint) from t")
-    for epoch, below in itertools.product((1, 2), (5, 1_000)):
-        memory = TransactionMark(None, epoch * 2**32 - below, False, "")
-        for passed in range(7):
-            xmin = epoch * 2**32 + first + passed
-            now = TransactionMark(None, xmin, False, "", xmax=xmin)
-            sql = f"select count(*) from t where {memory.select_written_since(now)}"
-            assert postgres_database.query(sql) == [(min(passed, 5),)]
-    memory = TransactionMark(None, first + 2, False, "")
-    for passed in (0, 1, 3, 50, 5_000):
-        xmin = first + 2 + passed
-        now = TransactionMark(None, xmin, False, "", xmax=xmin)
-        sql = f"select count(*) from t where {memory.select_written_since(now)}"
-        assert postgres_database.query(sql) == [(min(passed, 3),)]
-
-
-def test_transaction_ids_that_are_assigned_again_after_a_crash(
-    project: Project, own_server: Postgres
-) -> None:
-    options = {
-        "by_time": {"cursor_field": "at"},
-        "by_number": {"cursor_field": "id"},
-        "by_writer": {"cursor_field": "xmin"},
-    }
-    name = "crashed"
-    own_server._create(name)
-    database = Database(own_server, name)
-    for table in options:
-        database.execute(*_made(table))
-    project.jdbc(database, list(options), table_options=options)
-    project.run()
-    [(log_writer,)] = database.query(
-        "select pid from pg_stat_activity where backend_type = 'walwriter'"
-    )
-    os.kill(log_writer, signal.SIGSTOP)
-    burn = ["select pg_current_xact_id()"] * 40
-    database.execute(*burn, *(f"insert into {table} values (11, 'a', now())" for table in options))
-    assert _appended(project, options) == dict.fromkeys(options, 1)
-    for pid in (int((own_server._data / "postmaster.pid").read_text().split()[0]), log_writer):
-        os.kill(pid, signal.SIGKILL)
-    for _ in range(50):
-        time.sleep(0.2)  # until the other processes have ended
-        with contextlib.suppress(ServerMissing):
-            own_server.start()
-            break
-    for table in options:
-        assert database.query(f"select max(id) from {table}") == [(9,)], "the crash lost nothing"
-        database.execute(f"insert into {table} values (5, 'late', now() - interval '1 day')")
-    database.execute(*burn, *burn)
-    assert _appended(project, options) == dict.fromkeys(options, 1)
-    for table in options:
-        assert project.rows(f"select note from raw.{table} where id = 5") == [("late",)]
-
-
-KINDS = {"keyed": "timestamptz", "numbered": "int", "plain": "timestamp"}
-STEP = st.tuples(
-    st.sampled_from([*KINDS] * 4 + ["commit", "commit", "rollback", "sync"]),
-    st.integers(0, 3),  # the session; the last one commits each statement
-    st.sampled_from(["insert", "insert", "update", "unmoved", "copy", "undone"]),
-    st.sampled_from(["0", "50 seconds", "3 minutes", "2 hours", "900 days", "-90 seconds"]),
-    st.sampled_from(["microseconds", *CUTS]),
-    st.integers(0, 30),
-)
-
-
-class Writers:
-    """Sessions that write three tables, as applications do.
-
-    Args:
-        suffix: distinguishes the tables from those of other examples.
-    """
-
-    def __init__(self, database: Database, suffix: str) -> None:
-        self.tables = {f"{kind}_{suffix}": kind for kind in KINDS}
-        self.ids = itertools.count(1)
-        for table, kind in self.tables.items():
-            key = "" if kind == "plain" else " primary key"
-            database.execute(
-                f"create table {table} (id int{key}, note text, at {KINDS[kind]})",
-                f"insert into {table} values (0, '0', {self.cursor(kind, '0', 'day')})",
-            )
-        self.sessions = [database.connect() for _ in range(4)]
-        for session in self.sessions[:3]:
-            session.autocommit = False
-
-    @staticmethod
-    def cursor(kind: str, behind: str, cut: str) -> str:
-        """Returns SQL for the cursor that an application computes."""
-        clock = "clock_timestamp()" + (" at time zone 'UTC'" if kind == "plain" else "")
-        if kind == "numbered":
-            clock = f"(extract(epoch from {clock} - interval '{behind}') * 10)::bigint % 2000000000"
-            return f"({clock})::int"
-        return f"date_trunc('{cut}', {clock} - interval '{behind}')"
-
-    def write(self, kind: str, number: int, what: str, behind: str, cut: str, row: int) -> None:
-        table = next(table for table, each in self.tables.items() if each == kind)
-        session, at = self.sessions[number], self.cursor(kind, behind, cut)
-        id_ = next(self.ids) * 4 + number
-        if what == "undone" and number < 3:
-            session.execute("savepoint s")
-            session.execute(f"insert into {table} values ({id_}, 'undone', {at})")
-            session.execute("rollback to savepoint s")
-        elif kind == "plain" and what == "copy":
-            session.execute(f"insert into {table} select * from {table} where id <= {row} limit 1")
-        elif kind == "plain" or what not in ("update", "unmoved"):
-            if number < 3:
-                session.execute("savepoint s")
-            session.execute(f"insert into {table} values ({id_}, '{number}', {at})")
-        else:  # only its own rows, so no session waits for another
-            moved = f", at = {at}" if what == "update" else ""
-            session.execute(
-                f"update {table} set note = note || '!'{moved} "
-                f"where id % 4 = {number} and id % 5 = {row % 5}"
-            )
-
-
-def _check_equal(project: Project, database: Database, writers: Writers) -> None:
-    for table, kind in writers.tables.items():
-        query = f"select id, note from {{}}{table} order by id, note"
-        if kind != "plain":
-            order = "struct(_cq_generation, at, _cq_batch, _cq_seq)"
-            newest = f"select id, max_by(note, {order}) from raw.{table} group by id order by id"
-            assert project.rows(newest) == database.query(query.format(""))
-        else:
-            assert project.rows(query.format("raw.")) == database.query(query.format(""))
-
-
-def test_any_writers(project: Project, postgres_database: Database) -> None:
-    numbers = itertools.count()
-
-    @hypothesis.settings(max_examples=3, phases=[hypothesis.Phase.generate], derandomize=True)
-    @hypothesis.given(st.lists(STEP, min_size=60, max_size=90))
-    def check(steps: list[tuple[str, int, str, str, str, int]]) -> None:
-        writers = Writers(postgres_database, str(next(numbers)))
-        options = {table: {"cursor_field": "at"} for table in writers.tables}
-        project.jdbc(postgres_database, list(options), table_options=options, time_zone="UTC")
-        project.run()
-        for step, number, *how in steps:
-            if step == "sync":
-                project.run()
-            elif step in KINDS:
-                writers.write(step, number, *how)
-            elif step == "commit":
-                writers.sessions[number].commit()
-            else:
-                writers.sessions[number].rollback()
-        for session in writers.sessions:
-            session.commit()
-            session.close()
-        project.run()
-        _check_equal(project, postgres_database, writers)
-        assert _appended(project, writers.tables) == dict.fromkeys(writers.tables, 0)
-
-    check()
-
-
-def test_a_replica_that_lacks_what_the_last_sweep_saw_is_not_swept() -> None:
-    seen = SweepMemory(TransactionMark(None, 100, False, "7/1", log_end=50), 1.0, 2, 3.0)
-    assert SweepMemory.from_mark({"sweep": seen.to_mark()}) == seen
-    for replica, log_end, xmin, is_behind in (
-        (True, 49, 100, True),
-        (True, 60, 99, True),
-        (True, 50, 100, False),
-        (False, 49, 100, False),  # a primary after a failover: another timeline shows that
-    ):
-        now = TransactionMark(None, xmin, False, "7/1", replica=replica, log_end=log_end)
-        assert seen.is_behind(now) is is_behind
+    try:
+        account = {"user": role, "password": "tide"}
+        _load(project, postgres_database, ["events"], account)
+        postgres_database.execute("update events set note = 'unmoved' where id = 1")
+        assert _appended(project, ["events"]) == {"events": 1}
+        seconds = project.state("shop.events")["mark"]["sweep"]["seconds"]
+        assert seconds > 6
+    finally:
+        postgres_database.execute(f"drop owned by {role}", f"drop role {role}")

@@ -81,12 +81,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         self.held = exported.held if exported is not None else frozenset()
         self.refused = exported.refused if exported is not None else {}
         self.session: tuple[str, ...] = ()
+        self.shares_snapshot = exported is not None and bool(exported.name)
         if exported is not None:
             self.session = (
                 *exported.settings,
                 "set transaction isolation level repeatable read read only",
-                f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
+            if self.shares_snapshot:
+                self.session += (f"set transaction snapshot {self.dialect.text(exported.name)}",)
         self._digests = True
         # The columns of locked tables, which cannot change while the lock exists.
         self._layouts: dict[str, ColumnLayout] = {}
@@ -332,7 +334,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def is_steady(self, table: SourceTable) -> bool:
         # Foreign tables are read outside the snapshot, which covers only one database. After a
         # refresh of a materialized view, even older snapshots see the new rows.
-        return bool(self.session) and bool(table.ref.native.stored)
+        # A replica's sessions have different snapshots.
+        return bool(self.session) and self.shares_snapshot and bool(table.ref.native.stored)
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame

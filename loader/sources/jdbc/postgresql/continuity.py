@@ -19,6 +19,11 @@ on another server. For other times, it finds rows whose cursor an application ha
 
 A table without a cursor column can use the id of the writing transaction (`cursor_field: xmin`).
 The next window then contains exactly the rows whose transaction id is the stored xmin or later.
+
+A transaction that stays open, in any database of the server, keeps xmin low for hours. So that not
+every sweep finds all rows written since, each sync also lists the ids above xmin that its snapshot
+may not see. The list is read before the snapshot, from the state of each transaction. The
+snapshot's own list of open transactions omits subtransactions.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +43,11 @@ from loader.spark.error_translation import ConnectionRefusedByServer
 _HALF = 2**31
 _WRAP = 2**32
 _FEW_IDS = 100
-"""The maximum number of transaction ids that a query lists."""
+"""The maximum number of transaction ids that a query lists instead of comparing a range."""
+_MOST_UNSEEN = 1_000
+"""The maximum number of unseen transaction ids that a mark stores."""
+_MOST_CHECKED = 2_000_000
+"""The maximum number of transactions whose state is read."""
 _USUAL_FLUSH_SECONDS = 0.3
 """The usual time after which the server flushes its log after an asynchronous commit."""
 _STEP = dt.timedelta(minutes=1)
@@ -68,6 +77,8 @@ class TransactionMark:
         replica: whether the server is a read replica, which may lag; not stored.
         log_end: the end of the server's log just after the snapshot, in bytes; 0 if unknown; not
             stored.
+        unseen: the ids from xmin on, below `unseen_from`, that the snapshot may not see.
+        unseen_from: the snapshot may not see this id and all later ids; 0 means xmin.
     """
 
     since: str | None
@@ -78,6 +89,8 @@ class TransactionMark:
     clock: str = ""
     replica: bool = False
     log_end: int = 0
+    unseen: tuple[int, ...] = ()
+    unseen_from: int = 0
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the mark to store in the state."""
@@ -120,26 +133,28 @@ class TransactionMark:
         return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
 
     def select_written_since(self, now: TransactionMark) -> str:
-        """Returns SQL that is true for rows whose transaction id is :attr:`xmin` or later.
+        """Returns SQL that is true for rows of transactions that this snapshot may not see.
 
         The xmin of a row has 32 bits and wraps around, so both ends of the range are compared.
         Without the upper end, the range would omit or include rows that were written up to 2^32
         transactions ago. If the range may have wrapped, or the database is not the same, all rows
-        match. Parallel workers can run both forms of the condition.
+        match. Parallel workers can run all forms of the condition.
         """
-        count = now.xmax - self.xmin
-        if self.compare_database(now) is not DatabaseContinuity.SAME or count >= _WRAP:
+        is_same = self.compare_database(now) is DatabaseContinuity.SAME
+        if not is_same or now.xmax - self.xmin >= _WRAP:
             return "true"
-        if count <= 0:
-            return "false"
-        if count <= _FEW_IDS:
-            ids = ",".join(str(id_ % _WRAP) for id_ in range(self.xmin, now.xmax))
-            return f"xmin = any('{{{ids}}}'::xid[])"
-        low, high = self.xmin % _WRAP, (now.xmax - 1) % _WRAP
+        first = max(self.unseen_from, self.xmin)
+        if now.xmax - first <= _FEW_IDS:
+            return _match_ids((*self.unseen, *range(first, now.xmax)))
+        low, high = first % _WRAP, (now.xmax - 1) % _WRAP
         ends = [f"pg_catalog.decode('{end:08x}', 'hex')" for end in (low, high)]
-        if low <= high:
-            return f"pg_catalog.xidsend(xmin) between {ends[0]} and {ends[1]}"
-        return f"(pg_catalog.xidsend(xmin) >= {ends[0]} or pg_catalog.xidsend(xmin) <= {ends[1]})"
+        parts = [f"pg_catalog.xidsend(xmin) between {ends[0]} and {ends[1]}"]
+        if low > high:
+            parts = [
+                f"pg_catalog.xidsend(xmin) {end}" for end in (f">= {ends[0]}", f"<= {ends[1]}")
+            ]
+        parts += [_match_ids(self.unseen)] if self.unseen else []
+        return f"({' or '.join(parts)})" if len(parts) > 1 else parts[0]
 
     def is_outlived(self, now: TransactionMark) -> bool:
         """Returns whether the mark is so old that transaction ids will soon wrap around."""
@@ -174,6 +189,12 @@ class TransactionMark:
         text = "xmin::text::bigint"
         age = f"(({self.xmax} - {text}) & {2**32 - 1})"
         return f"(case when {text} < 3 then {text} else {self.xmax} - {age} end)"
+
+
+def _match_ids(ids: Sequence[int]) -> str:
+    """Returns SQL that is true for rows of the transactions with these ids."""
+    texts = ",".join(str(id_ % _WRAP) for id_ in ids)
+    return f"xmin = any('{{{texts}}}'::xid[])" if ids else "false"
 
 
 class DatabaseContinuity(enum.Enum):
@@ -280,6 +301,20 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
         ConnectionRefusedByServer: if the server rejects the query. This also ends the transaction
             and its snapshot.
     """
+    xmin, xmax = _read_snapshot_ends(connection)
+    return TransactionMark(
+        since=seen.since,
+        xmin=xmin,
+        open=seen.open or xmin != xmax,
+        system=seen.system,
+        xmax=xmax,
+        clock=seen.clock,
+        replica=seen.replica,
+    )
+
+
+def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:
+    """Reads the oldest unfinished and the first invisible transaction id of a snapshot."""
     # The functions had other names before version 13.
     kind = "pg" if connection.major_version >= 13 else "txid"
     [(xmin, xmax)] = connection.rows(
@@ -290,15 +325,38 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
         from pg_catalog.{kind}_current_snapshot() as s
         """
     )
-    return TransactionMark(
-        since=seen.since,
-        xmin=int(xmin or 0),
-        open=seen.open or xmin != xmax,
-        system=seen.system,
-        xmax=int(xmax or 0),
-        clock=seen.clock,
-        replica=seen.replica,
-    )
+    return int(xmin or 0), int(xmax or 0)
+
+
+def read_unseen(connection: Connection) -> tuple[tuple[int, ...], int]:
+    """Lists the transactions that a snapshot may not see if it is created afterwards.
+
+    It sees all others. A transaction is only counted as visible if it has committed: for a moment
+    after its start, a subtransaction that is open looks like one that was rolled back.
+
+    Returns:
+        The values of :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`. The
+        latter is 0 if there are too many transactions, or if the server does not show their state.
+    """
+    xmin, xmax = _read_snapshot_ends(connection)
+    if xmin == xmax:
+        return (), xmax
+    if xmax - xmin > _MOST_CHECKED:
+        return (), 0
+    try:
+        rows = connection.rows(
+            f"""
+            select id::text
+            from generate_series({xmin}::bigint, {xmax - 1}) as id
+            where pg_catalog.txid_status(id) is distinct from 'committed'
+            limit {_MOST_UNSEEN + 1}
+            """
+        )
+    except ConnectionRefusedByServer:
+        return (), 0
+    if len(rows) > _MOST_UNSEEN:
+        return (), 0
+    return tuple(int(id_ or 0) for (id_,) in rows), xmax
 
 
 def read_log_end(connection: Connection) -> int:

@@ -3,6 +3,11 @@
 TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe. Afterwards the table is empty in
 older snapshots. Therefore the session acquires read locks on the tables before the snapshot, as
 pg_dump does. TRUNCATE and ALTER then wait until the run ends.
+
+On a replica, no snapshot is exported. If a transaction with more than 64 savepoints is open on the
+primary, an exported snapshot of the replica lacks all open transactions (seen with PostgreSQL 15.18
+and 18.4). A session that imports it takes their rows for rolled back, and stores this in the rows'
+hint bits. Even after the commit, these rows are invisible to all sessions of the replica.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from loader.sources.jdbc.postgresql.continuity import (
     read_activity,
     read_log_end,
     read_transaction_mark,
+    read_unseen,
 )
 from loader.spark.error_translation import ConnectionRefusedByServer, DatabaseError
 
@@ -29,7 +35,8 @@ class ExportedSnapshot:
     """A snapshot that stays open until the run ends.
 
     Attributes:
-        name: the identifier with which other sessions import the snapshot.
+        name: the identifier with which other sessions import the snapshot. Empty on a replica,
+            where each session has its own, later snapshot.
         transactions: the state of transactions in the snapshot.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
@@ -66,9 +73,16 @@ def open_exported_snapshot(
         locked, refused = lock_tables(holder, relations, database.lock_timeout)
         with database.lend_connection() as connection:
             activity = read_activity(connection, int(pid or 0))
-            transactions = read_transaction_mark(holder, activity)
-            transactions = replace(transactions, log_end=read_log_end(connection))
-        [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
+            unseen, unseen_from = read_unseen(connection)
+            transactions = replace(
+                read_transaction_mark(holder, activity),
+                unseen=unseen,
+                unseen_from=unseen_from,
+                log_end=read_log_end(connection),
+            )
+        name: str | None = ""
+        if not transactions.replica:
+            [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
         yield ExportedSnapshot(
             name or "", transactions, activity.blind, no_timeouts, locked, refused
         )

@@ -85,7 +85,8 @@ class PostgresLateCommits:
             return None
         lineage = self.lineages[table.ref.name].to_mark()
         if not table.ref.native.stored:  # the object id changes if a view is recreated
-            lineage = {name: lineage[name] for name in ("database", "view") if name in lineage}
+            kept = ("database", "view", "labels")
+            lineage = {name: lineage[name] for name in kept if name in lineage}
         before = self._read_last_mark(window)
         if not self.is_flushed:
             self.is_flushed = wait_for_flush(
@@ -181,9 +182,10 @@ class PostgresLateCommits:
         before = self._read_last_mark(window)
         if before is None or _is_set_by_hand(window):
             return True
+        lineage = self.lineages[table.ref.name]
         if not table.ref.native.stored:
-            return self._has_moved(table, window)
-        if self.lineages[table.ref.name].is_changed(window.mark):
+            return self._has_moved(table, window) or lineage.has_changed_labels(window.mark)
+        if lineage.is_changed(window.mark):
             return True
         sweep = self.sweeps.get(table.ref.name)
         if sweep is not None and sweep.must_store:
@@ -235,16 +237,25 @@ class PostgresLateCommits:
         is_time = window.cursor is not None and window.cursor.type.is_time
         if not self.snapshot.dialect.shares_snapshots:
             return ()
-        if not table.ref.native.stored:
-            redefined = self.lineages[table.ref.name].is_redefined(window.mark)
-            what = "the view has" if redefined else "the database has"
-            moved = (
-                f"{what} been replaced since the last sync: all its rows are read; rows that it "
-                "lacks stay in raw until a full refresh"
-            )
-            late = f"in a view or a table of another server, {ONLY_WITHIN_LOOKBACK}"
-            return (moved, late) if self._has_moved(table, window) else (late,)
+        lineage = self.lineages[table.ref.name]
         notes = []
+        if self._read_last_mark(window) and lineage.has_changed_labels(window.mark):
+            effect = "all its rows are read"
+            if not window.has_key:
+                effect = "without a key, rows in raw keep their values until a full refresh"
+            notes.append(
+                "labels of an enum or the expression of a virtual column may have changed since "
+                f"the last sync: {effect}"
+            )
+        if not table.ref.native.stored:
+            if self._has_moved(table, window) and not notes:
+                what = "view" if lineage.is_redefined(window.mark) else "database"
+                notes.append(
+                    f"the {what} has been replaced since the last sync: all its rows are read; "
+                    "rows that it lacks stay in raw until a full refresh"
+                )
+            late = f"in a view or a table of another server, {ONLY_WITHIN_LOOKBACK}"
+            return (*notes, late)
         before = self._read_comparable_mark(table, window)
         continuity = (
             before.compare_database(self.transactions)
@@ -261,10 +272,10 @@ class PostgresLateCommits:
                 f"the database was {continuity.value} since the last sync: rows written since then "
                 "are read again; rows that it lost stay in raw until a full refresh"
             )
-        elif before and self.lineages[table.ref.name].is_replaced(window.mark):
+        elif before and lineage.is_replaced(window.mark):
             notes.append(
                 "columns were renamed or recreated since the last sync: all its rows are read"
-                if self.lineages[table.ref.name].has_renamed_column(window.mark)
+                if lineage.has_renamed_column(window.mark)
                 else "the table was replaced since the last sync: all its rows are read; "
                 "rows that it no longer has stay in raw until a full refresh"
             )
@@ -314,10 +325,18 @@ class PostgresLateCommits:
         continuity = before.compare_database(self.transactions)
         lineage = self.lineages[table.ref.name]
         is_replaced = lineage.is_in_other_database(window.mark) or lineage.is_redefined(window.mark)
-        return is_replaced or continuity in (
-            DatabaseContinuity.RESTORED,
-            DatabaseContinuity.FAILED_OVER,
+        return (
+            is_replaced
+            or self._has_changed_labels(table, window)
+            or continuity in (DatabaseContinuity.RESTORED, DatabaseContinuity.FAILED_OVER)
         )
+
+    def _has_changed_labels(self, table: SourceTable, window: Window) -> bool:
+        """Returns whether all rows must be read because labels of their values were changed.
+
+        Without a key, rows that are read again would be appended beside the older ones.
+        """
+        return window.has_key and self.lineages[table.ref.name].has_changed_labels(window.mark)
 
     def _is_replicated(self, table: SourceTable, window: Window) -> bool:
         """Returns whether logical replication writes the table, or wrote it at the last sync."""
@@ -330,11 +349,14 @@ class PostgresLateCommits:
         Empty if the window contains all these rows, as is usual for a new partition. Otherwise the
         condition includes their lowest cursor, so that the database can use an index.
         """
-        tables = self.lineages[table.ref.name].list_added(window.mark)
-        if not tables or window.cursor is None or self._read_comparable_mark(table, window) is None:
+        lineage = self.lineages[table.ref.name]
+        if window.cursor is None or self._read_comparable_mark(table, window) is None:
             return ""
-        if tables == self.lineages[table.ref.name].tables:
+        tables = lineage.list_added(window.mark)
+        if tables == lineage.tables or self._has_changed_labels(table, window):
             return "true"
+        if not tables:
+            return ""
         condition = f"tableoid in ({', '.join(map(str, sorted(tables)))})"
         type_ = window.cursor.type
         if table.ref.native.has_xmin or type_ is CursorType.STRING:
@@ -372,7 +394,8 @@ class PostgresLateCommits:
         must_scan = interval == "auto" and not has_reach and not window.has_lookback
         if memory.transactions.compare_database(now) is not DatabaseContinuity.SAME:
             # The ids of the memory have another meaning here, so any row may be new.
-            memory = replace(memory, transactions=replace(now, xmin=0))
+            nothing_seen = replace(now, xmin=0, unseen=(), unseen_from=0)
+            memory = replace(memory, transactions=nothing_seen)
             must_scan = interval != "never"
         written = memory.transactions.select_written_since(now)
         if written == "false":

@@ -2,7 +2,8 @@
 
 Open transactions are not the only cause of late rows. A table that is attached as a partition, or
 renamed to replace another table, may contain rows that were written before the last sync. Rows from
-logical replication have times of the publisher, which may precede all local transactions.
+logical replication have times of the publisher, which may precede all local transactions. A renamed
+label of an enum changes the values of rows that nobody has written.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 
 from loader.sources.jdbc.connections import Connection
 
+_FIRST_USER_ID = 16384
+"""The lowest object id of a type that a user has created."""
 _LONGEST = 20_000
-"""The maximum characters of table ids in a mark. A longer list is stored as a hash."""
+"""The maximum characters of a list in a mark. A longer list is stored as a hash."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Lineage:
             is recreated, or if another column is renamed to this name.
         view: a hash of the name and definition of a view; empty for tables.
         view_in_path: the hash of the definition relative to the search_path, as in older marks.
+        labels: the labels of all enums in the columns, by their object ids, and the expressions of
+            virtual columns, by the columns' numbers. Both determine values that are not stored.
         bytes: the size of the stored rows, without their TOAST tables.
         clock: the database's clock, in seconds since 1970.
     """
@@ -46,6 +51,7 @@ class Lineage:
     columns: Mapping[str, str] = field(default_factory=dict)
     view: str = ""
     view_in_path: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     bytes: int = field(default=0, compare=False)
     clock: float = field(default=0.0, compare=False)
 
@@ -58,6 +64,8 @@ class Lineage:
         if self.columns:
             mark["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
         mark |= {"view": self.view} if self.view else {}
+        labels = " ".join(f"{name}:{hash_}" for name, hash_ in self._label_hashes.items())
+        mark["labels"] = "md5:" + hash_text(labels) if len(labels) > _LONGEST else labels
         return mark | ({"replicated": True} if self.replicated else {})
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
@@ -98,6 +106,23 @@ class Lineage:
                 return True
         return False
 
+    def has_changed_labels(self, mark: Mapping[str, Any] | None) -> bool:
+        """Returns whether labels or expressions (:attr:`labels`) were changed since a mark.
+
+        Added labels are no change. Returns true if the mark has no labels, so that this is unknown.
+        """
+        before = (mark or {}).get("labels")
+        if not mark or before is None:
+            return bool(mark and self.labels)
+        if before.startswith("md5:"):
+            return bool(before != self.to_mark()["labels"])
+        hashes = dict(label.split(":") for label in before.split())
+        return any(hashes.get(name, hash_) != hash_ for name, hash_ in self._label_hashes.items())
+
+    @cached_property
+    def _label_hashes(self) -> dict[str, str]:
+        return {name: f"{zlib.crc32(text.encode()):08x}" for name, text in self.labels.items()}
+
     @cached_property
     def _named(self) -> dict[str, str]:
         """The columns by a short hash of their names."""
@@ -125,7 +150,7 @@ class Lineage:
 _TEXTS = {"25", "1042", "1043"}
 """The object ids of text, char and varchar."""
 
-_NAMES = ("tables", "replicated", "database", "columns", "view")
+_NAMES = ("tables", "replicated", "database", "columns", "view", "labels")
 
 
 def hash_text(text: str) -> str:
@@ -146,6 +171,7 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
     Args:
         relation: the quoted name of the table as a text literal.
     """
+    is_virtual = "attgenerated = 'v'" if connection.major_version >= 18 else "false"
     [(root, database, columns, tables, size, clock, views, replicated)] = connection.text_rows(
         f"""
         with recursive tree as (
@@ -164,7 +190,11 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
                 where datname = current_database()
             ),
             (
-                select json_object_agg(attname, attnum || '.' || atttypid)
+                select
+                    json_build_array(
+                        json_object_agg(attname, attnum || '.' || atttypid),
+                        bool_or(atttypid >= {_FIRST_USER_ID} or {is_virtual})
+                    )
                 from pg_catalog.pg_attribute
                 where attrelid = {relation}::regclass and attnum > 0 and not attisdropped
             ),
@@ -214,7 +244,7 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
         """
     )
     ids = frozenset(map(int, (tables or "").split()))
-    numbers = json.loads(columns or "{}")
+    numbers, has_labels = json.loads(columns or "[]")
     shown = json.loads(views)[:2] if views else ("", "")
     view, in_path = (hash_text(text) if text else "" for text in shown)
     database_id = int(database or 0)
@@ -223,12 +253,60 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
         ids,
         replicated == "true",
         database_id,
-        numbers,
+        numbers or {},
         view,
         in_path,
+        _read_labels(connection, relation, is_virtual) if has_labels else {},
         int(size or 0),
         float(clock or 0),
     )
+
+
+def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapping[str, str]:
+    """Reads the labels of the enums in the columns, and the expressions of virtual columns.
+
+    Args:
+        relation: the quoted name of the table as a text literal.
+        is_virtual: SQL that is true for virtual columns in ``pg_attribute``.
+    """
+    rows = connection.text_rows(
+        f"""
+        with recursive attributes as (
+            select attrelid, attnum, atttypid, {is_virtual} as is_virtual
+            from pg_catalog.pg_attribute
+            where attrelid = {relation}::regclass and attnum > 0 and not attisdropped
+        ),
+
+        types as (
+            select atttypid as id
+            from attributes
+            union
+            select part.id
+            from types
+            join pg_catalog.pg_type as t on t.oid = types.id
+            left join pg_catalog.pg_range as r on r.rngtypid = t.oid
+            left join pg_catalog.pg_attribute as a
+                on a.attrelid = t.typrelid
+                and a.attnum > 0
+                and not a.attisdropped
+            cross join lateral (
+                values (t.typelem), (t.typbasetype), (r.rngsubtype), (a.atttypid)
+            ) as part (id)
+            where part.id >= {_FIRST_USER_ID}
+        )
+
+        select 'e' || oid, enumlabel::text
+        from pg_catalog.pg_enum
+        where enumtypid in (select id from types)
+        union all
+        select 'c' || a.attnum, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+        from attributes as a
+        join pg_catalog.pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
+        where a.is_virtual
+        order by 1
+        """
+    )
+    return {str(name): str(label) for name, label in rows}
 
 
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:

@@ -59,6 +59,8 @@ class SweepMemory:
             "seconds": round(self.seconds, 3),
             "since": seen.since,
             "system": seen.system,
+            "unseen": " ".join(map(str, seen.unseen)),
+            "unseen_from": str(seen.unseen_from),
             "xmin": str(seen.xmin),
         }
 
@@ -74,6 +76,8 @@ class SweepMemory:
             False,
             str(entry["system"]),
             log_end=int(entry["log_end"]),
+            unseen=tuple(map(int, entry.get("unseen", "").split())),
+            unseen_from=int(entry.get("unseen_from", 0)),
         )
         at, bytes_, seconds = float(entry["at"]), int(entry["bytes"]), float(entry["seconds"])
         return cls(transactions, at, bytes_, seconds)
