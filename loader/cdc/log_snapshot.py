@@ -160,6 +160,7 @@ class LogSnapshot(Snapshot):
                 *setup.warn_of_retained_log(self.slot),
                 *setup.warn_of_unread_slot(self.slot, mark),
             ),
+            complete_until=setup.complete_until,
         )
 
     def read(
@@ -327,6 +328,7 @@ class LogSnapshot(Snapshot):
             must_store_mark=True,
             log=LogRange(None, format_position(mark.position), setup.slot.retained_bytes),
             notes=(*notes, *bounds.notes),
+            complete_until=bounds.complete_until if last_key is None else None,
         )
 
     def _plan_next_chunk(self, table: SourceTable, mark: Mark, setup: SlotSetup) -> Bounds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,9 @@ class SlotSetup:
         system: the cluster's identity and timeline; empty if the role may not read them.
         published: a fingerprint of each table's publication (`SourceSlot.read_publication`).
         refused: maps the name of each table that cannot be read from the log to its error.
+        complete_until: the start of the oldest transaction that was open, read before the log. All
+            transactions that commit after the end of the log commit after this time. None if
+            unknown.
     """
 
     slot: Slot
@@ -34,6 +38,7 @@ class SlotSetup:
     system: str = ""
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
     refused: Mapping[str, TableError] = field(default_factory=dict)
+    complete_until: dt.datetime | None = None
 
     def explain_loss(self, source_slot: SourceSlot, table: SourceTable, mark: Mark) -> str:
         """Explains why the log lacks changes since a table's mark; empty if the log is complete."""
@@ -106,7 +111,7 @@ def prepare_slot(
             raise error
         refused = {**unmet.tables, **unmet.unpublishable}
         accepted = [table for table in tables if table.ref.name not in refused]
-        system = read_activity(connection).system
+        activity = read_activity(connection)
         slot, created = source_slot.read_slot(connection), False
         if not accepted:
             # No table needs the slot, so a missing slot is not created.
@@ -121,7 +126,9 @@ def prepare_slot(
             source_slot.create(connection)
             slot, created = source_slot.read_slot(connection), True
         assert slot is not None
-        return SlotSetup(slot, created, system, published, refused)
+        return SlotSetup(
+            slot, created, activity.system, published, refused, activity.complete_until
+        )
 
 
 def _publish_tables(

@@ -160,6 +160,60 @@ def test_an_open_transaction_holds_it_back(project: Project, postgres_database: 
     assert until > began
 
 
+def test_a_sweep_that_is_not_due_holds_it_back(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(_AUDITED.format(table="t"))
+    options = {"cursor_field": "at", "sweep": "1 hour"}
+    project.jdbc(postgres_database, ["t"], table_options={"t": options})
+    first = _complete_until(project)
+    postgres_database.execute("insert into t (at) values (now() - interval '3 days'), (now())")
+    assert _complete_until(project) is None
+    assert project.rows("select count(*) from raw.t") == [(2,)]
+    project.jdbc(postgres_database, ["t"], table_options={"t": {**options, "sweep": "always"}})
+    until = _complete_until(project)
+    assert first is not None
+    assert until is not None
+    assert until > first
+    assert project.rows("select count(*) from raw.t") == [(3,)]
+
+
+def test_a_backfill_does_not_move_it(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(_AUDITED.format(table="t"))
+    options = {"cursor_field": "at", "sweep": "never"}
+    project.jdbc(postgres_database, ["t"], table_options={"t": options})
+    assert _complete_until(project) is not None
+    postgres_database.execute("insert into t (at) values (now() - interval '3 days'), (now())")
+    backfilled = project.run("--from", "2020-01-01").table("shop.t")
+    assert (backfilled["appended"], backfilled["complete_until"]) == (1, None)
+    assert project.rows("select count(*) from raw.t") == [(2,)]
+
+
+def test_a_failed_table_has_no_time_and_holds_back_no_other(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(*(_AUDITED.format(table=table) for table in ("t", "failing")))
+    options = {"cursor_field": "at", "null_cursor": "fail"}
+    project.jdbc(
+        postgres_database, ["t", "failing"], table_options={"t": options, "failing": options}
+    )
+    before = _complete_until(project)
+    assert before is not None
+    postgres_database.execute("insert into failing (at) values (null), (now())")
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert ran.table("shop.failing")["status"] == "failed"
+    assert ran.table("shop.failing")["complete_until"] is None
+    failed = project.rows("select complete_until from raw._cq_syncs where status = 'failed'")
+    assert failed == [(None,)]
+    assert dt.datetime.fromisoformat(ran.table("shop.t")["complete_until"]) > before
+    postgres_database.execute("update failing set at = now() where at is null")
+    until = _complete_until(project, "failing")
+    assert until is not None
+    assert until > before
+    assert project.rows("select count(*) from raw.failing") == [(3,)]
+
+
 def test_a_table_without_a_cursor_is_complete_and_a_view_is_unknown(
     project: Project, postgres_database: Database
 ) -> None:

@@ -138,6 +138,28 @@ def test_imports_of_old_dates_and_updates_that_do_not_move_the_cursor(
     assert _appended(project, tables) == dict.fromkeys(tables, 0)
 
 
+def test_a_key_that_changes_without_its_cursor(
+    project: Project, postgres_database: Database
+) -> None:
+    """Rows with the new keys are found; rows with keys that the source lacks stay in raw."""
+    postgres_database.execute(*_made("events"), "update events set note = note || ' ' || id")
+    _load(project, postgres_database, ["events"])
+    postgres_database.execute(
+        "update events set id = 50 where id = 1",
+        # raw has this key with a later cursor
+        "begin; delete from events where id = 9; update events set id = 9 where id = 2; commit",
+        # two rows exchange their keys
+        "begin; savepoint s; update events set id = -3 where id = 3; release s; "
+        "update events set id = 3 where id = 4; update events set id = 4 where id = -3; commit",
+    )
+    assert _appended(project, ["events"]) == {"events": 4}
+    newest = _newest(project, "events")
+    gone = [row for row in newest if row[0] in (1, 2)]
+    assert [row[1] for row in gone] == ["old 1", "old 2"]
+    assert [row for row in newest if row not in gone] == _source(postgres_database, "events")
+    assert _appended(project, ["events"]) == {"events": 0}
+
+
 def test_what_the_spec_leaves_out_stays_out(project: Project, postgres_database: Database) -> None:
     tables = ("without_nulls", "begun_later")
     postgres_database.execute(*(sql for table in tables for sql in _made(table)))

@@ -226,6 +226,24 @@ class ServerActivity:
     clock: str = ""
     replica: bool = False
 
+    @property
+    def complete_until(self) -> dt.datetime | None:
+        """The time before which all transactions that the database has committed had ended."""
+        return parse_known_start(self.since)
+
+
+def parse_known_start(since: str | None) -> dt.datetime | None:
+    """Parses the start of the oldest open transaction.
+
+    Returns None if it is unknown, as it is while a transaction is prepared.
+    """
+    return None if since in (None, UNKNOWN_START) else parse_utc(str(since))
+
+
+def parse_utc(text: str) -> dt.datetime:
+    """Parses a time in UTC without a zone."""
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc)
+
 
 def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
     """Reads the start of the oldest open transaction.

@@ -23,6 +23,8 @@ from loader.sources.jdbc.postgresql.continuity import (
     UNKNOWN_START,
     DatabaseContinuity,
     TransactionMark,
+    parse_known_start,
+    parse_utc,
     wait_for_flush,
 )
 from loader.sources.jdbc.postgresql.lineage import Lineage, find_lowest, read_lineage
@@ -216,10 +218,11 @@ class PostgresLateCommits:
 
         `since` was read before the snapshot, so the snapshot contains all transactions that
         committed earlier. Raw contains their rows if this sync reads all rows, or has swept the
-        table, or if no transaction has written since the last sweep.
+        table, or if no transaction has written since the last sweep. A backfill reads only a range.
         """
         now = self.transactions
-        if now is None or now.since in (None, UNKNOWN_START) or not table.ref.native.stored:
+        since = parse_known_start(now.since) if now is not None else None
+        if now is None or since is None or not table.ref.native.stored or window.high is not None:
             return None
         if window.stored_cursor is not None and self._read_last_mark(window) is None:
             return None
@@ -227,10 +230,10 @@ class PostgresLateCommits:
         if sweep is not None and sweep.memory.transactions is not now:
             seen = sweep.memory.transactions
             if seen.compare_database(now) is not DatabaseContinuity.SAME or not seen.xmin:
-                return _parse_utc(UNKNOWN_START)  # values of the other database do not apply here
+                return parse_utc(UNKNOWN_START)  # values of the other database do not apply here
             if seen.select_written_since(now) != "false":
                 return None
-        return _parse_utc(str(now.since))
+        return since
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""
@@ -481,10 +484,6 @@ class PostgresLateCommits:
             where=f"table {name}",
             remedy=f"`loader run --full-refresh --select {name}`{accept}",
         )
-
-
-def _parse_utc(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc)
 
 
 def _is_set_by_hand(window: Window) -> bool:
