@@ -1,3 +1,11 @@
+{%- set comparisons = source("strandline", "_cq_reconciled") -%}
+{%- if execute and (flags.EMPTY or not strandline._exists(comparisons)) -%}
+    {%- set text = dbt.type_string() -%}
+    {%- set comparisons = strandline._no_rows([
+        ("source_name", text), ("table_name", text), ("bucket", "bigint"), ("buckets", "bigint"),
+        ("verified_at", "timestamp"),
+    ]) -%}
+{%- endif -%}
 with attempts as (
     select
         *,
@@ -52,6 +60,35 @@ totals as (
     group by source_name, table_name
 ),
 
+verified as (
+    select
+        source_name,
+        table_name,
+        buckets,
+        bucket,
+        max(verified_at) as verified_at
+    from {{ comparisons }} as comparisons
+    group by source_name, table_name, buckets, bucket
+),
+
+compared as (
+    -- comparisons with any number of buckets count if they cover all keys
+    select
+        source_name,
+        table_name,
+        max(verified_at) as compared_since
+    from (
+        select
+            source_name,
+            table_name,
+            min(verified_at) as verified_at
+        from verified
+        group by source_name, table_name, buckets
+        having count(*) = buckets
+    ) as complete
+    group by source_name, table_name
+),
+
 failures as (
     select
         attempts.source_name,
@@ -86,6 +123,7 @@ select
         "newest_success.last_synced_at", "current_timestamp") }} as bigint)
         as seconds_since_sync,
     totals.complete_until,
+    compared.compared_since,
     cast(totals.rows_below_cursor as bigint) as rows_below_cursor,
     cast(totals.rows_at_cursor as bigint) as rows_at_cursor,
     cast(totals.rows_cursor_unmoved as bigint) as rows_cursor_unmoved,
@@ -97,6 +135,9 @@ inner join totals
 left join newest_success
     on newest_attempt.source_name = newest_success.source_name
     and newest_attempt.table_name = newest_success.table_name
+left join compared
+    on newest_attempt.source_name = compared.source_name
+    and newest_attempt.table_name = compared.table_name
 left join failures
     on newest_attempt.source_name = failures.source_name
     and newest_attempt.table_name = failures.table_name

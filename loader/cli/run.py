@@ -106,6 +106,7 @@ def run(
     with open_pipeline(settings, spec) as pipeline:
         from loader.cli.daemon import Daemon
         from loader.cli.run_once import RunRequest, report_previews, run_once
+        from loader.reconcile.rotation import Rotation
         from loader.sync.backfill import Backfill
         from loader.sync.engine import sync_table
         from loader.sync.runner import preview_tables
@@ -117,7 +118,10 @@ def run(
         if dbt_build is not None and settings.profile is not None:
             dbt_build.check(settings.profile)
         work = Backfill(low, high, chunk) if low is not None else sync_table
-        request = RunRequest(select, full_refresh, concurrency, accept_key_change, work, dbt_build)
+        rotation = Rotation() if low is None else None
+        request = RunRequest(
+            select, full_refresh, concurrency, accept_key_change, work, dbt_build, rotation
+        )
         if every is None:
             sys.exit(run_once(settings, pipeline, request))
         sys.exit(Daemon(settings, pipeline, request, every).run())

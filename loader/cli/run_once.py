@@ -21,7 +21,14 @@ from loader.sync.engine import sync_table
 from loader.sync.fault_injection import load_fault_injection
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
-from loader.sync.runner import Outcome, Preview, Work, record_failure, run_tables
+from loader.sync.runner import (
+    ChooseWork,
+    Outcome,
+    Preview,
+    Work,
+    record_failure,
+    run_tables,
+)
 
 if TYPE_CHECKING:
     from loader.cli.dbt_build import Build
@@ -180,6 +187,7 @@ class RunRequest:
     Attributes:
         select: tables, by name or wildcard; empty means all.
         build: the dbt build after the sync; None means no build.
+        choose_work: returns other work for some tables; None means none.
     """
 
     select: tuple[str, ...] = ()
@@ -188,6 +196,7 @@ class RunRequest:
     accept_key_change: bool = False
     work: Work = sync_table
     build: Build | None = None
+    choose_work: ChooseWork | None = None
 
     def run(self, runs: RestartingRun, watch: Watch, done: Callable[[Outcome], None]) -> None:
         """Syncs the tables, and calls `done` for each finished table.
@@ -201,7 +210,13 @@ class RunRequest:
         ) -> None:
             pipeline.accepts_key_change = self.accept_key_change
             for outcome in run_tables(
-                pipeline, watch, select, self.full_refresh, self.concurrency, self.work
+                pipeline,
+                watch,
+                select,
+                self.full_refresh,
+                self.concurrency,
+                self.work,
+                self.choose_work,
             ):
                 done(outcome)
             compact_system_tables(pipeline)

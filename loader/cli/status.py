@@ -45,9 +45,11 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
     seen: set[str] = set()
     # maps the schema to its rows, which are read once
     ledgers: dict[str, list[dict[str, Any]]] = {}
+    comparisons: dict[str, dict[tuple[str, str], int]] = {}
     for readers in progress:
         if readers.schema not in ledgers:
             ledgers[readers.schema] = readers.ledger.newest()
+            comparisons[readers.schema] = readers.comparisons.compared_since()
         names = readers.names
         attempts = [row for row in ledgers[readers.schema] if row["source_name"] in names]
         for attempt in sorted(attempts, key=lambda row: names.index(row["source_name"])):
@@ -55,6 +57,7 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
             if name in seen:
                 continue
             seen.add(name)
+            key = attempt["source_name"], attempt["table_name"]
             rows.append(
                 (
                     name,
@@ -66,6 +69,7 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
                     attempt["rows_at_cursor"],
                     _to_time(attempt["synced_micros"]),
                     attempt["log_bytes"],
+                    _to_time(comparisons[readers.schema].get(key)),
                     attempt["error"],
                 )
             )
@@ -99,20 +103,24 @@ def print_status(
         "rows_at_cursor",
         "synced",
         "log_kept",
+        "compared",
         "error",
     )
     failing = [row[0] for row in rows if fail_if_failing and row[1] == FAILED]
     stale = [row[0] for row in rows if fail_if_stale and _seconds_since(row[7]) > fail_if_stale]
     if output.json:
-        output.table("status", (*columns[:7], "synced_at", "log_bytes", "error"), rows)
+        last = ("synced_at", "log_bytes", "compared_since", "error")
+        output.table("status", (*columns[:7], *last), rows)
         return bool(failing or stale)
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return bool(fail_if_stale)
     # Hides these columns if they are empty or zero in all rows; errors follow the table.
-    hidden = [i for i in (5, 6, 8) if not any(row[i] for row in rows)]
+    hidden = [i for i in (5, 6, 8, 9) if not any(row[i] for row in rows)]
     shown = [i for i in range(len(columns) - 1) if i not in hidden]
-    shown_rows = [(*row[:7], _format_age(row[7]), _format_size(row[8])) for row in rows]
+    shown_rows = [
+        (*row[:7], _format_age(row[7]), _format_size(row[8]), _format_age(row[9])) for row in rows
+    ]
     output.table(
         "status", [columns[i] for i in shown], [[row[i] for i in shown] for row in shown_rows]
     )

@@ -29,6 +29,10 @@ STATES = "_cq_plugin_state"
 """The append-only table with the state of the programs that push tables into the lake."""
 
 
+RECONCILED = "_cq_reconciled"
+"""The append-only table of comparisons (:mod:`loader.reconcile.history`)."""
+
+
 class InLake(Protocol):
     """A reader and writer of a system table."""
 

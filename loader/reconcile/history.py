@@ -9,10 +9,19 @@ from dataclasses import asdict, dataclass, fields
 from loader import __version__
 from loader.lake.lake import Lake
 from loader.lake.locks import lock_table
-from loader.lake.system_tables import append_rows, describe_remedy, ensure_table, reports_damage
+from loader.lake.system_tables import (
+    RECONCILED,
+    add_missing_columns,
+    append_rows,
+    describe_remedy,
+    ensure_table,
+    reports_damage,
+)
 from loader.rows.literal import text_literal
 
-TABLE = "_cq_reconciled"
+TABLE = RECONCILED
+BUCKETS = 64
+"""The default number of buckets for a table's keys."""
 REMEDY = describe_remedy("Syncs continue; comparisons", TABLE)
 _reports_damage = reports_damage(TABLE, REMEDY)
 
@@ -24,6 +33,7 @@ _TYPES = {
     "loader_version": "string",
     "verified_at": "timestamp",
     "repaired": "boolean",
+    "seconds": "double",
 }
 
 
@@ -33,12 +43,13 @@ class VerifiedBucket:
 
     Attributes:
         bucket: the bucket's number. The bucket of a key is its hash modulo `buckets`.
-        verified_at: the time of the comparison in UTC.
+        verified_at: the start of the comparison in UTC.
         rows_source: the number of rows in the source that the spec selects.
         rows_snapshot: the number of rows in the latest table before a repair.
         repaired: whether differences were appended to the raw table; false without differences.
         batch: the batch with the appended differences.
         columns_left_out: columns that were not compared; None if all columns were compared.
+        seconds: the duration of the comparison and repair, divided by the number of buckets.
     """
 
     run_id: str
@@ -56,11 +67,27 @@ class VerifiedBucket:
     batch: int | None = None
     columns_left_out: str | None = None
     loader_version: str = __version__
+    seconds: float | None = None
 
     @property
     def all_missed(self) -> int:
         """The number of differences of all kinds."""
         return self.missed_updates + self.missed_rows + self.missed_deletes
+
+
+@dataclass(frozen=True)
+class LastComparison:
+    """The last comparison of a bucket.
+
+    Attributes:
+        at: its time in seconds since 1970.
+        seconds: the bucket's part of the duration; 0 if unknown.
+        rows: the number of rows in the latest table.
+    """
+
+    at: float
+    seconds: float
+    rows: int
 
 
 class VerificationHistory:
@@ -72,10 +99,9 @@ class VerificationHistory:
     @_reports_damage
     def append(self, verified: Sequence[VerifiedBucket]) -> None:
         """Durably appends rows in one commit. Creates the table if it does not exist."""
-        columns = ", ".join(
-            f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(VerifiedBucket)
-        )
-        ensure_table(self.lake, TABLE, columns)
+        types = {f.name: _TYPES.get(f.name, "bigint") for f in fields(VerifiedBucket)}
+        columns = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+        add_missing_columns(self.lake, TABLE, ensure_table(self.lake, TABLE, columns), types)
         append_rows(self.lake, TABLE, [asdict(row) for row in verified])
 
     @_reports_damage
@@ -133,6 +159,37 @@ class VerificationHistory:
             """
         ).collect()
         return {row["bucket"]: row["verified_at"] for row in rows}
+
+    @_reports_damage
+    def last_comparisons(self, buckets: int) -> dict[tuple[str, str], dict[int, LastComparison]]:
+        """Returns the last comparison of each bucket by source and table.
+
+        Args:
+            buckets: the number of buckets. Comparisons with another number of buckets are ignored.
+        """
+        if not self.lake.exists(TABLE):
+            return {}
+        # The table of an older version lacks this column until the next comparison.
+        seconds = "seconds" if "seconds" in self.lake.frame(TABLE).columns else "null"
+        rows = self.lake.spark.sql(
+            f"""
+            select
+                source_name,
+                table_name,
+                bucket,
+                unix_micros(max(verified_at)) / 1e6 as at,
+                max_by(coalesce({seconds}, 0D), verified_at) as seconds,
+                max_by(rows_snapshot, verified_at) as rows
+            from {self.lake.name(TABLE)}
+            where buckets = {buckets}
+            group by source_name, table_name, bucket
+            """
+        ).collect()
+        found: dict[tuple[str, str], dict[int, LastComparison]] = {}
+        for row in rows:
+            table = found.setdefault((row["source_name"], row["table_name"]), {})
+            table[row["bucket"]] = LastComparison(row["at"], row["seconds"], row["rows"])
+        return found
 
 
 def choose_buckets(

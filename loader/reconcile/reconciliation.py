@@ -9,6 +9,8 @@ row if it still differs and has not changed in the source between the two compar
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from loader.lake.ledger import SyncRecord, now
@@ -22,7 +24,12 @@ from loader.reconcile.differences import (
     narrow_share,
     sample_differences,
 )
-from loader.reconcile.history import VerificationHistory, VerifiedBucket, choose_buckets
+from loader.reconcile.history import (
+    BUCKETS,
+    VerificationHistory,
+    VerifiedBucket,
+    choose_buckets,
+)
 from loader.reconcile.repair import has_too_many_deletes, repair_differences
 from loader.rows.window import Window
 from loader.sources.contents import KeySelection
@@ -83,7 +90,7 @@ class Reconciliation:
 
     repairs: bool = False
     allows_deletes: bool = False
-    buckets: int = 64
+    buckets: int = BUCKETS
     per_run: int | None = None
     findings: list[Finding] = field(default_factory=list)
 
@@ -101,28 +108,34 @@ class Reconciliation:
             return None
         with sync.unlock_at_end():
             record = sync_locked_table(sync)
-            finding = self._compare(sync)
+            finding = self.compare(sync)
             appended = finding.synced + (record.rows_appended or 0)
             self.findings.append(replace(finding, synced=appended))
         return record
 
-    def _compare(self, sync: TableSync) -> Finding:
+    def compare(self, sync: TableSync, numbers: Sequence[int] | None = None) -> Finding:
+        """Compares and optionally repairs a table that was just synced, and records the result.
+
+        Args:
+            numbers: the buckets to compare; None chooses them by `per_run`.
+        """
         plan, lake = sync.plan, sync.lake
+        began, verified_at = time.monotonic(), now()
         sync.report_phase("comparing")
         wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
         contents = sync.snapshot.contents(
             lake.spark, plan.table, plan.key, wanted, unique=plan.is_authoritative
         )
         history = VerificationHistory(lake)
-        last_verified = {}
-        if self.per_run is not None:  # without a limit, all buckets are compared
-            last_verified = history.last_verified(plan.source, plan.lake_table, self.buckets)
-        numbers = choose_buckets(last_verified, self.buckets, self.per_run)
+        if numbers is None:
+            last_verified = {}
+            if self.per_run is not None:  # without a limit, all buckets are compared
+                last_verified = history.last_verified(plan.source, plan.lake_table, self.buckets)
+            numbers = choose_buckets(last_verified, self.buckets, self.per_run)
         buckets, share = [Bucket(number, 0, 0, ()) for number in numbers], None
         comparison = Comparison(plan, lake, contents, wanted, sync.snapshot.missing_means_deleted)
         if lake.exists(plan.lake_table):  # the table is missing if the source never had rows
             buckets, share = comparison.compare_buckets(self.buckets, numbers)
-        verified_at = now()
         verified = [
             VerifiedBucket(
                 sync.run_id,
@@ -155,6 +168,8 @@ class Reconciliation:
                     KeySelection(self.buckets).number_of(key) for key in differences.changed
                 }
                 verified = [bucket for bucket in verified if bucket.bucket not in uncertain]
+        seconds = (time.monotonic() - began) / max(len(verified), 1)
+        verified = [replace(bucket, seconds=seconds) for bucket in verified]
         sync.lease.confirm()
         history.append(verified)
         return replace(finding, verified=tuple(verified))

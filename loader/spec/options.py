@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from loader.duration import Lookback
+from loader.duration import Lookback, seconds_of
 from loader.error_report import did_you_mean
 from loader.names import is_wildcard
 from loader.spec.validation import OptionError
@@ -42,6 +43,7 @@ TYPES = (
     *("date", "timestamp", "timestamp_ntz", "binary"),
 )
 """The types for `column_types`, in addition to `decimal(precision, scale)`."""
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%", re.ASCII)
 DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 
 
@@ -87,6 +89,52 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
+class ReconcileOptions(Strict):
+    """How often the runs compare all keys of a table with the source.
+
+    >>> ReconcileOptions(every="1 day", budget="5 %").share
+    0.05
+
+    Attributes:
+        every: the time in which all keys are compared once.
+        budget: the largest share of time that comparisons of this table take.
+    """
+
+    every: str
+    budget: str = "5 %"
+
+    @field_validator("every")
+    @classmethod
+    def _is_interval(cls, text: str) -> str:
+        with suppress(ValueError):
+            if seconds_of(text, "", "") > 0:
+                return text
+        raise OptionError(
+            f"{text!r} is not a time in which to compare all keys",
+            "Write one such as '1 day' or '6 hours'",
+        )
+
+    @field_validator("budget")
+    @classmethod
+    def _is_share(cls, text: str) -> str:
+        percent = _PERCENT.fullmatch(text)
+        if percent and 0 < float(percent[1]) <= 100:
+            return text
+        raise OptionError(
+            f"{text!r} is not a share of time", "Write more than 0 % and at most 100 %, as '5 %'"
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The time `every` in seconds."""
+        return float(seconds_of(self.every, "", ""))
+
+    @property
+    def share(self) -> float:
+        """The share `budget`, above 0 and at most 1."""
+        return float(self.budget.rstrip("% ")) / 100
+
+
 class TableOptions(Strict):
     """A source's ``table_options`` for one table. Connectors extend this class.
 
@@ -121,6 +169,12 @@ class TableOptions(Strict):
     column_types: dict[Name, ColumnType] = Field(default_factory=dict)
     deleted_field: Name | None = None
     shared: bool = False
+
+    @property
+    def rotation(self) -> ReconcileOptions | None:
+        """The option `reconcile`; None if it is not set, or if the connector does not have it."""
+        reconcile: ReconcileOptions | None = getattr(self, "reconcile", None)
+        return reconcile
 
     @model_validator(mode="before")
     @classmethod

@@ -103,6 +103,8 @@ def describe_metadata(plan: TablePlan) -> list[str]:
         notes.append(
             f"no primary key: rows are appended, but a deduped_latest model needs a key{why}"
         )
+        if plan.options.rotation is not None:
+            notes.append("the option reconcile has no effect: without a key no rows are compared")
     marks = suggest_deletion_columns(plan.table)
     if plan.deleted is None and marks:
         notes.append(

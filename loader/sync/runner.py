@@ -35,6 +35,8 @@ from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_sync import TableSync
 
 Work = Callable[[TableSync], SyncRecord | None]
+ChooseWork = Callable[[TableSync], Work | None]
+"""A function that returns other work for a table than the run's; None: the run's."""
 
 RECORD_SECONDS = 60.0
 """The maximum wait of a finished table's progress for a joint write with other tables."""
@@ -73,12 +75,15 @@ def run_tables(
     full_refresh: bool = False,
     concurrency: int | None = None,
     work: Work = sync_table,
+    choose_work: ChooseWork | None = None,
 ) -> Iterator[Outcome]:
     """Syncs the selected tables and yields each outcome as soon as the table's sync has ended.
 
     Args:
         concurrency: the number of tables to sync in parallel; by default the spec's setting.
         work: the function to call for each table after it is locked and its source is open.
+        choose_work: replaces `work` for some tables, such as those of which a part is reconciled
+            after the sync (:class:`loader.reconcile.rotation.Rotation`).
 
     Raises:
         SpecError: if a selection matches nothing.
@@ -92,7 +97,7 @@ def run_tables(
         for source, bound in pipeline.sources:
             bound.use_marks(partial(pipeline.find_marks, source))
         parts = pipeline.plan_tables(select, full_refresh, keep=workers)
-        yield from _Run(pipeline, watch, work, workers).run(parts)
+        yield from _Run(pipeline, watch, work, workers, choose_work).run(parts)
 
 
 def preview_tables(
@@ -184,10 +189,18 @@ class _Run:
         workers: the number of tables to sync in parallel.
     """
 
-    def __init__(self, pipeline: Pipeline, watch: Watch, work: Work, workers: int) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        watch: Watch,
+        work: Work,
+        workers: int,
+        choose_work: ChooseWork | None = None,
+    ) -> None:
         self.pipeline = pipeline
         self.watch = watch
         self.work = work
+        self.choose_work = choose_work
         self.workers = workers
         self.id = create_run_id()
         self.writer = ProgressWriter(pipeline.idle_since)
@@ -329,9 +342,12 @@ class _Run:
                 lease.acquire()
             # Uses a separate Spark session, because the id of a staged batch is a session setting.
             stores = self.pipeline.open_stores(source, own_session=True)
-            stores = replace(stores, confirm=lease.confirm)
+            sync = replace(sync, stores=replace(stores, confirm=lease.confirm))
+            work = self.choose_work(sync) if self.choose_work is not None else None
+            if work is not None:  # may publish several batches, each of which recovers the last
+                sync = replace(sync, defer_progress=None, progress=None)
             with self.pipeline.track_table(plan.name):
-                record = self.work(replace(sync, stores=stores))
+                record = (work or self.work)(sync)
         except Exception as error:
             sync.snapshot.abandon(plan.table)
             _unlock(lease)

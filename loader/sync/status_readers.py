@@ -1,6 +1,6 @@
-"""Reads state and ledger without Spark, if possible, for commands that start no run.
+"""Reads state, ledger and comparisons without Spark, if possible, for commands that start no run.
 
-The lake that `loader init` creates is a local folder. In such a lake, pyiceberg reads both tables
+The lake that `loader init` creates is a local folder. In such a lake, pyiceberg reads these tables
 in less than a second. Other lakes need a Spark session. Both readers return equal rows.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from loader.lake.folder_tables import FolderTables, SparkNeededError, find_warehouse
 from loader.lake.ledger import COLUMNS, NOTHING_NEW, RECOVERED, SYNCED, TABLE
-from loader.lake.system_tables import STATES
+from loader.lake.system_tables import RECONCILED, STATES, describe_remedy, report_damage
 from loader.spec.plugins import LakeDestination
 from loader.state import StateRow
 from loader.state.opening import open_state
@@ -43,6 +43,13 @@ _LEDGER = {
         *_NEWEST,
     )
 }
+_COMPARISONS = {
+    "source_name": "string",
+    "table_name": "string",
+    "bucket": "long",
+    "buckets": "long",
+    "verified_at": "timestamptz",
+}
 
 
 class StateReader(Protocol):
@@ -59,9 +66,20 @@ class LedgerReader(Protocol):
         """Returns each table's last successful attempt and last attempt."""
 
 
+class ComparisonReader(Protocol):
+    """A reader of the comparisons of `loader reconcile` and of the option `reconcile`."""
+
+    def compared_since(self) -> dict[tuple[str, str], int]:
+        """Returns the time since which all keys of a table have been compared, in microseconds.
+
+        The tables are identified by source and name. Omits tables of which some keys have never
+        been compared.
+        """
+
+
 @dataclass(frozen=True)
 class StatusReaders:
-    """The readers of a source's state and ledger.
+    """The readers of a source's state, ledger and comparisons.
 
     Attributes:
         schema: the schema of the ledger.
@@ -71,6 +89,7 @@ class StatusReaders:
     schema: str
     state: StateReader
     ledger: LedgerReader
+    comparisons: ComparisonReader
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,7 +102,10 @@ def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
     readers = []
     for source, _ in pipeline.sources:
         stores = pipeline.open_stores(source)
-        readers.append(StatusReaders(source, stores.lake.schema, stores.state, stores.ledger))
+        lake = stores.lake
+        readers.append(
+            StatusReaders(source, lake.schema, stores.state, stores.ledger, LakeComparisons(lake))
+        )
     return readers
 
 
@@ -124,7 +146,8 @@ def _build_readers(spec: Spec, source: SourceSpec, warehouse: Any) -> StatusRead
             raise
         state_schema = spec.state_schema_of(source) or schema
         state = FolderState(FolderTables(warehouse, state_schema), source.state_table)
-    return StatusReaders(source, schema, state, FolderLedger(FolderTables(warehouse, schema)))
+    folder = FolderTables(warehouse, schema)
+    return StatusReaders(source, schema, state, FolderLedger(folder), FolderComparisons(folder))
 
 
 class FolderState:
@@ -196,6 +219,72 @@ class FolderLedger:
             }
             for table, row in sorted(last.items(), key=lambda item: [n or "" for n in item[0]])
         ]
+
+
+class FolderComparisons:
+    """A reader of the comparisons of a lake in a local folder."""
+
+    def __init__(self, tables: FolderTables) -> None:
+        self.tables = tables
+
+    def compared_since(self) -> dict[tuple[str, str], int]:
+        """Returns the time since which all keys of a table have been compared."""
+        rows = self.tables.read(RECONCILED, _COMPARISONS)
+        if rows is None:
+            return {}
+        import pyarrow as pa
+
+        micros = rows["verified_at"].cast(pa.int64())
+        rows = rows.set_column(rows.column_names.index("verified_at"), "verified_at", micros)
+        keys = ["source_name", "table_name", "buckets", "bucket"]
+        newest = rows.group_by(keys).aggregate([("verified_at", "max")])
+        return _find_compared(tuple(row.values()) for row in newest.to_pylist())
+
+
+class LakeComparisons:
+    """A reader of the comparisons of any lake, which uses Spark."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    def compared_since(self) -> dict[tuple[str, str], int]:
+        """Returns the time since which all keys of a table have been compared."""
+        remedy = describe_remedy("Syncs continue; comparisons", RECONCILED)
+        with report_damage(self.lake, RECONCILED, remedy):
+            if not self.lake.exists(RECONCILED):
+                return {}
+            rows = self.lake.spark.sql(
+                f"""
+                select
+                    source_name,
+                    table_name,
+                    buckets,
+                    bucket,
+                    unix_micros(max(verified_at)) as verified_at
+                from {self.lake.name(RECONCILED)}
+                group by source_name, table_name, buckets, bucket
+                """
+            ).collect()
+        return _find_compared(tuple(row) for row in rows)
+
+
+def _find_compared(
+    newest: Iterable[tuple[str, str, int, int, int]],
+) -> dict[tuple[str, str], int]:
+    """Returns the time since which all keys of a table have been compared, in microseconds.
+
+    Args:
+        newest: source, table, number of buckets, bucket, and the time of its last comparison.
+    """
+    times: dict[tuple[str, str], dict[int, list[int]]] = {}
+    for source, table, buckets, _, time in newest:
+        times.setdefault((source, table), {}).setdefault(buckets, []).append(time)
+    found: dict[tuple[str, str], int] = {}
+    for name, by_buckets in times.items():
+        complete = [min(each) for buckets, each in by_buckets.items() if len(each) == buckets]
+        if complete:
+            found[name] = max(complete)
+    return found
 
 
 def _select_last_rows(

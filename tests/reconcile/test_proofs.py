@@ -76,3 +76,8 @@ def test_snapshots_follow_a_repair_and_the_tests_pass(
     project.run()
     assert missed(reconcile(project, "--repair"), "shop.t") == {**nothing(), "missed_deletes": 1}
     check(set())
+    # the model shows the last complete comparison, as `loader status` does
+    dbt.run("run", "--select", "cq_sync_log", "cq_freshness", manifest=manifest)
+    [row] = dbt.rows("cq_freshness")
+    [status] = [e for e in project.loader("status").events if e["event"] == "status"]
+    assert row["compared_since"].isoformat(sep=" ")[:19] == status["compared_since"][:19]

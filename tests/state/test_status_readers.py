@@ -29,6 +29,7 @@ from loader.lake.ledger import (
     now,
 )
 from loader.lake.locks import create_lease, lock_table
+from loader.reconcile.history import VerificationHistory, VerifiedBucket
 from loader.spark.profile import load_profile
 from loader.spec.spec import load_spec
 from loader.state import TableState
@@ -73,7 +74,10 @@ def _read(project: Project) -> tuple[Any, Any]:
 
     def everything(progress: Any) -> Any:
         states = [state.rows() for state in list_state_readers(progress)]
-        return [(one.names, one.ledger.newest()) for one in progress], states
+        ledgers = [
+            (one.names, one.ledger.newest(), one.comparisons.compared_since()) for one in progress
+        ]
+        return ledgers, states
 
     return everything(by_spark), everything(in_folder)
 
@@ -106,12 +110,31 @@ def _record(ledger: Ledger, count: int, seed: int) -> None:
     ledger.append_all(records)
 
 
+def _compare(history: VerificationHistory) -> None:
+    """Adds comparisons of all keys of orders and lines, and of some keys of broken."""
+    began = now() - dt.timedelta(hours=1)
+    compared = {
+        "orders": [(2, 0, 5), (2, 1, 3), (2, 1, 7), (4, 0, 9), (2, 0, 1)],
+        "lines": [(1, 0, 2), (2, 0, 4), (2, 1, 3)],
+        "broken": [(2, 1, 8)],
+    }
+    for table, buckets in compared.items():
+        history.append(
+            [
+                VerifiedBucket(
+                    "run", "drop", table, number, of, began + dt.timedelta(minutes=minute), 1, 1
+                )
+                for of, number, minute in buckets
+            ]
+        )
+
+
 def test_both_readers_give_the_same_answers(shop: Project) -> None:
     lake = shop.lake()
     ledger, state = Ledger(lake), LakeState(lake, "_cq_state")
     by_spark, in_folder = _read(shop)
     assert in_folder == by_spark
-    [(_, attempts), _], [states] = in_folder
+    [(_, attempts, _), _], [states] = in_folder
     assert {row["table_name"]: row["status"] for row in attempts} == {
         "orders": SYNCED,
         "lines": SYNCED,
@@ -119,6 +142,7 @@ def test_both_readers_give_the_same_answers(shop: Project) -> None:
     }
     assert {row.key for row in states} == {"drop.orders", "drop.lines"}
 
+    _compare(VerificationHistory(lake))
     for seed in range(3):  # several files, and snapshots
         _record(ledger, 40, seed)
     for batch in range(12):
@@ -134,6 +158,9 @@ def test_both_readers_give_the_same_answers(shop: Project) -> None:
         by_spark, in_folder = _read(shop)
     lease.release()
     assert in_folder == by_spark
+    [(_, _, since), _], _ = in_folder
+    assert since["drop", "orders"] - since["drop", "lines"] == 2 * 60_000_000  # minutes 5 and 3
+    assert set(since) == {("drop", "orders"), ("drop", "lines")}
 
     # rows deleted by Spark, copy-on-write and merge-on-read; rewritten files; an expired snapshot
     state.prune({"drop.orders": 3})

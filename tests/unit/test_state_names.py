@@ -29,11 +29,15 @@ class _Rows:
     def newest(self) -> list[dict[str, Any]]:
         return []
 
+    def compared_since(self) -> dict[tuple[str, str], int]:
+        return {}
+
 
 PROGRESS = [
     StatusReaders(
         SourceSpec(name=name, path="file", tables=("*",), destinations=("lake",)),
         "raw",
+        _Rows(),
         _Rows(),
         _Rows(),
     )

@@ -12,7 +12,7 @@ from loader.cli.status import print_status
 
 
 def _row(table: str, error: str | None) -> tuple[Any, ...]:
-    return table, "failed" if error else "synced", *[None] * 7, error
+    return table, "failed" if error else "synced", *[None] * 8, error
 
 
 def test_an_error_that_tables_share_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +35,7 @@ def test_rows_that_a_plain_cursor_would_lose_are_shown_if_there_are_any(
     def columns(below: int | None, at: int | None) -> list[str]:
         rows = [
             _row("shop.other", None),
-            ("shop.t", "synced", "9", 3, 20, below, at, None, 0, None),
+            ("shop.t", "synced", "9", 3, 20, below, at, None, 0, None, None),
         ]
         print_status(Output(), rows, False, None)
         return re.split("  +", capsys.readouterr().out.splitlines()[0])

@@ -7,10 +7,17 @@ from contextlib import suppress
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from loader.duration import Lookback, seconds_of
-from loader.spec.options import TableOptions
+from loader.spec.options import ReconcileOptions, TableOptions
 from loader.spec.validation import OptionError
 
 
@@ -26,6 +33,7 @@ class JdbcTableOptions(TableOptions):
             connections; by default the cursor.
         sweep: how often all rows are checked for the transaction that wrote them (PostgreSQL):
             `auto`, `always`, `never` or an interval such as `10 minutes`.
+        reconcile: how often the runs compare all keys with the source; None: never.
     """
 
     sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
@@ -33,6 +41,17 @@ class JdbcTableOptions(TableOptions):
     num_partitions: int | None = Field(default=None, ge=1)
     partition_column: str | None = None
     sweep: str = "auto"
+    reconcile: ReconcileOptions | None = None
+
+    @model_validator(mode="after")
+    def _has_cursor_to_check(self) -> JdbcTableOptions:
+        if self.reconcile is not None and self.sync_mode == "full_refresh":
+            raise OptionError(
+                "sync_mode: full_refresh reads all rows in each run, so there is nothing to "
+                "reconcile",
+                "Remove reconcile",
+            )
+        return self
 
     @field_validator("sweep")
     @classmethod

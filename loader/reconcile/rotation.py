@@ -1,0 +1,245 @@
+"""Reconciles a rotating part of a table's keys in the runs, as the option `reconcile` requests.
+
+All keys are compared once in the time `every`, in eight parts at equal distances. A small table has
+one part. After a comparison, the next one waits until the first took at most the share `budget` of
+the time. The memory of the rotation is the history of comparisons. A bucket is recorded only after
+its differences were appended, so a crash, or a lost history, only repeats comparisons.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from loader.lake.ledger import SYNCED, SyncRecord
+from loader.reconcile.history import BUCKETS, LastComparison, VerificationHistory
+from loader.reconcile.reconciliation import Finding, Reconciliation, explain_skip
+from loader.spec.options import ReconcileOptions
+from loader.sync.engine import sync_locked_table
+from loader.sync.ownership import select_own_rows
+from loader.sync.runner import Work
+from loader.sync.table_plan import FULL_REFRESH
+from loader.sync.table_sync import TableSync
+
+_PARTS = 8
+"""The number of parts of a large table. Each comparison reads all keys, so more parts cost more."""
+
+SMALL_ROWS = 100_000
+"""Tables with fewer rows have one part. In a small part, a few deletes would be many of its rows,
+and :func:`loader.reconcile.repair.has_too_many_deletes` would refuse them."""
+
+_NEGLIGIBLE_SECONDS = 0.5
+"""The duration of a comparison that needs no budget."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The last comparison of a table, whether it succeeded or not.
+
+    Attributes:
+        ended: the time of its end in seconds since 1970; 0 if there was none.
+        seconds: its duration; 0 if unknown.
+        buckets: the number of compared buckets.
+    """
+
+    ended: float = 0.0
+    seconds: float = 0.0
+    buckets: int = BUCKETS
+
+    @classmethod
+    def find_last(cls, compared: Mapping[int, LastComparison]) -> Attempt:
+        """Returns the newest of the recorded comparisons."""
+        at = max((each.at for each in compared.values()), default=0.0)
+        newest = [each.seconds for each in compared.values() if each.at == at]
+        return cls(at + sum(newest), sum(newest), len(newest) or BUCKETS)
+
+    def seconds_for_all(self) -> float:
+        """Estimates how long comparisons of all keys take."""
+        return self.seconds * BUCKETS / self.buckets
+
+
+def choose_due_buckets(
+    compared: Mapping[int, LastComparison],
+    last: Attempt,
+    options: ReconcileOptions,
+    clock: float,
+    parts: int,
+) -> tuple[int, ...]:
+    """Returns the buckets to compare now, least recently compared first; empty if none are due.
+
+    A part is due if it, or a later part, would otherwise be compared later than `every` after its
+    last comparison. Between two parts, the time `every` divided by `parts` passes. Buckets that
+    were never compared count as compared when the first comparison began.
+
+    After a comparison, the share of time that it took falls to `budget` while no other begins. Only
+    then the next one begins, so the comparisons never take a larger share, whatever they cost.
+
+    Args:
+        compared: the last comparison of each bucket. Those in the future are ignored, because the
+            clock was set back.
+        clock: the present time in seconds since 1970.
+        parts: the number of parts into which the keys are divided.
+    """
+    size = BUCKETS // parts
+    times = {number: each.at for number, each in compared.items() if each.at <= clock}
+    first = min(times.values(), default=clock - options.seconds)
+    order = sorted(range(BUCKETS), key=lambda n: (times.get(n, first), n in times, n))
+    ages = [clock - times.get(number, first) for number in order[::size]]
+    step = options.seconds / parts
+    count = next(
+        count
+        for count in range(parts + 1)
+        if all(
+            age + (index - count) * step < options.seconds
+            for index, age in enumerate(ages)
+            if index >= count
+        )
+    )
+    if not times:
+        count = 1  # begins a rotation
+    share, idle = options.share, clock - last.ended
+    was_set_back = idle < -last.seconds
+    if share < 1 and last.seconds > _NEGLIGIBLE_SECONDS and not was_set_back:
+        paid = idle * share / (1 - share)
+        if paid < last.seconds:
+            return ()
+        count = min(count, max(1, int(paid / (last.seconds_for_all() / parts))))
+    return tuple(order[: count * size])
+
+
+class Rotation:
+    """Chooses the tables of a run of which a part is reconciled after the sync.
+
+    Keeps the memory of the rotation in this process, so that only the first run reads the history.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._compared: dict[tuple[str, str, str], dict[int, LastComparison]] = {}
+        self._attempts: dict[tuple[str, str, str], Attempt] = {}
+        self._schemas: set[str] = set()
+        self._loading = threading.Lock()
+
+    def __call__(self, sync: TableSync) -> Work | None:
+        """Returns the work for a table of which a part is due; None for all other tables."""
+        plan, options = sync.plan, sync.plan.options.rotation
+        if options is None or plan.mode == FULL_REFRESH or not sync.lake.exists(plan.lake_table):
+            return None
+        reason = explain_skip(plan)
+        if reason:
+            sync.warn(f"the option reconcile has no effect: {reason}")
+            return None
+        try:
+            self._load_history(sync)
+        except Exception as error:
+            return partial(_sync_and_raise, error=error)
+        key = _find_key(sync)
+        compared = self._compared.get(key, {})
+        numbers = choose_due_buckets(
+            compared,
+            self._attempts.get(key) or Attempt.find_last(compared),
+            options,
+            self.clock(),
+            1 if _is_small(sync, compared) else _PARTS,
+        )
+        return partial(self._sync_and_compare, numbers=numbers) if numbers else None
+
+    def _load_history(self, sync: TableSync) -> None:
+        schema = sync.lake.schema
+        with self._loading:
+            if schema not in self._schemas:
+                found = VerificationHistory(sync.lake).last_comparisons(BUCKETS)
+                self._compared |= {(schema, *table): each for table, each in found.items()}
+                self._schemas.add(schema)
+
+    def _sync_and_compare(self, sync: TableSync, numbers: tuple[int, ...]) -> SyncRecord:
+        """Syncs a table, then compares and repairs some buckets.
+
+        Returns:
+            The ledger row of the sync, with the rows of the repair added, to show it to the user.
+        """
+        key = _find_key(sync)
+        with sync.unlock_at_end():
+            record = sync_locked_table(sync)
+            began = time.monotonic()
+            try:
+                finding = Reconciliation(repairs=True).compare(sync, numbers)
+            finally:
+                seconds = time.monotonic() - began
+                attempt = Attempt(self.clock(), seconds, len(numbers))
+                self._attempts[key] = attempt
+        self._compared.setdefault(key, {}).update(
+            {
+                bucket.bucket: LastComparison(
+                    bucket.verified_at.timestamp(), bucket.seconds or 0.0, bucket.rows_snapshot
+                )
+                for bucket in finding.verified
+            }
+        )
+        _report(sync, finding, attempt)
+        return _add_repair(record, finding)
+
+
+def _find_key(sync: TableSync) -> tuple[str, str, str]:
+    return sync.lake.schema, sync.plan.source, sync.plan.lake_table
+
+
+def _is_small(sync: TableSync, compared: Mapping[int, LastComparison]) -> bool:
+    """Returns whether the table has few rows, by its last comparisons or by all its versions."""
+    if compared:
+        rows = sum(each.rows for each in compared.values()) * BUCKETS // len(compared)
+    else:
+        rows = select_own_rows(sync.plan, sync.lake.frame(sync.plan.lake_table)).count()
+    return rows < SMALL_ROWS
+
+
+def _sync_and_raise(sync: TableSync, error: Exception) -> SyncRecord:
+    """Syncs a table, and then raises the error that prevents its comparison."""
+    with sync.unlock_at_end():
+        sync_locked_table(sync)
+        raise error
+
+
+def _report(sync: TableSync, finding: Finding, attempt: Attempt) -> None:
+    """Warns of differences, and of a budget that is too small for the option `every`."""
+    found = f"{len(finding.verified)} of {finding.buckets} buckets of its keys were compared"
+    if finding.distrusted:
+        sync.warn(
+            f"{found}: {finding.total('missed_deletes')} of {finding.total('rows_snapshot')} rows "
+            "are missing in the source, more than a tenth, so nothing was repaired. Check the "
+            "source; if the rows were deleted, run `loader reconcile --repair --allow-deletes "
+            f"--select {sync.plan.name}`"
+        )
+    elif finding.total("all_missed"):
+        sync.warn(
+            f"{found} with the source, and {finding.total('missed_updates')} missed updates, "
+            f"{finding.total('missed_rows')} missed rows and {finding.total('missed_deletes')} "
+            "missed deletes were appended"
+        )
+    options = sync.plan.options.rotation
+    assert options is not None
+    needed = attempt.seconds_for_all() / options.share
+    is_limited = options.share < 1 and attempt.seconds > _NEGLIGIBLE_SECONDS
+    if is_limited and needed > options.seconds:
+        sync.warn(
+            f"{found} in {attempt.seconds:.0f} s: with reconcile.budget {options.budget}, all keys "
+            f"are compared in {dt.timedelta(seconds=round(needed))}, not in reconcile.every "
+            f"{options.every}. Set a larger budget or a longer time"
+        )
+
+
+def _add_repair(record: SyncRecord, finding: Finding) -> SyncRecord:
+    repaired = [bucket for bucket in finding.verified if bucket.repaired]
+    appended = finding.synced + sum(bucket.all_missed for bucket in repaired)
+    if not appended:
+        return record
+    return replace(
+        record,
+        status=SYNCED,
+        batch=repaired[0].batch if repaired else record.batch,
+        rows_appended=(record.rows_appended or 0) + appended,
+    )

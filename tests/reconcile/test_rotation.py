@@ -1,0 +1,191 @@
+"""The option `reconcile`: runs compare a rotating part of the keys, and repair what differs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+
+from loader.reconcile import rotation
+from tests.crash.workers import Workers
+from tests.reconcile.shop import FIRST, MISSED, Shop, assert_equal, moment
+from tests.services import Database
+from tests.sync.project import Project, Ran
+
+TOTAL = sum(MISSED.values())
+DAILY = {"every": "1 day"}
+AT_ONCE = {"every": "0.1 s", "budget": "100 %"}
+"""Compares all keys in each run, without a pause."""
+
+
+def _orders(ran: Ran) -> tuple[Any, ...]:
+    summary = ran.table("shop.orders")
+    return summary["status"], summary["appended"]
+
+
+def _compared(project: Project) -> list[tuple[Any, ...]]:
+    """Returns how often the buckets of orders were compared, and the differences and repairs."""
+    return project.rows(
+        "select count(*), count(distinct bucket), "
+        "sum(missed_updates + missed_rows + missed_deletes), count_if(repaired) > 0 "
+        "from raw._cq_reconciled where table_name = 'orders'"
+    )
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
+def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> None:
+    shop.open(project, reconcile=DAILY)
+    shop.damage()
+    ran = project.run()
+    assert _orders(ran) == ("synced", TOTAL)
+    assert (
+        "shop.orders: 64 of 64 buckets of its keys were compared with the source, and 7 missed "
+        "updates, 3 missed rows and 5 missed deletes were appended"
+    ) in ran.warnings
+    assert_equal(project, shop)
+    assert _compared(project) == [(64, 64, TOTAL, True)]
+    # the ledger; a source without a steady snapshot is synced again before the repair
+    ledger = "select distinct batch, mode, status, rows_appended from raw._cq_syncs"
+    assert set(project.rows(ledger)) == {
+        (1, "incremental", "synced", FIRST),
+        (None, "incremental", "nothing new", 0),
+        (2, "reconcile", "synced", TOTAL),
+    }
+    status = [e for e in project.loader("status").events if e["event"] == "status"]
+    assert [e["compared_since"] is not None for e in status] == [True]
+
+    # less than a day later nothing is compared, and a larger `every` or `budget` is no error
+    shop.execute("update orders set note = 'again' where id = 11")
+    assert _orders(project.run()) == ("nothing new", 0)
+    assert _compared(project) == [(64, 64, TOTAL, True)]
+    shop.configure(project, ["orders"], cursor_field="changed", reconcile=AT_ONCE)
+    assert _orders(project.run()) == ("synced", 2)
+    assert_equal(project, shop)
+    assert _orders(project.run("--full-refresh"))[0] == "synced"
+    assert _compared(project) == [(128, 64, TOTAL + 2, True)]
+
+
+def test_each_part_has_its_turn(
+    project: Project, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight runs compare eight parts, while rows change; a ninth begins again."""
+    shop.open(project)
+    more = [f"({n}, 'p', 'more', 1, timestamp('{moment(FIRST + 1)}'))" for n in range(3000, 4500)]
+    shop.execute(f"insert into orders values {', '.join(more)}")
+    assert _orders(project.run()) == ("synced", 1500)
+    shop.configure(project, ["orders"], cursor_field="changed", reconcile=DAILY)
+    shop.damage()
+    monkeypatch.setattr(rotation, "SMALL_ROWS", 0)
+    # an eighth of a day after the last run
+    later = partial(rotation.Rotation, clock=lambda: time.time() + 86_400 / 8)
+    monkeypatch.setattr(rotation, "Rotation", later)
+    appended = 0
+    for number in range(8):
+        ran = project.run()
+        appended += _orders(ran)[1]
+        seen = (number + 1) * 8
+        assert _compared(project)[0][:2] == (seen, seen)
+    assert appended == TOTAL
+    assert _compared(project) == [(64, 64, TOTAL, True)]
+    assert_equal(project, shop)
+    assert _orders(project.run()) == ("nothing new", 0)
+    again = "select bucket from raw._cq_reconciled group by bucket having count(*) = 2 order by 1"
+    assert project.rows(again) == [(bucket,) for bucket in range(8)]
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_what_stands_in_its_way(project: Project, shop: Shop) -> None:
+    shop.open(project, reconcile=AT_ONCE)
+    # too many deletes
+    shop.execute("delete from orders where id > 150")
+    ran = project.run()
+    assert _orders(ran) == ("nothing new", 0)
+    assert any(
+        "64 of 64 buckets of its keys were compared: 50 of 200 rows are missing in the source" in t
+        and "`loader reconcile --repair --allow-deletes --select shop.orders`" in t
+        for t in ran.warnings
+    )
+    assert _compared(project) == [(64, 64, 50, False)]
+    # a history of an older loader, and one that another program has written
+    schema = project.schema
+    project.spark.sql(f"alter table {schema}._cq_reconciled drop column seconds")
+    assert project.loader("status").code == 0
+    project.run()
+    assert project.rows("select count(*), count(seconds) from raw._cq_reconciled") == [(128, 64)]
+    project.spark.sql(f"alter table {schema}._cq_reconciled rename column bucket to other")
+    shop.execute(f"insert into orders values (777, 'p', 'new', 1, timestamp('{moment(777)}'))")
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert any("bucket" in error for error in ran.errors), ran.text
+    assert project.rows("select count(*) from raw.orders where id = 777") == [(1,)]
+
+
+def test_tables_that_cannot_be_compared(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create table keyless (id int, at timestamptz default now())",
+        "insert into keyless values (1)",
+        "create table full_table (id int primary key)",
+        "insert into full_table values (1)",
+    )
+    options = {
+        "*": {"reconcile": AT_ONCE},
+        "keyless": {"cursor_field": "at"},
+        "full_table": {"sync_mode": "full_refresh"},
+    }
+    project.jdbc(postgres_database, ["keyless", "full_table"], table_options=options)
+    project.run()
+    ran = project.run()
+    assert any("the option reconcile has no effect: it has no primary" in t for t in ran.warnings)
+    assert not any("reconcile" in text for text in ran.warnings if "no primary" not in text)
+    assert not project.lake().exists("_cq_reconciled")
+    text = project.loader("check").text
+    assert "the option reconcile has no effect: without a key no rows are compared" in text
+
+
+@pytest.mark.slow
+def test_killed_in_a_repair(
+    project: Project, postgres_database: Database, workers: Workers
+) -> None:
+    """Four tables, each at a different step; the next run compares all keys of all four."""
+    steps = {"prepared": "", "staged": "", "published": "", "recorded": ""}
+    worker = workers.take()
+    for table in steps:
+        postgres_database.execute(
+            f"create table {table} (id int primary key, note text, at timestamptz)",
+            f"insert into {table} select i, 'n', now() - i * interval '1 day' "
+            "from generate_series(1, 20) i",
+        )
+    own = {"cursor_field": "at", "sweep": "never", "reconcile": AT_ONCE}
+    project.jdbc(postgres_database, [*steps], table_options=dict.fromkeys(steps, own))
+    project.run()
+    for table in steps:
+        postgres_database.execute(
+            f"delete from {table} where id = 4", f"update {table} set note = 'm' where id > 18"
+        )
+    # the syncs before have nothing to append, but record this: the steps are the repairs'
+    places = [f"{step}:shop.{step}" for step in ("prepared", "staged", "published")]
+    places.append("ledger-recorded:shop.recorded#2")
+    worker.start(project, "run", "--concurrency", "4", crash_at=",".join(places))
+    assert worker.died() == signal.SIGKILL
+    assert not project.lake().exists("_cq_reconciled"), "a part was skipped"
+    for table in steps:
+        count = 23 if table in ("published", "recorded") else 20
+        assert project.rows(f"select count(*) from raw.{table}") == [(count,)]
+
+    ran = project.run()
+    for table in steps:
+        is_done = table in ("published", "recorded")
+        assert ran.table(f"shop.{table}")["appended"] == (0 if is_done else 3)
+        assert project.rows(
+            f"select count(distinct bucket) from raw._cq_reconciled where table_name = '{table}'"
+        ) == [(64,)]
+        newest = project.rows(
+            "select count(*), count_if(newest.note = 'm') from ("
+            "select max_by(struct(note, _cq_deleted), struct(_cq_generation, _cq_batch, _cq_seq)) "
+            f"as newest from raw.{table} group by id) where not newest._cq_deleted"
+        )
+        assert newest == [(19, 2)]
+        assert project.snapshots(table) == 2, "a staged batch was left behind"
