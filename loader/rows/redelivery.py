@@ -31,9 +31,6 @@ REDELIVERED = "_cq_redelivered"
 OVERRULES = "_cq_overrules"
 CURSOR_UNMOVED = "_cq_cursor_unmoved"
 
-_FEW_VALUES = 200
-"""The maximum number of values for which Iceberg compares a list with file statistics."""
-
 
 @dataclass(frozen=True)
 class Generations:
@@ -191,20 +188,6 @@ def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cur
     lost = new_rows.where(f.col(quote_name(cursor)).isNull())
     with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())
     return bool(select_keys(with_cursor, lost, key).take(1))
-
-
-def select_keys_of_held_rows(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Returns the rows of raw whose keys are among the keys of rows that the driver holds.
-
-    If there are few keys, they are also a condition with literals. By it, Iceberg skips files and
-    groups of rows; a join reads all of raw.
-    """
-    keys = [tuple(row) for row in rows.select(*(quote_name(name) for name in key)).collect()]
-    columns = [set(values) for values in zip(*keys, strict=True)]
-    for name, values in zip(key, columns, strict=False):
-        if len(values) <= _FEW_VALUES and all(type(value) in (int, str) for value in values):
-            raw = raw.where(f.col(quote_name(name)).isin(list(values)))
-    return select_keys(raw, rows, key)
 
 
 def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFrame:

@@ -28,7 +28,7 @@ from loader.rows.redelivery import (
     flag_redelivered,
     has_lost_cursor,
     number_versions,
-    select_keys_of_held_rows,
+    select_keys,
 )
 from loader.rows.version_order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window
@@ -264,7 +264,7 @@ def _compare_with_raw(
     if fits_driver and plan.key and _reaches_below(window, bounds):
         # A late row may have an old cursor, so the window may contain most rows of raw.
         rows = hold_rows(rows)
-        raw = select_keys_of_held_rows(raw, rows, plan.key)
+        raw = select_keys(raw, rows, plan.key)
     flagged = flag_redelivered(
         rows, raw, plan.key, window, bounds, generations, plan.is_authoritative
     )
