@@ -16,9 +16,11 @@ from loader.sources.jdbc.interface import (
     Database,
     JdbcOptions,
     JdbcSnapshot,
+    JdbcTableOptions,
     LogCapture,
     OpenQueries,
 )
+from loader.spec.options import options_for
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -31,8 +33,12 @@ class PostgresCapture(LogCapture):
             raise build_missing_error(where)
 
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
+        filters = {
+            name: options_for(options.table_options, name, JdbcTableOptions()).where
+            for name in tables
+        }
         return list_setup_sql(
-            choose_slot_name(source, options.slot), options.user or "<role>", tables
+            choose_slot_name(source, options.slot), options.user or "<role>", filters
         )
 
     def find_single_reader(self, source: str, options: JdbcOptions) -> ExclusiveResource:
@@ -98,6 +104,7 @@ class CompositeSnapshot(Snapshot):
     check_unaltered = _delegate(Snapshot.check_unaltered)
     is_steady = _delegate(Snapshot.is_steady)
     digest = _delegate(Snapshot.digest)
+    deletions = _delegate(Snapshot.deletions)
     lower_window = _delegate(Snapshot.lower_window)
     finds_late_rows_by_time = _delegate(Snapshot.finds_late_rows_by_time)
     estimate_bytes = _delegate(Snapshot.estimate_bytes)

@@ -224,7 +224,12 @@ class Changes:
                     "the table's REPLICA IDENTITY to FULL, then reload it (--full-refresh)"
                 )
             )
-            filled = f.when(previous.isNotNull(), previous.getField("value")).otherwise(
+            # PostgreSQL writes an update of a row that enters the filter as an insert. If the log
+            # omits a value, raw has no version, or an outdated one.
+            is_known = previous.isNotNull()
+            if self.table.ref.native.where:
+                is_known = is_known & ~f.col(_INSERT)
+            filled = f.when(is_known, previous.getField("value")).otherwise(
                 refusal.cast(field.dataType)
             )
             columns.append(f.when(is_missing, filled).otherwise(column).alias(field.name))

@@ -104,7 +104,7 @@ class FirstLoads:
             chunk = find_next_chunk(
                 connection,
                 database.dialect,
-                database.relation(table.ref.native),
+                database.rows(table.ref.native),
                 key,
                 previous_key,
                 size,
@@ -289,7 +289,7 @@ def find_next_chunk(
 
     Args:
         connection: a connection with the table's snapshot.
-        relation: the quoted table.
+        relation: the table or a subquery of its rows, for the FROM clause.
         previous_key: the last key of the previous chunk, or None for the first chunk.
         size: the maximum number of rows.
         readers: the number of parallel readers.

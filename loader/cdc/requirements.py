@@ -7,14 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loader.cdc.slot import SourceSlot, build_log_name, build_publication_sql
+from loader.cdc.slot import (
+    SourceSlot,
+    build_log_name,
+    build_publication_sql,
+    get_schema_and_table,
+)
 from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.interface import Connection
-from loader.spark.error_translation import DatabaseError
+from loader.spark.error_translation import ConnectionRefusedByServer, DatabaseError
 
 _MIN_VERSION = 140000
+_UNDEFINED_COLUMN = "42703"
 
 
 @dataclass(frozen=True)
@@ -225,6 +231,14 @@ def check_table(
         """
     )
     unmet = []
+    if native.where and connection.major_version < 15:
+        unmet.append(
+            UnmetRequirement(
+                "the table has the option where, and publications of PostgreSQL 14 cannot filter "
+                "rows",
+                "Upgrade it to 15, or read the table with a cursor (sync_mode: incremental)",
+            )
+        )
     for leaf, persistence, identity, inherited, secured, role, identity_columns, deferrable in rows:
         if persistence != "p":
             unmet.append(
@@ -263,7 +277,35 @@ def check_table(
                     "unique index on the key",
                 )
             )
+        elif native.where and identity != "f":
+            listed = [column for column in (identity_columns or "").split("\x1f") if column]
+            if not _uses_only(connection, slot, table, listed):
+                unmet.append(
+                    UnmetRequirement(
+                        f"the log does not show whether an updated or deleted row of {leaf} "
+                        "matched the option where: the table's replica identity "
+                        f"({', '.join(listed)}) lacks a column of the condition",
+                        f"Run `alter table {leaf} replica identity full`",
+                    )
+                )
     return unmet
+
+
+def _uses_only(
+    connection: Connection, slot: SourceSlot, table: SourceTable, columns: Sequence[str]
+) -> bool:
+    """Returns whether a table's option `where` uses only these columns."""
+    native, quote = table.ref.native, slot.database.dialect.quote
+    subquery = f"select {', '.join(map(quote, columns))} from {slot.database.relation(native)}"
+    try:
+        connection.rows(
+            f"explain select (\n{native.where}\n) from ({subquery}) as {quote(native.table)}"
+        )
+    except ConnectionRefusedByServer as error:
+        if error.state != _UNDEFINED_COLUMN:
+            raise
+        return False
+    return True
 
 
 def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
@@ -289,8 +331,8 @@ def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetReq
                 select string_agg(r.prrelid::regclass::text, ', ')
                 from pg_catalog.pg_publication_rel as r
                 where r.prpubid = p.oid
-                    -- to_jsonb, because these columns do not exist in PostgreSQL 14
-                    and (to_jsonb(r) ->> 'prqual' is not null or to_jsonb(r) ->> 'prattrs' <> '')
+                    -- to_jsonb, because this column does not exist in PostgreSQL 14
+                    and to_jsonb(r) ->> 'prattrs' <> ''
             )
         from pg_catalog.pg_publication as p
         where p.pubname = {dialect.text(slot.name)}
@@ -316,7 +358,7 @@ def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetReq
         if filtered:
             unmet.append(
                 UnmetRequirement(
-                    f"the publication {slot.name} excludes rows or columns of {filtered}",
+                    f"the publication {slot.name} excludes columns of {filtered}",
                     f"Run `alter publication {name} drop table {filtered}`, then "
                     f"`alter publication {name} add table {filtered}`",
                 )
@@ -329,16 +371,28 @@ def find_unpublishable_tables(
 ) -> dict[str, UnmetRequirement]:
     """Returns the tables that this role cannot publish, each with the unmet requirement."""
     dialect = slot.database.dialect
-    published = slot.read_publication(connection)
-    missing = {}
+    published, filters = slot.read_publication(connection), slot.read_filters(connection)
+    missing, unfiltered, changed = {}, {}, set()
     for table in tables:
-        relation = (table.ref.native.schema or "", table.ref.native.table)
-        if published is None or relation not in published:
-            missing[table.ref.name] = ".".join(map(dialect.quote, relation))
+        relation = get_schema_and_table(table)
+        is_published = published is not None and relation in published
+        if is_published and table.ref.native.where and relation not in filters:
+            unfiltered[table.ref.name] = UnmetRequirement(
+                f"the publication {slot.name} publishes all tables, or all tables of a schema, "
+                "which PostgreSQL does not filter by the option where",
+                "Set the source's `slot` to another name",
+            )
+        elif not is_published:
+            missing[table.ref.name] = table
+        elif not slot.has_filter(connection, table, filters):
+            missing[table.ref.name] = table
+            changed.add(table.ref.name)
     if not missing:
-        return {}
+        return unfiltered
+    relations = {name: slot.database.relation(table.ref.native) for name, table in missing.items()}
     wanted = ", ".join(
-        f"({number}, {dialect.text(relation)})" for number, relation in enumerate(missing.values())
+        f"({number}, {dialect.text(relation)})"
+        for number, relation in enumerate(relations.values())
     )
     rows = connection.rows(
         f"""
@@ -359,32 +413,44 @@ def find_unpublishable_tables(
         """
     )
     refused = [name for name, row in zip(missing, rows, strict=True) if set(row) != {"true"}]
-    names = [missing[name] for name in refused]
+    names = [relations[name] for name in refused]
     # If this role can publish some of the tables, the loader creates the publication with these
     # tables first.
     sql = build_publication_sql(
-        dialect.quote(slot.name), names, new=published is None and len(names) == len(missing)
+        dialect.quote(slot.name),
+        [slot.format_published(missing[name]) for name in refused],
+        new=published is None and len(names) == len(missing),
     )
+    dropped = [relations[name] for name in refused if name in changed]
+    lacks = f"lacks {', '.join(names)}"
+    if dropped:
+        drop = f"alter publication {dialect.quote(slot.name)} drop table {', '.join(dropped)}"
+        sql = f"{drop}; {sql}"
+        lacks += f", or does not filter {'it' if len(names) == 1 else 'them'} by the option where"
     requirement = UnmetRequirement(
-        f"the publication {slot.name} lacks {', '.join(names)}, and this role may not add "
+        f"the publication {slot.name} {lacks}, and this role may not add "
         f"{'it' if len(names) == 1 else 'them'}",
         f"Run `{sql}` as the owner of the tables",
     )
-    return dict.fromkeys(refused, requirement)
+    return {**unfiltered, **dict.fromkeys(refused, requirement)}
 
 
-def list_setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
+def list_setup_sql(name: str, role: str, tables: Mapping[str, str | None]) -> list[str]:
     """Returns all statements that prepare a database, for an administrator.
 
     Args:
         name: the name of the slot and the publication.
         role: the source's user.
-        tables: the tables, as written in the spec.
+        tables: the option `where` of each table, by the table's name in the spec; None without one.
     """
+    published = [
+        _format_table(table) + (f" where ({where})" if where else "")
+        for table, where in tables.items()
+    ]
     return [
         "alter system set wal_level = 'logical';  -- then restart the server",
         f'alter role "{role}" replication;',
-        build_publication_sql(name, list(map(_format_table, tables)), new=True) + ";",
+        build_publication_sql(name, published, new=True) + ";",
         f"select pg_create_logical_replication_slot('{name}', 'pgoutput');",
     ]
 

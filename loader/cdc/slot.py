@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,8 @@ PLUGIN = "pgoutput"
 FLUSH_PREFIX = "strandline-flush"
 """The prefix of log messages that are written only to flush the log to disk."""
 _MAX_NAME_BYTES = 63
+_FILTERS_SINCE = 15
+"""The major version of PostgreSQL from which publications can filter rows."""
 _PEEK_BYTES = 16 * 1024 * 1024
 """If the log has grown by more bytes than this, it is not checked for relevant changes first."""
 
@@ -129,21 +131,78 @@ class SourceSlot:
         text = self.database.dialect.text
         connection.execute(f"select pg_catalog.pg_drop_replication_slot({text(self.name)})")
 
-    def publish(self, connection: Connection, relations: Sequence[tuple[str, str]]) -> None:
-        """Creates the publication, or adds the tables that it lacks.
+    def publish(self, connection: Connection, tables: Sequence[SourceTable]) -> None:
+        """Creates the publication, or adds the tables that it lacks or filters differently."""
+        existing = self.read_publication(connection)
+        filters = self.read_filters(connection)
+        missing, changed = [], []
+        for table in tables:
+            if existing is None or get_schema_and_table(table) not in existing:
+                missing.append(table)
+            elif not self.has_filter(connection, table, filters):
+                changed.append(table)
+        statements = []
+        name = self.database.dialect.quote(self.name)
+        if changed:
+            names = [self.database.relation(table.ref.native) for table in changed]
+            statements.append(f"alter publication {name} drop table {', '.join(names)}")
+        if missing or changed:
+            added = [self.format_published(table) for table in (*missing, *changed)]
+            statements.append(build_publication_sql(name, added, new=existing is None))
+            connection.prepare(statements)  # in one transaction
+
+    def format_published(self, table: SourceTable) -> str:
+        """Returns a table with its filter for a statement that publishes it."""
+        native = table.ref.native
+        filter_ = f" where ({native.where})" if native.where else ""
+        return f"{self.database.relation(native)}{filter_}"
+
+    def read_filters(self, connection: Connection) -> dict[tuple[str, str], str]:
+        """Returns the filter of each table that the publication lists by name; empty without one.
+
+        PostgreSQL does not filter tables of publications for all tables or for a schema.
+        """
+        if connection.major_version < _FILTERS_SINCE:
+            return {}
+        rows = connection.rows(
+            f"""
+            select n.nspname, c.relname, pg_catalog.pg_get_expr(r.prqual, r.prrelid)
+            from pg_catalog.pg_publication as p
+            join pg_catalog.pg_publication_rel as r on r.prpubid = p.oid
+            join pg_catalog.pg_class as c on c.oid = r.prrelid
+            join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+            where p.pubname = {self.database.dialect.text(self.name)}
+                and not p.puballtables
+                and not exists (
+                    select from pg_catalog.pg_publication_namespace as s
+                    where s.pnpubid = p.oid and s.pnnspid = c.relnamespace
+                )
+            """
+        )
+        return {(schema or "", table or ""): filter_ or "" for schema, table, filter_ in rows}
+
+    def has_filter(
+        self, connection: Connection, table: SourceTable, filters: Mapping[tuple[str, str], str]
+    ) -> bool:
+        """Returns whether the publication filters a table as its option `where` does.
+
+        PostgreSQL formats a filter in its own way. Therefore the two texts are compared after
+        PostgreSQL has parsed them.
 
         Args:
-            relations: the schema and name of each table.
+            filters: the result of :meth:`read_filters`.
         """
-        existing = self.read_publication(connection)
-        if existing is None:
-            added = list(relations)
-        else:
-            added = [relation for relation in relations if relation not in existing]
-        if added:
-            tables = [self._quote_relation(relation) for relation in added]
-            name = self.database.dialect.quote(self.name)
-            connection.execute(build_publication_sql(name, tables, new=existing is None))
+        wanted, published = table.ref.native.where, filters.get(get_schema_and_table(table), "")
+        if not wanted or not published:
+            return bool(wanted == published)
+        relation = self.database.relation(table.ref.native)
+        parsed = []
+        for condition in (wanted, published):
+            plan = connection.rows(
+                f"explain (verbose, costs off) select (\n{condition}\n) from {relation}"
+            )
+            parsed.append([line for (line,) in plan if "Output:" in (line or "")])
+        return bool(parsed[0]) and parsed[0] == parsed[1]
 
     def read_publication(self, connection: Connection) -> dict[tuple[str, str], str] | None:
         """Returns the publication's tables, or None if there is no publication.
@@ -309,16 +368,13 @@ class SourceSlot:
             "or raise the source's lock_timeout",
         )
 
-    def _quote_relation(self, relation: Iterable[str]) -> str:
-        return ".".join(map(self.database.dialect.quote, relation))
-
 
 def build_publication_sql(name: str, tables: Sequence[str], new: bool) -> str:
     """Returns the statement that creates a publication or adds tables to it.
 
     Args:
         name: the quoted name of the publication.
-        tables: the quoted tables.
+        tables: the quoted tables, each with its filter.
         new: whether to create the publication.
     """
     table_list = ", ".join(tables)

@@ -140,14 +140,15 @@ def _publish_tables(
     table is added separately.
     """
     try:
-        source_slot.publish(connection, [get_schema_and_table(table) for table in tables])
+        source_slot.publish(connection, tables)
     except DatabaseError:
         errors: dict[str, TableError] = {}
         for table in tables:
             try:
-                source_slot.publish(connection, [get_schema_and_table(table)])
+                source_slot.publish(connection, [table])
             except DatabaseError as error:
-                location = f"table {source_slot.database.name}.{table.ref.name}, sync_mode: cdc"
+                option = "where" if table.ref.native.where else "sync_mode: cdc"
+                location = f"table {source_slot.database.name}.{table.ref.name}, {option}"
                 errors[table.ref.name] = DatabaseError(
                     error.what, where=location, remedy=error.remedy
                 )

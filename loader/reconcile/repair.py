@@ -78,7 +78,7 @@ def append_differences(
             Bounds(count),
             plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy),
             mode=RECONCILE,
-            state=replace(prior.state, batch=prior.next_batch),
+            state=replace(prior.state, batch=prior.next_batch, selection=prior.partial_selection),
             idle_state=prior.state,
             correction=build_rows,
         )

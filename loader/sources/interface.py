@@ -127,6 +127,8 @@ class SourceTable:
         comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on columns, by column name.
         progress: how a sync resumes; only :attr:`Progress.CURSOR` requires a cursor.
+        selection: identifies the rows that the options of the connector select, such as a hash of a
+            filter; empty selects all rows. If it changes, the next sync reads all rows.
     """
 
     ref: TableRef
@@ -140,6 +142,7 @@ class SourceTable:
     comment: str = ""
     column_comments: Mapping[str, str] = field(default_factory=dict)
     progress: Progress = Progress.CURSOR
+    selection: str = ""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class TableState:
             `to_cursor` (whether `to` is the stored cursor).
         boundary: the digest of the rows at the next window's lower bound; see
             :mod:`loader.sync.boundary_digest`.
+        selection: the rows that the source selected in the newest full read and the later syncs
+            (:attr:`loader.sources.interface.SourceTable.selection`).
     """
 
     batch: int = 0
@@ -69,6 +71,7 @@ class TableState:
     base: int | None = None
     backfill: Mapping[str, Any] | None = None
     boundary: Mapping[str, Any] | None = None
+    selection: str = ""
 
     def to_json(self) -> str:
         """Formats the state as JSON with sorted keys and the cursor as text."""
@@ -87,6 +90,8 @@ class TableState:
             value["backfill"] = dict(self.backfill)
         if self.boundary is not None:
             value["boundary"] = dict(self.boundary)
+        if self.selection:
+            value["selection"] = self.selection
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
     @classmethod
@@ -112,9 +117,11 @@ class TableState:
                 cursor = parse_stored(text_of, CursorType(value["cursor_type"]).value, key)
             if not isinstance(field, str | None) or not isinstance(mark, dict | None):
                 raise ValueError("its cursor_field or mark has the wrong type")
-            boundary = value.get("boundary")
+            boundary, selection = value.get("boundary"), value.get("selection", "")
             if not isinstance(backfill, dict | None) or not isinstance(boundary, dict | None):
                 raise ValueError("its backfill or boundary has the wrong type")
+            if not isinstance(selection, str):
+                raise ValueError("its selection is not a string")
             return cls(
                 batch=_parse_count(value["batch"], "batch", 0),
                 generation=_parse_count(value.get("generation", 1), "generation", 1),
@@ -124,6 +131,7 @@ class TableState:
                 base=_parse_count(base, "base_generation", 1) if base is not None else None,
                 backfill=backfill,
                 boundary=boundary,
+                selection=selection,
             )
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem

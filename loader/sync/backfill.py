@@ -170,6 +170,7 @@ def _plan_chunk(
 ) -> PlannedBatch:
     """Plans one chunk. Changes only the batch number and the backfill's progress in the state."""
     plan, lake = sync.plan, sync.lake
+    state = replace(prior.state, backfill=progress, selection=prior.partial_selection)
     # Chunks end at whole microseconds, but some sources store finer times.
     window = Window(
         plan.cursor,
@@ -183,7 +184,7 @@ def _plan_chunk(
         sync.snapshot.bounds(plan.table, window),
         plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy),
         mode=BACKFILL,
-        state=replace(prior.state, batch=prior.next_batch, backfill=progress),
+        state=replace(state, batch=prior.next_batch),
         idle_state=replace(prior.state, backfill=progress),
         is_followed=is_followed,
     )

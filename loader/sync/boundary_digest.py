@@ -38,6 +38,8 @@ def is_unchanged(
     stored = prior.state.boundary
     if stored is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
+    if bounds.deletions:
+        return False
     if plan.mode == FULL_REFRESH or prior.starts_over:
         return False  # every full read is appended in a new generation
     if stored.get("batch") != prior.state.batch or stored.get("rows") != bounds.rows:

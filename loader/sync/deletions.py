@@ -16,9 +16,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
 from loader.rows.bookkeeping import DELETED, HASH, Stamp, stamp_rows
+from loader.rows.cursor import CursorType
 from loader.rows.redelivery import OVERRULES, REDELIVERED
 from loader.rows.row_hash import row_hash
 from loader.rows.version_order import SEQUENCE, quote_name, version_column
+from loader.rows.window import Window
+from loader.sources.contents import is_wanted
 from loader.sync.table_plan import TablePlan
 
 _NEWEST_HASH = "_cq_held_hash"
@@ -27,21 +30,45 @@ _TOMBSTONE_OFFSET = 1 << 60
 
 
 def find_deleted(
-    plan: TablePlan, raw: DataFrame, deletions: Sequence[DataFrame]
+    plan: TablePlan, raw: DataFrame, deletions: Sequence[DataFrame], are_few: bool = True
 ) -> DataFrame | None:
     """Returns the deleted keys with the hash of each key's newest version in the raw table.
 
     Args:
         raw: the source's rows in the raw table.
         deletions: see :meth:`loader.sources.interface.Snapshot.deletions`.
+        are_few: whether the deletions fit in the memory of each of Spark's executors.
 
     Returns:
         The keys and hashes, or None if there are no deletions.
     """
-    matches = [_find_matching_keys(plan, raw, deletion) for deletion in deletions]
+    matches = [_find_matching_keys(plan, raw, deletion, are_few) for deletion in deletions]
     if not matches:
         return None
     return reduce(DataFrame.union, matches).dropDuplicates(_key_aliases(plan))
+
+
+def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
+    """Returns the keys that a complete read of the source must contain if they still exist.
+
+    These are the keys whose newest version in the raw table is not a tombstone, and is not excluded
+    by `initial_cursor` or `null_cursor`. Returns None if Spark cannot tell.
+
+    Args:
+        raw: the source's rows in the raw table.
+    """
+    cursor = plan.cursor
+    columns = {name.lower() for name in raw.columns}
+    needed = [*plan.key, *([cursor.name] if cursor else [])]
+    is_collated = cursor is not None and cursor.type is CursorType.STRING
+    if not {name.lower() for name in needed} <= columns or (plan.initial and is_collated):
+        return None
+    window = Window(cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
+    is_live = is_wanted(plan.table.schema, window) & ~f.col(DELETED)
+    names = _key_aliases(plan)
+    keys = (f.col(quote_name(c)).alias(name) for c, name in zip(plan.key, names, strict=True))
+    newest = f.max_by(is_live, version_column(cursor.name if cursor else None))
+    return raw.groupBy(*keys).agg(newest.alias("_cq_live")).where("_cq_live").select(*names)
 
 
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:
@@ -88,11 +115,14 @@ def build_tombstones(
     )
 
 
-def _find_matching_keys(plan: TablePlan, raw: DataFrame, deletion: DataFrame) -> DataFrame:
+def _find_matching_keys(
+    plan: TablePlan, raw: DataFrame, deletion: DataFrame, are_few: bool
+) -> DataFrame:
     """Returns the keys whose newest version matches a deletion and is not a tombstone."""
     deletion_columns = deletion.columns
     values = [f"_cq_value_{i}" for i in range(len(deletion_columns))]
-    deleted_values = f.broadcast(deletion.distinct().toDF(*values))
+    deleted_values = deletion.distinct().toDF(*values)
+    deleted_values = f.broadcast(deleted_values) if are_few else deleted_values
     if {name.lower() for name in deletion_columns} <= {name.lower() for name in plan.key}:
         raw = raw.join(deleted_values, _match_values(deletion_columns, values), "left_semi")
     names = _key_aliases(plan)

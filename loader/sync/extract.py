@@ -35,7 +35,12 @@ from loader.rows.window import Bounds, Window
 from loader.sources.interface import Progress
 from loader.spark.session import hold_rows, plan_simply
 from loader.state import TableState
-from loader.sync.deletions import build_tombstones, correct_deleted, find_deleted
+from loader.sync.deletions import (
+    build_tombstones,
+    correct_deleted,
+    find_deleted,
+    list_live_keys,
+)
 from loader.sync.ownership import select_own_rows
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
@@ -43,6 +48,9 @@ from loader.sync.table_sync import TableSync
 
 _FEW_ROWS = 5_000
 """The maximum rows for which Spark's query optimization takes longer than the query."""
+
+_MAX_BROADCAST = 100_000
+"""The maximum number of deletions that are sent to all of Spark's executors."""
 
 _DRIVER_BYTES = 4 << 20
 """The maximum bytes of rows that the driver caches.
@@ -232,11 +240,30 @@ def _read_rows(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator
             expected_rows=expected_rows,
         )
         return
+    if planned.deletes_missing and lake.exists(plan.lake_table):
+        with _add_tombstones(sync, rows, stamp, expected_rows) as extracted:
+            yield extracted
+        return
     if planned.mode == FULL_REFRESH or bounds.log or not lake.exists(plan.lake_table):
         yield _Extracted(rows, expected_rows=expected_rows)
         return
     with _compare_with_raw(sync, planned, stamp, rows, expected_rows, has_few_rows) as extracted:
         yield extracted
+
+
+@contextmanager
+def _add_tombstones(
+    sync: TableSync, rows: DataFrame, stamp: Stamp, expected_rows: int | None
+) -> Iterator[_Extracted]:
+    """Yields all rows of the source, and a tombstone for each key that only raw has."""
+    plan = sync.plan
+    live_keys = list_live_keys(plan, select_own_rows(plan, sync.lake.frame(plan.lake_table)))
+    with _cache_rows(rows, False) as rows:
+        read = rows.count()
+        check_row_count(plan, expected_rows, read)
+        if live_keys is not None:
+            rows = rows.unionByName(build_tombstones(rows, live_keys, plan, stamp))
+        yield _Extracted(rows, read=read)
 
 
 @contextmanager
@@ -255,7 +282,8 @@ def _compare_with_raw(
     generations = Generations(state.base or state.generation, state.generation)
     if generations.base < generations.current and plan.key and not plan.is_authoritative:
         rows = assign_generation(rows, raw, plan.key, generations)
-    deleted = find_deleted(plan, raw, sync.snapshot.deletions(sync.lake.spark, plan.table))
+    deletions = sync.snapshot.deletions(sync.lake.spark, plan.table)
+    deleted = find_deleted(plan, raw, deletions, bounds.deletions <= _MAX_BROADCAST)
     if keeps_redeliveries and not plan.is_authoritative and deleted is None:
         yield _Extracted(rows, expected_rows=expected_rows)
         return

@@ -25,7 +25,7 @@ from loader.sync.boundary_digest import (
     is_unchanged,
 )
 from loader.sync.ownership import select_own_rows
-from loader.sync.recover import PriorState, reconcile_state
+from loader.sync.recover import PriorState, is_selection_new, reconcile_state
 from loader.sync.run_context import Watch
 from loader.sync.stores import Stores
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
@@ -48,6 +48,8 @@ class PlannedBatch:
             None.
         correction: in a repair, a function that returns the rows to append; else None.
         is_followed: a function that returns whether another batch follows.
+        deletes_missing: whether keys of raw that the batch lacks become tombstones, because the
+            spec has begun to select other rows.
     """
 
     window: Window
@@ -60,6 +62,7 @@ class PlannedBatch:
     append_only: AppendOnlyWindow | None = None
     correction: Callable[[Stamp], DataFrame] | None = None
     is_followed: Callable[[], bool] = lambda: False
+    deletes_missing: bool = False
 
 
 def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
@@ -72,6 +75,8 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
     plan, snapshot, lake = sync.plan, sync.snapshot, sync.lake
     # Raises an error before any row is read if raw cannot represent a schema change.
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
+    if prior.has_new_selection:
+        sync.warn(_describe_new_selection(plan))
     window, bounds = choose_window(plan, snapshot, prior, lake, sync.watch, drift.added)
     is_window_unchanged = is_unchanged(plan, snapshot, prior, window, bounds)
     append_only = None
@@ -98,6 +103,15 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
         is_unchanged=is_window_unchanged,
         append_only=append_only,
         is_followed=lambda: snapshot.has_more(plan.table),
+        deletes_missing=prior.has_new_selection and bool(plan.key) and bounds.log is None,
+    )
+
+
+def _describe_new_selection(plan: TablePlan) -> str:
+    rest = "become tombstones" if plan.key else "stay in raw, in an older generation"
+    return (
+        "the spec selects other rows than at the last sync (where, query): all rows are read "
+        f"again; rows in raw that are no longer selected {rest}"
     )
 
 
@@ -125,6 +139,7 @@ def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, is_full: bool
         mark=bounds.mark,
         base=None if is_full else before.base,
         backfill=None if is_full else before.backfill,
+        selection=plan.table.selection,
     )
 
 
@@ -151,7 +166,8 @@ def advance_state(
     if is_same or not (before.batch or is_resumed):
         return before
     moved = before.move_cursor(cursor, after.cursor_field)
-    return replace(moved, mark=bounds.mark, boundary=boundary)
+    selection = prior.partial_selection
+    return replace(moved, mark=bounds.mark, boundary=boundary, selection=selection)
 
 
 def choose_window(
@@ -288,7 +304,8 @@ def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[
     """Returns the window that a sync would read and its bounds. Writes nothing."""
     _, _, state = reconcile_state(plan, stores, Watch())
     drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.policy)
-    prior = PriorState(state or TableState(), 1)
+    state = state or TableState()
+    prior = PriorState(state, 1, has_new_selection=is_selection_new(plan, state))
     return choose_window(plan, snapshot, prior, stores.lake, Watch(), drift.added, preview=True)
 
 

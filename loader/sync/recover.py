@@ -17,6 +17,9 @@ from loader.sync.stores import StoredProgress, Stores, load_progress
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
 
+_MIXED = "mixed"
+"""The selection in a state if the batches of raw have different selections."""
+
 
 @dataclass(frozen=True)
 class PriorState:
@@ -28,17 +31,23 @@ class PriorState:
         has_begun: whether the source ever published a batch, even if the raw table no longer
             contains it.
         total: the sum of this sync's batches so far; None before the first batch.
+        has_new_selection: whether the spec selects other rows than at the last sync, by another
+            filter or query of the source.
     """
 
     state: TableState
     next_batch: int
     has_begun: bool = False
     total: SyncRecord | None = None
+    has_new_selection: bool = False
 
     @property
     def starts_over(self) -> bool:
-        """Returns whether the raw table lost its batches. Then all rows are read again."""
-        return self.state.batch == 0 and self.has_begun
+        """Returns whether all rows are read again.
+
+        The raw table has lost its batches, or it lacks rows that the spec now selects.
+        """
+        return (self.state.batch == 0 and self.has_begun) or self.has_new_selection
 
     def advance(self, after: TableState, total: SyncRecord) -> PriorState:
         """Returns the prior state of the next batch.
@@ -48,7 +57,18 @@ class PriorState:
             total: the sum of the batches so far.
         """
         has_begun = self.has_begun or after.batch > self.state.batch
-        return PriorState(after, max(self.next_batch, after.batch + 1), has_begun, total)
+        is_selection_new = self.has_new_selection and after.selection == self.state.selection
+        next_batch = max(self.next_batch, after.batch + 1)
+        return PriorState(after, next_batch, has_begun, total, is_selection_new)
+
+    @property
+    def partial_selection(self) -> str:
+        """The selection to store with a sync that appends no complete read.
+
+        If the spec has begun to select other rows, raw afterwards has rows of both selections. So
+        the next sync must read all rows, even if the spec selects the former rows again.
+        """
+        return _MIXED if self.has_new_selection else self.state.selection
 
 
 def recover(sync: TableSync) -> PriorState:
@@ -97,7 +117,14 @@ def recover(sync: TableSync) -> PriorState:
     has_begun = max(own_commit.batch, state_batch, ledger_batch) > 0
     if not has_begun and not plan.is_shared:
         drop_outdated_table(stores.lake, plan.lake_table, plan.table.schema)
-    return PriorState(state, highest + 1, has_begun)
+    return PriorState(
+        state, highest + 1, has_begun, has_new_selection=is_selection_new(plan, state)
+    )
+
+
+def is_selection_new(plan: TablePlan, state: TableState) -> bool:
+    """Returns whether the spec selects other rows than the batches in the raw table."""
+    return state.batch > 0 and state.selection != plan.table.selection
 
 
 def build_request(plan: TablePlan, stores: Stores) -> Request | None:

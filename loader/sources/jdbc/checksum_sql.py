@@ -247,7 +247,7 @@ class JdbcContents(Contents):
 
     Args:
         checksum: the SQL of checksums.
-        relation: the qualified and quoted name of the table.
+        relation: the table or a subquery of its rows, for the FROM clause.
         wanted: an SQL condition for the rows that the spec loads; empty if it loads all rows.
         columns: SQL for each column, by its name in Spark.
         key: the columns of the key.
@@ -376,6 +376,7 @@ def read_digest(
     connection: Connection,
     dialect: Dialect,
     relation: str,
+    source: str,
     columns: Sequence[str],
     where: str,
     rows: int | None,
@@ -387,15 +388,16 @@ def read_digest(
 
     Args:
         relation: the qualified and quoted name of the table.
+        source: the table or a subquery of its rows, for the FROM clause.
         columns: SQL for the stored value of each column.
         where: a WHERE clause; empty selects all rows.
         rows: the number of rows; None if unknown.
         indexed: whether the rows can be read by an index.
     """
     allowed = "" if indexed else f" and size <= {_MAX_SCAN_BYTES}"
-    counted = f"(select count(*) from {relation}{where})" if rows is None else str(rows)
+    counted = f"(select count(*) from {source}{where})" if rows is None else str(rows)
     # The text of a row distinguishes null from empty text and delimits the columns.
-    hashed = f"select md5(row({', '.join(columns)})::text) as hash from {relation}{where}"
+    hashed = f"select md5(row({', '.join(columns)})::text) as hash from {source}{where}"
     # `offset 0` keeps the planner from merging the subqueries, so that each subquery runs only if
     # the inner subquery permits it. With a `limit`, the planner might prefer a scan to the index.
     [(count, text)] = connection.text_rows(

@@ -184,6 +184,25 @@ class Connection:
         columns = range(1, meta.getColumnCount() + 1)
         return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
 
+    def describe(self, sql: str) -> list[dict[str, str | None]]:
+        """Returns a description of each column of a query, labelled as for a table's columns."""
+        return self._run_query(lambda: self._describe(sql))
+
+    def _describe(self, sql: str) -> list[dict[str, str | None]]:
+        meta = self._statement.executeQuery(sql).getMetaData()
+        return [
+            {
+                "COLUMN_NAME": meta.getColumnLabel(i),
+                "DATA_TYPE": str(meta.getColumnType(i)),
+                "SOURCE_DATA_TYPE": None,
+                "TYPE_NAME": meta.getColumnTypeName(i),
+                "COLUMN_SIZE": str(meta.getPrecision(i)),
+                "DECIMAL_DIGITS": str(meta.getScale(i)),
+                "REMARKS": None,
+            }
+            for i in range(1, meta.getColumnCount() + 1)
+        ]
+
     def columns(self, dialect: Any, sql: str) -> Any:
         """Returns the schema of a query as a Java ``StructType`` of Spark.
 

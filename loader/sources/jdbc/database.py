@@ -218,6 +218,28 @@ class Database(Source):
         parts = [part for part in (space, native.table) if part]
         return ".".join(self.dialect.quote(part) for part in parts)
 
+    def rows(self, native: NativeColumns) -> str:
+        """Returns the rows that the spec selects, for the FROM clause of a statement.
+
+        The database flattens the subquery, so that indexes, parallel ranges and PostgreSQL's system
+        columns can be used as without it.
+        """
+        # The line breaks show the user's SQL as it is in the database's errors.
+        if native.query:
+            return f"(\n{native.query}\n) strandline_rows"
+        relation = self.relation(native)
+        if not native.where:
+            return relation
+        columns = [self.dialect.quote(name) for name in native.columns]
+        if native.has_xmin:
+            columns.pop()
+        if self.dialect.shares_snapshots and native.stored:
+            columns += ["ctid", "tableoid", "xmin"]
+        return (
+            f"(select {', '.join(columns)} from {relation} where (\n{native.where}\n)) "
+            "strandline_rows"
+        )
+
     @property
     def stream_fetch_size(self) -> int | None:
         """The fetch size required for streaming; None if the driver always streams."""

@@ -22,7 +22,7 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.lossy_values import EARLIEST_TIME, LATEST_TIME
-from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
 from loader.sources.jdbc.partitions import choose_partition_count
 from loader.sources.jdbc.postgresql.continuity import read_activity
 from loader.sources.jdbc.postgresql.exported_snapshot import (
@@ -120,6 +120,7 @@ __all__ = [
     "Dialect",
     "JdbcOptions",
     "JdbcSnapshot",
+    "JdbcTableOptions",
     "LogCapture",
     "OpenQueries",
     "choose_partition_count",

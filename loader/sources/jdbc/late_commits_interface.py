@@ -81,5 +81,12 @@ class LateCommits(Protocol):
         The time is in UTC, of the database's clock. None if it is unknown.
         """
 
+    def find_excluded(self, table: SourceTable) -> tuple[int, str]:
+        """Returns the number of rows that may have left the filter, and SQL that selects them.
+
+        These rows were written since the last sync and do not match the option `where`. Raw may
+        contain an earlier version that matched.
+        """
+
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loader.errors import TableError
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import LossyValue
 
@@ -38,6 +40,8 @@ class NativeColumns:
         types: the types of columns for which the loader overrides Spark's choice.
         as_texts: the positions of columns that the database sends as texts, because the spec sets
             their type.
+        where: a condition that selects the rows to load; empty selects all rows.
+        query: a SELECT whose result is the table; empty for a table of the database.
     """
 
     catalog: str | None
@@ -52,6 +56,14 @@ class NativeColumns:
     layout: ColumnLayout = ()
     types: tuple[tuple[str, str], ...] = ()
     as_texts: tuple[int, ...] = ()
+    where: str = ""
+    query: str = ""
+
+    @property
+    def selection(self) -> str:
+        """A hash of the filter or query; empty for a whole table."""
+        kind, sql = ("query", self.query) if self.query else ("where", self.where)
+        return hashlib.sha256(f"{kind} {sql.strip()}".encode()).hexdigest() if sql else ""
 
 
 def read_native_columns(
@@ -60,8 +72,11 @@ def read_native_columns(
     """Reads the description of each column.
 
     Args:
-        labels: the properties to read, including the names of table and schema.
+        labels: the properties to read, including the names of table and schema. All properties of
+            a query's columns are read.
     """
+    if native.query:
+        return _read_query_columns(connection, native.query)
     place = (native.catalog, native.schema, native.table)
     rows = connection.metadata("getColumns", *place, "%", labels=labels)
     # JDBC treats names as patterns, so `a_b` also matches `axb`.
@@ -70,6 +85,28 @@ def read_native_columns(
         for row in rows
         if row["TABLE_NAME"] == native.table and native.schema in (None, row["TABLE_SCHEM"])
     }
+
+
+def _read_query_columns(connection: Connection, query: str) -> ColumnDescriptions:
+    """Reads the description of each column of a query, labelled as for a table's columns.
+
+    Raises:
+        DatabaseError: if the database rejects the query.
+        TableError: if the query returns two columns with the same name.
+    """
+    # The line breaks show the query as it is in the database's errors.
+    listed = connection.describe(f"select * from (\n{query}\n) strandline_rows where 1 = 0")
+    described = {row["COLUMN_NAME"] or "": row for row in listed}
+    if len(described) < len(listed):
+        names = [row["COLUMN_NAME"] or "" for row in listed]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TableError(
+            f"the query returns two columns {twice!r}",
+            where=connection.where,
+            remedy="List the columns instead of *, and give one of the two another name: "
+            f"{twice} as other_{twice}",
+        )
+    return described
 
 
 def build_layout(described: ColumnDescriptions) -> ColumnLayout:

@@ -17,8 +17,17 @@ from pydantic import (
 )
 
 from loader.duration import Lookback, seconds_of
-from loader.spec.options import ReconcileOptions, TableOptions
+from loader.names import is_wildcard
+from loader.sources.jdbc.sql_text import check_sql
+from loader.spec.options import Name, ReconcileOptions, TableOptions
 from loader.spec.validation import OptionError
+
+_NEEDS_TABLE = {
+    "where": "which filters the rows of a table; add the condition to the query",
+    "sync_mode": "which reads the log, and the log contains only the changes of tables",
+    "sweep": "which needs the transaction ids that only the rows of a table have",
+}
+"""Options that cannot be combined with a query, with the reason."""
 
 
 class JdbcTableOptions(TableOptions):
@@ -34,6 +43,8 @@ class JdbcTableOptions(TableOptions):
         sweep: how often all rows are checked for the transaction that wrote them (PostgreSQL):
             `auto`, `always`, `never` or an interval such as `10 minutes`.
         reconcile: how often the runs compare all keys with the source; None: never.
+        where: a condition in the database's SQL; only rows for which it is true are loaded.
+        query: a SELECT in the database's SQL whose result is loaded as this table.
     """
 
     sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
@@ -42,6 +53,8 @@ class JdbcTableOptions(TableOptions):
     partition_column: str | None = None
     sweep: str = "auto"
     reconcile: ReconcileOptions | None = None
+    where: Name | None = None
+    query: Name | None = None
 
     @model_validator(mode="after")
     def _has_cursor_to_check(self) -> JdbcTableOptions:
@@ -168,6 +181,31 @@ class JdbcOptions(BaseModel):
                     raise OptionError(
                         f"{name} has sync_mode: cdc, which reads all rows, and {option}: {value}",
                         f"Remove {option}: it is for tables that are read by a cursor",
+                    )
+        return tables
+
+    @field_validator("table_options")
+    @classmethod
+    def _selects_rows(
+        cls, tables: dict[str, JdbcTableOptions], info: ValidationInfo
+    ) -> dict[str, JdbcTableOptions]:
+        url = str(info.data.get("url", ""))
+        for name, options in tables.items():
+            if options.where is not None:
+                check_sql(options.where, f"{name}.where", url, "a condition")
+            if options.query is None:
+                continue
+            check_sql(options.query, f"{name}.query", url, "a SELECT")
+            if is_wildcard(name):
+                raise OptionError(
+                    f"{name} has a query, and is a wildcard",
+                    "Write the query in the options of one table name, which the raw table gets",
+                )
+            for option, reason in _NEEDS_TABLE.items():
+                value = getattr(options, option)
+                if value not in (None, "auto", "incremental", "full_refresh"):
+                    raise OptionError(
+                        f"{name} has a query and {option}: {value}, {reason}", f"Remove {option}"
                     )
         return tables
 

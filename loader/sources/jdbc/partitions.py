@@ -152,9 +152,7 @@ class Ranges:
         if type_ is None or type_ is CursorType.STRING or is_converted:
             return []
         column = snapshot.column(table, name)
-        rows = (
-            f"{snapshot.source.relation(table.ref.native)}{snapshot.where(table, window, bounds)}"
-        )
+        rows = f"{snapshot.source.rows(table.ref.native)}{snapshot.where(table, window, bounds)}"
         with snapshot.connect(table) as connection:
             if window.cursor is None or name != window.cursor.name:
                 [ends] = connection.rows(f"select min({column}), max({column}) from {rows}")

@@ -121,7 +121,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         self._idle.close()
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        relation = self.source.relation(table.ref.native)
+        relation = self.source.rows(table.ref.native)
         with self.connect(table) as connection:
             if window.cursor is None:
                 unusual = self._list_unusual_counts(table)
@@ -183,6 +183,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 mark=mark,
                 must_store_mark=self.late.is_settled(table, window),
                 complete_until=self._find_complete_until(table, window),
+                deletions=self.late.find_excluded(table)[0],
                 is_rewound=self.late.may_reuse_numbers(table, window),
                 is_finer=Cursor.is_finer(high, type_),
                 notes=(
@@ -216,7 +217,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if not any(int(count or 0) for count in counts):
             return ()
         lossy_counts = ", ".join(self._list_lossy_counts(table, cursor))
-        relation = self.source.relation(table.ref.native)
+        relation = self.source.rows(table.ref.native)
         [exact] = connection.rows(f"select {lossy_counts} from {relation}{where}")
         return self._list_warnings(table, exact, cursor)
 
@@ -231,7 +232,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """
         unusual = self._list_unusual_counts(table)
         if unusual:
-            relation = self.source.relation(table.ref.native)
+            relation = self.source.rows(table.ref.native)
             with self.connect(table) as connection:
                 [counts] = connection.rows(f"select {', '.join(unusual)} from {relation}{where}")
                 self._warn_of_losses(connection, table, counts, where)
@@ -252,6 +253,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """Lazily reads the rows that match an SQL condition."""
         return self._select_rows(spark, table, f" where {condition}", self._fetch_size(table))
 
+    def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
+        count, condition = self.late.find_excluded(table)
+        if not count:
+            return ()
+        ref = replace(table.ref, native=replace(table.ref.native, where=""))
+        rows = self.read_part(spark, replace(table, ref=ref), condition)
+        return [rows.select(*map(quote_name, table.primary_key))]
+
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
     ) -> int:
@@ -259,7 +268,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where = add_condition(self.where(table, window, bounds), f"({has_value})")
         with self.connect(table) as connection:
             [(rows,)] = connection.rows(
-                f"select count(*) from {self.source.relation(table.ref.native)}{where}"
+                f"select count(*) from {self.source.rows(table.ref.native)}{where}"
             )
         return int(rows or 0)
 
@@ -280,9 +289,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             where = add_condition(where, f"{column} <= {self.dialect.literal(until)}")
         try:
             with self.connect(table) as connection:
-                relation = self.source.relation(table.ref.native)
+                native = table.ref.native
+                name, source = self.source.relation(native), self.source.rows(native)
                 return read_digest(
-                    connection, self.dialect, relation, columns, where, rows, indexed
+                    connection, self.dialect, name, source, columns, where, rows, indexed
                 )
         except DatabaseError as error:  # for example, md5 is disabled; all rows are read instead
             if error.is_locked_out:
@@ -299,12 +309,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return fixed
         with self.connect(table) as connection:
             [(variable,)] = connection.rows(
-                f"select sum({' + '.join(sizes)}) from {self.source.relation(table.ref.native)}"
+                f"select sum({' + '.join(sizes)}) from {self.source.rows(table.ref.native)}"
                 f"{self.where(table, window, bounds)}"
             )
         return fixed + int(variable or 0)
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
+        if table.ref.native.query:
+            return []
         with self.connect(table) as connection:
             return self.dialect.list_unmet_requirements(
                 connection, self.source.relation(table.ref.native)
@@ -367,7 +379,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             if set(key) | converted <= set(by_name):
                 return JdbcContents(
                     checksum,
-                    self.source.relation(table.ref.native),
+                    self.source.rows(table.ref.native),
                     self.where(table, window).removeprefix(" where "),
                     dict(zip(table.schema.names, self._list_sums(table), strict=True)),
                     [by_name[name] for name in key],
@@ -387,7 +399,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         # All rows are read, but values are checked only in rows that the spec selects.
         self.refuse_lossy_values(table, self.where(table, window))
         with self.connect(table) as connection:
-            relation = self.source.relation(table.ref.native)
+            relation = self.source.rows(table.ref.native)
             [(rows,)] = connection.rows(f"select count(*) from {relation}")
         return Bounds(int(rows or 0))
 
@@ -400,9 +412,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return choose_fetch_size(table.schema, rows)
         native, sampled = table.ref.native, None
         with self.connect(table) as connection:
-            extent = self.dialect.read_size(
-                connection, (native.catalog, native.schema, native.table)
-            )
+            place = (native.catalog, native.schema, native.table)
+            extent = self.dialect.read_size(connection, place) if not native.query else None
             if self.is_steady(table):
                 [(sampled,)] = connection.rows(
                     f"select avg({' + '.join(self._list_sizes(table))})::bigint "
@@ -429,7 +440,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         columns += f", {division.column}" if division.column else ""
         types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
         instants = self._instants(table)
-        relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
+        relation = f"(select {columns} from {source.rows(native)}{where}) strandline"
         try:
             frame = self._read(
                 spark, table, relation, division.conditions, types, fetch_size, instants

@@ -27,6 +27,7 @@ from loader.rows.exact_cast import parse_data_type
 from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable, TableRef
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.dialect import Key
 from loader.sources.jdbc.interface import load_capture
 from loader.sources.jdbc.lossy_values import (
     BIT,
@@ -118,15 +119,29 @@ class JdbcSource(Database):
                     if part
                 )
                 refs.append(TableRef(shown, native, "view" if is_view else "table", origin))
-            return sorted(refs, key=lambda ref: ref.name)
+        queries = self._list_queries()
+        replaced = {ref.name.lower() for ref in queries}
+        refs = [ref for ref in refs if ref.name.lower() not in replaced]
+        return sorted([*refs, *queries], key=lambda ref: ref.name)
+
+    def _list_queries(self) -> list[TableRef]:
+        """Returns the tables that are queries in the spec."""
+        return [
+            TableRef(name, NativeColumns(None, None, "", stored=False, query=options.query))
+            for name, options in self.options.table_options.items()
+            if options.query
+        ]
 
     def describe(self, ref: TableRef) -> SourceTable:
         native: NativeColumns = ref.native
-        with self.lend_catalog_connection(f"table {self.name}.{ref.name}") as connection:
+        option = ", query" if native.query else ""
+        with self.lend_catalog_connection(f"table {self.name}.{ref.name}{option}") as connection:
             place = (native.catalog, native.schema, native.table)
-            key = self.dialect.read_key(connection, place)
-            labels = ("COLUMN_NAME", "ORDINAL_POSITION")
-            indexes = connection.metadata("getIndexInfo", *place, False, True, labels=labels)
+            key, indexes = Key(()), []
+            if not native.query:
+                key = self.dialect.read_key(connection, place)
+                labels = ("COLUMN_NAME", "ORDINAL_POSITION")
+                indexes = connection.metadata("getIndexInfo", *place, False, True, labels=labels)
             described = self._resolve_domains(
                 connection, native, read_native_columns(connection, native)
             )
@@ -150,7 +165,8 @@ class JdbcSource(Database):
                 lossy_values += self.dialect.find_lossy_values(index, column.dataType, row, binary)
             sql = self._choose_expression(column.name, row, chosen)
             shown += [(index, sql)] if sql else []
-        relation = self.relation(native)
+        native = replace(native, columns=tuple(schema.names), where=self._check_where(ref))
+        relation = self.rows(native)
         in_key = {
             index
             for index, name in enumerate(schema.names)
@@ -167,7 +183,6 @@ class JdbcSource(Database):
         )
         if has_xmin:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])
-        columns = tuple(schema.names)
         fields = [
             StructField(self.dialect.lake_name(column.name), column.dataType)
             for column in schema.fields
@@ -177,7 +192,7 @@ class JdbcSource(Database):
                 ref,
                 native=replace(
                     native,
-                    columns=columns,
+                    columns=tuple(schema.names),
                     has_xmin=has_xmin,
                     lossy_values=tuple(lossy_values),
                     layout=build_layout(described),
@@ -201,10 +216,32 @@ class JdbcSource(Database):
                 self.dialect.lake_name(name): row["REMARKS"] or ""
                 for name, row in described.items()
             },
+            selection=native.selection,
         )
         self._refuse_unordered_cursor(ref, described, cursor)
         self.partition_column(described_table)  # raises an error for a wrong option
         return described_table
+
+    def _check_where(self, ref: TableRef) -> str:
+        """Returns the option `where` of a table, or "".
+
+        Raises:
+            DatabaseError: if the database rejects the condition. The error is its own.
+        """
+        condition, where = self.read_options(ref).where, f"table {self.name}.{ref.name}, where"
+        if condition is None:
+            return ""
+        if ref.native.query:
+            raise TableError(
+                "the options of a wildcard filter this table, which is a query",
+                where=where,
+                remedy="Add the condition to the query, and set `where` in the options of tables",
+            )
+        with self.lend_catalog_connection(where) as connection:
+            connection.types(
+                f"select 1 from {self.relation(ref.native)} where (\n{condition}\n) and 1 = 0"
+            )
+        return condition
 
     def _choose_types(
         self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
@@ -310,6 +347,9 @@ class JdbcSource(Database):
         for column in schema.fields:
             if column.name.lower() != cursor or not isinstance(column.dataType, StringType):
                 continue
+            if native.query:
+                collated.add(self.dialect.lake_name(column.name))
+                continue
             with self.lend_catalog_connection(f"table {self.name}.{ref.name}") as connection:
                 if not self.dialect.is_ordered_by_bytes(connection, place, column.name):
                     collated.add(self.dialect.lake_name(column.name))
@@ -379,7 +419,7 @@ class JdbcSource(Database):
         where = f"table {self.name}.{ref.name}"
         columns = ", ".join(self._list_expressions(described, chosen))
         try:
-            query = f"(select {columns or '*'} from {self.relation(native)}) t"
+            query = f"(select {columns or '*'} from {self.rows(native)}) t"
             options = {
                 **self.reader_options,
                 **build_custom_schema(self._choose_read_types(described, chosen)),
@@ -405,7 +445,7 @@ class JdbcSource(Database):
         names = {name: row["TYPE_NAME"] or "" for name, row in described.items()}
         if any(row["DATA_TYPE"] == DISTINCT for row in described.values()):
             with self.lend_catalog_connection(where) as connection:
-                names |= connection.types(f"select * from {self.relation(native)} where 1 = 0")
+                names |= connection.types(f"select * from {self.rows(native)} where 1 = 0")
         instants = {
             name
             for name, row in described.items()

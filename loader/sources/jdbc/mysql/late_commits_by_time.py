@@ -118,6 +118,10 @@ class MysqlLateCommits:
         """Returns None, because the writers of rows are unknown."""
         return None
 
+    def find_excluded(self, table: SourceTable) -> tuple[int, str]:
+        """Returns no row, because the database does not store which rows were written."""
+        return 0, ""
+
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""
         is_replaced = self._is_replaced(table, window)
@@ -136,7 +140,8 @@ class MysqlLateCommits:
         if window.cursor is None or not window.cursor.type.is_time:
             return notes
         if not table.ref.native.stored:
-            return (*notes, f"in a view, {ONLY_WITHIN_LOOKBACK}")
+            kind = "query" if table.ref.native.query else "view"
+            return (*notes, f"in a {kind}, {ONLY_WITHIN_LOOKBACK}")
         blind = self.activities[table.ref.name].blind
         return (*notes, f"{blind}: {ONLY_WITHIN_LOOKBACK}") if blind else notes
 

@@ -69,7 +69,11 @@ def open_exported_snapshot(
         [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
         holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")
-        relations = {table.ref.name: database.relation(table.ref.native) for table in tables}
+        relations = {
+            table.ref.name: database.relation(table.ref.native)
+            for table in tables
+            if not table.ref.native.query
+        }
         locked, refused = lock_tables(holder, relations, database.lock_timeout)
         with database.lend_connection() as connection:
             activity = read_activity(connection, int(pid or 0))

@@ -65,7 +65,8 @@ class PostgresLateCommits:
         """
         if self.transactions is None:
             return
-        name = self.snapshot.dialect.text(self.snapshot.source.relation(table.ref.native))
+        relation = self.snapshot.source.relation(table.ref.native)
+        name = self.snapshot.dialect.text(relation) if not table.ref.native.query else "null"
         self.lineages[table.ref.name] = read_lineage(connection, name)
         self._refuse_reused_numbers(table, window)
         if not table.ref.native.stored:
@@ -235,6 +236,11 @@ class PostgresLateCommits:
                 return None
         return since
 
+    def find_excluded(self, table: SourceTable) -> tuple[int, str]:
+        """Returns the number of rows that may have left the filter, and SQL that selects them."""
+        sweep = self.sweeps.get(table.ref.name)
+        return (sweep.excluded, sweep.exclusion) if sweep is not None else (0, "")
+
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows that do not stop the sync."""
         is_time = window.cursor is not None and window.cursor.type.is_time
@@ -257,8 +263,8 @@ class PostgresLateCommits:
                     f"the {what} has been replaced since the last sync: all its rows are read; "
                     "rows that it lacks stay in raw until a full refresh"
                 )
-            late = f"in a view or a table of another server, {ONLY_WITHIN_LOOKBACK}"
-            return (*notes, late)
+            kind = "query" if table.ref.native.query else "view or a table of another server"
+            return (*notes, f"in a {kind}, {ONLY_WITHIN_LOOKBACK}")
         before = self._read_comparable_mark(table, window)
         continuity = (
             before.compare_database(self.transactions)
@@ -408,18 +414,24 @@ class PostgresLateCommits:
             return Sweep(memory)
         dialect, cursor = self.snapshot.dialect, window.cursor
         column = self.snapshot.column(table, cursor.name)
-        limits = [written, f"{column} < {dialect.literal(window.low)}"]
+        is_late = f"{column} < {dialect.literal(window.low)}"
         if window.initial is not None:
-            limits.append(f"{column} >= {dialect.literal(window.initial)}")
-        relation = self.snapshot.source.relation(table.ref.native)
+            is_late += f" and {column} >= {dialect.literal(window.initial)}"
+        relation, is_excluded, grouped = self.snapshot.source.rows(table.ref.native), "false", ""
+        if self._has_exclusions(table):
+            relation = self.snapshot.source.relation(table.ref.native)
+            is_excluded, grouped = f"((\n{table.ref.native.where}\n) is not true)", " group by 1"
         is_early = f"{column} < '0001-01-01'" if cursor.type.is_time else "false"
         began = time.monotonic()
         with self._without_time_limit(connection):
-            [(count, early, lowest)] = connection.rows(
-                f"select count(*), count(*) filter (where {is_early}), "
+            groups = connection.rows(
+                f"select {is_excluded}::text, count(*), count(*) filter (where {is_early}), "
                 f"{self.snapshot.ends(table, cursor)[0]} from {relation} "
-                f"where {' and '.join(limits)}"
+                f"where {written} and (({is_late}) or {is_excluded}){grouped}"
             )
+        found = {excluded: counts for excluded, *counts in groups}
+        count, early, lowest = found.get("false", ("0", "0", None))
+        excluded = int(found["true"][0] or 0) if "true" in found else 0
         seconds = time.monotonic() - began
         if int(early or 0):
             raise DatabaseError(
@@ -432,8 +444,17 @@ class PostgresLateCommits:
         rows, bottom = int(count or 0), parse_bound(lowest, cursor.type, table, window)
         after = replace(all_seen, seconds=seconds)
         condition = f"{column} >= {dialect.literal(bottom)} and {written}" if bottom else ""
-        is_stored = must_store(memory, after, rows, interval)
-        return Sweep(after, True, rows, bottom, condition, is_stored)
+        is_stored = must_store(memory, after, rows + excluded, interval)
+        exclusion = f"{written} and {is_excluded}" if excluded else ""
+        return Sweep(after, True, rows, bottom, condition, is_stored, excluded, exclusion)
+
+    def _has_exclusions(self, table: SourceTable) -> bool:
+        """Returns whether rows that leave the filter of a table become tombstones.
+
+        If only the spec declares the key, another row with the key may still match.
+        """
+        is_declared = self.snapshot.source.read_options(table.ref).primary_key is None
+        return is_declared and bool(table.ref.native.where and table.primary_key)
 
     @contextmanager
     def _without_time_limit(self, connection: Connection) -> Iterator[None]:

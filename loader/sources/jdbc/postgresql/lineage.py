@@ -169,7 +169,8 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
     origin exists, every table is treated as replicated.
 
     Args:
-        relation: the quoted name of the table as a text literal.
+        relation: the quoted name of the table as a text literal; ``null`` for a query, whose only
+            lineage is its database.
     """
     is_virtual = "attgenerated = 'v'" if connection.major_version >= 18 else "false"
     [(root, database, columns, tables, size, clock, views, replicated)] = connection.text_rows(

@@ -119,6 +119,9 @@ class Sweep:
         lowest: the lowest cursor of these rows; None if there are none.
         condition: SQL that is true for these rows; empty if there are none.
         must_store: whether the memory must be stored even if no row is appended.
+        excluded: the number of rows of any cursor that were written since the last sweep and do not
+            match the option `where`. Raw may contain an earlier version that matched.
+        exclusion: SQL that is true for these rows; empty if there are none.
     """
 
     memory: SweepMemory
@@ -127,6 +130,8 @@ class Sweep:
     lowest: Cursor | None = None
     condition: str = ""
     must_store: bool = False
+    excluded: int = 0
+    exclusion: str = ""
 
 
 def must_store(before: SweepMemory, after: SweepMemory, rows: int, interval: str) -> bool:
