@@ -22,6 +22,8 @@ _UNITS = {
     "week": 604800,
 }
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
+DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[A-Za-z]+\s*)+$"
+"""A regular expression for editors that matches all texts that :func:`seconds_of` accepts."""
 _CENTURY_SECONDS = 36525 * 86400
 _EXAMPLES = (
     "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"

@@ -109,6 +109,7 @@ class CompositeSnapshot(Snapshot):
     finds_late_rows_by_time = _delegate(Snapshot.finds_late_rows_by_time)
     estimate_bytes = _delegate(Snapshot.estimate_bytes)
     read_current_rows = _delegate(Snapshot.read_current_rows, by_queries=True)
+    read_first = _delegate(Snapshot.read_first, by_queries=True)
     contents = _delegate(Snapshot.contents, by_queries=True)
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:

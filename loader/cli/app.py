@@ -20,8 +20,10 @@ from loader.cli.compact import compact
 from loader.cli.console import ConnectorLogHandler, Output, discard
 from loader.cli.discover import discover
 from loader.cli.init import init
+from loader.cli.preview import preview
 from loader.cli.reconcile import reconcile
 from loader.cli.run import run
+from loader.cli.schema import schema
 from loader.cli.settings import Settings
 from loader.cli.setup import setup
 from loader.cli.signals import unwind_on_signal
@@ -203,6 +205,8 @@ for command in (
     reconcile,
     compact,
     state,
+    schema,
+    preview,
 ):
     main.add_command(command)
 

@@ -6,13 +6,14 @@ import sys
 
 import click
 
+from loader.cli.completion import select_option
 from loader.cli.settings import Settings, open_pipeline
 from loader.errors import LoaderError
 from loader.package import page
 
 
 @click.command(short_help="Checks spec, connections and cursors.")
-@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@select_option
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
     """Checks spec, lake, connections and cursors, and prints a remedy for each error."""
@@ -42,7 +43,9 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
                 "puts on Java's command line. Use a variable instead: "
                 f"{page('security', 'Secrets')}"
             )
-        settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
+        settings.output.table(
+            "check", ("table", "mode", "cursor", "primary_key", "notes"), rows, below="notes"
+        )
         if reported:
             sys.exit(1)
         settings.output.say("All tables can be synced.")

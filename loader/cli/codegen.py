@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loader.cli.completion import select_option
 from loader.error_report import did_you_mean
 from loader.errors import LoaderError, SpecError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Writes dbt sources, tests and models.")
-@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@select_option
 @click.option(
     "--history",
     multiple=True,

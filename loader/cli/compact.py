@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loader.cli.completion import complete_tables
 from loader.cli.system_table_upkeep import (
     VERSIONS,
     list_backends,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="source.table or a wildcard; repeatable. Without it, the loader's own tables are "
     "compacted too.",
+    shell_complete=complete_tables,
 )
 @click.option(
     "--keep-versions",
@@ -105,7 +107,8 @@ def _report(output: Output, done: Sequence[CompactionResult], upkeep: Upkeep) ->
     lines = [_preview(each) if upkeep.dry_run else _count_freed(each) for each in done]
     if lines:
         kind = "preview" if upkeep.dry_run else "compacted"
-        output.table(kind, tuple(lines[0]), [tuple(line.values()) for line in lines])
+        rows = [tuple(line.values()) for line in lines]
+        output.table(kind, tuple(lines[0]), rows, below="note")
     if upkeep.keep is None:
         output.say("No row versions were removed: use --keep-versions or --keep-days for that.")
 
@@ -156,6 +159,7 @@ def _compact_tables(
 
     listed: list[Dependent] | None = None
     unreadable: dict[str, UnreadableTableError] = {}
+    numbers: dict[str, int] = {}  # a locked table is tried again, under its first number
 
     def compact_table(table: tuple[Lake, Raw]) -> CompactionResult:
         lake, raw = table
@@ -172,7 +176,8 @@ def _compact_tables(
                     raise
             return listed
 
-        with step(f"{raw.name}: compacting"):
+        numbers.setdefault(raw.name, len(numbers) + 1)
+        with step(f"{raw.name}: compacting, table {numbers[raw.name]} of {len(tables)}"):
             return compact_raw(lake, raw, upkeep, list_readers)
 
     for (_, raw), outcome in retry_locked_tables(tables, compact_table):

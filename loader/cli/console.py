@@ -15,19 +15,17 @@ import re
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from loader.cli.slow_steps import SlowSteps
 from loader.errors import LoaderError
-from loader.spark.named_steps import LOGGER
 from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 OUT, ERR = "stdout", "stderr"
@@ -88,12 +86,18 @@ class Output:
         if self.json:
             self._line(OUT, kind, **facts)
         elif text:
-            self._err(self._format_line(text))
+            self._err(self.format_line(text))
 
-    def show_step(self, text: str) -> None:
-        """Prints the step that the command is waiting for, except in JSON output."""
-        if not self.quiet and not self.json:
-            self._err(self._format_line(text))
+    def show_step(self, text: str, facts: Mapping[str, Any]) -> None:
+        """Prints the step that the command is waiting for.
+
+        Args:
+            facts: the progress of a table, an event in JSON output. Empty for other steps, which
+                JSON output does not contain.
+        """
+        if self.json and not facts:
+            return
+        self.event("progress", text, **facts)
 
     def warning(self, text: str, **facts: Any) -> None:
         """Prints a warning."""
@@ -102,7 +106,7 @@ class Output:
         if self.json:
             self._line(OUT, "warning", text=text, **facts)
         else:
-            self._err(Text("warning: ", style="yellow") + self._format_line(text))
+            self._err(Text("warning: ", style="yellow") + self.format_line(text))
 
     def error(self, error: LoaderError) -> None:
         """Prints an error with its location and remedy, even if `quiet` is set."""
@@ -111,13 +115,24 @@ class Output:
             facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
             self._line(ERR, "error", **facts, **({"trace": trace} if trace else {}))
             return
-        texts = [Text("error: ", style="bold red") + self._format_line(str(error))]
+        texts = [Text("error: ", style="bold red") + self.format_line(str(error))]
         self._err(*texts, *([Text(_escape(self.redact(trace)), style="dim")] if trace else []))
 
     def table(
-        self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
+        self,
+        kind: str,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        title: str = "",
+        are_names: bool = False,
+        below: str = "",
     ) -> None:
-        """Prints a table, or with `--log-format json` a JSON line for each row."""
+        """Prints a table, or with `--log-format json` a JSON line for each row.
+
+        Args:
+            are_names: whether the columns' headers are names and types of a source's columns.
+            below: a column of notes, which is printed below the table.
+        """
         if self.quiet:
             return
         if self.json:
@@ -125,19 +140,32 @@ class Output:
                 self._line(OUT, kind, **dict(zip(columns, row, strict=False)))
             return
         grid = Table(
-            title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+            title=self.format_line(title) if title else None,
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+            header_style="bold",
         )
+        notes: list[str] = []
+        if below:
+            lists = [[*row] for row in rows]
+            place = columns.index(below)
+            notes = [f"{row[0]}: {note}" for row in lists if (note := row.pop(place))]
+            rows, columns = lists, [column for column in columns if column != below]
         for column in columns:
-            grid.add_column(column.replace("_", " "), overflow="fold")
+            header = _escape(column) if are_names else column.replace("_", " ")
+            grid.add_column(Text(header), overflow="fold")
         for row in rows:
-            grid.add_row(*(self._format_line(_format_value(value)) for value in row))
+            grid.add_row(*(self.format_line(_format_value(value)) for value in row))
         if self.out.is_terminal:
-            self.streams.write(OUT, lambda: self.out.print(grid))
+            texts = [grid, *map(self.format_line, notes)]
+            self.streams.write(OUT, lambda: self.out.print(*texts, sep="\n"))
             return
         # Not rich's `capture`, because it writes to the stream, which may be full or closed.
         page = io.StringIO()
         _Console(highlight=False, width=_UNLIMITED_WIDTH, file=page).print(grid)
         lines = [line.rstrip() for line in page.getvalue().splitlines()]
+        lines += [self.format_line(note).plain for note in notes]
         self.streams.write(OUT, lambda: print(*lines, sep="\n"))
 
     def say(self, text: str) -> None:
@@ -146,7 +174,7 @@ class Output:
             escaped = Text(_escape(self.redact(text)))
             self.streams.write(OUT, lambda: self.out.print(escaped))
 
-    def _format_line(self, text: str) -> Text:
+    def format_line(self, text: str) -> Text:
         """Redacts a text, and escapes line breaks, which come from names and error texts."""
         return Text(_LINE_BREAK.sub(r"\\x0a", _escape(self.redact(text))))
 
@@ -199,78 +227,6 @@ class ConnectorLogHandler(logging.Handler):
             program.setLevel(logging.NOTSET)
 
 
-class Progress:
-    """Live progress, with one line for each table that shows phase, rows and rate.
-
-    Implements :class:`loader.sync.run_context.Listener`.
-
-    Args:
-        rows_done: returns the number of rows that Spark has written for a table so far, or None if
-            the number is unknown.
-    """
-
-    def __init__(self, output: Output, rows_done: Callable[[str], int | None]) -> None:
-        self.output = output
-        self.rows_done = rows_done
-        self._tables: dict[str, tuple[str, int | None, dt.datetime]] = {}
-        self._lock = threading.Lock()
-        self._live: Live | None = None
-
-    def __enter__(self) -> Progress:
-        if self.output.err.is_terminal and not self.output.json and not self.output.quiet:
-            self._live = Live(
-                get_renderable=self._render,
-                console=self.output.err,
-                refresh_per_second=4,
-                transient=True,
-            )
-            self._live.start()
-        else:
-            self.output.slow_steps.describe = self._lines
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.output.slow_steps.describe = list
-        if self._live is not None:
-            self.output.streams.write(ERR, self._live.stop)
-
-    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
-        with self._lock:
-            _, old_rows, since = self._tables.get(table, ("", None, dt.datetime.now()))
-            self._tables[table] = (phase, rows if rows is not None else old_rows, since)
-        text = "" if self._live is not None else _phase_text(table, phase, rows)
-        self.output.event("phase", text, table=table, phase=phase, rows=rows)
-
-    def warn(self, table: str, text: str) -> None:
-        self.output.warning(f"{table}: {text}", table=table)
-
-    def done(self, table: str, text: str) -> None:
-        """Removes the line of a finished table, and prints `text`."""
-        with self._lock:
-            self._tables.pop(table, None)
-        if not self.output.json:
-            self.output.event("done", text)
-
-    def _render(self) -> Table:
-        grid = Table(box=None, pad_edge=False, show_header=False)
-        for table, phase, count, rate, seconds in self._progress():
-            grid.add_row(self.output._format_line(table), phase, count, rate, seconds)
-        return grid
-
-    def _lines(self) -> list[str]:
-        return [f"{table}: {', '.join(filter(None, facts))}" for table, *facts in self._progress()]
-
-    def _progress(self) -> Iterator[tuple[str, str, str, str, str]]:
-        with self._lock:
-            tables = dict(self._tables)
-        for table, (phase, rows, since) in tables.items():
-            seconds = (dt.datetime.now() - since).total_seconds()
-            done = self.rows_done(table)
-            count = f"{done or 0:,} of {rows:,} rows" if rows is not None else ""
-            rate = f"{done / seconds:,.0f} rows/s" if done and seconds > 0 else ""
-            yield table, phase, count, rate, f"{seconds:.0f} s"
-
-
 def _escape(text: str) -> str:
     """Escapes control characters and invisible characters."""
 
@@ -283,10 +239,6 @@ def _escape(text: str) -> str:
     return _CONTROL_CHARACTERS.sub(format_escape, text)
 
 
-def _phase_text(table: str, phase: str, rows: int | None) -> str:
-    return f"{table}: {phase} {rows:,} rows" if rows is not None else f"{table}: {phase}"
-
-
 def _format_value(value: Any) -> str:
     if value is None:
         return ""
@@ -297,73 +249,6 @@ def _format_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     return str(value)
-
-
-SECONDS = 5.0
-"""The seconds before the first report of a step. The interval then doubles up to LONGEST."""
-
-LONGEST = 60.0
-"""The longest interval between two reports of a step, in seconds."""
-
-_PAUSE = 0.5
-
-
-class SlowSteps(logging.Handler):
-    """Reports the oldest running step (:func:`loader.spark.named_steps.step`).
-
-    Args:
-        show: prints a line.
-
-    Attributes:
-        describe: returns lines to print instead of the step, such as the progress of tables. If
-            there are none, the step is printed.
-    """
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        super().__init__(logging.DEBUG)
-        self.describe: Callable[[], list[str]] = list
-        self._show_line = show
-        self._ended = threading.Event()
-        # maps the thread to the step's text and start
-        self._steps: dict[int | None, tuple[str, float]] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Records that a step has begun or ended."""
-        self._steps.pop(record.thread, None)
-        if record.getMessage():
-            self._steps[record.thread] = record.getMessage(), time.monotonic()
-
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Reports slow steps while a command runs."""
-        log = logging.getLogger(LOGGER)
-        log.addHandler(self)
-        log.setLevel(logging.DEBUG)
-        thread = threading.Thread(target=self._show, name="slow-steps", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
-            log.removeHandler(self)
-
-    def _show(self) -> None:
-        reported: object = None
-        last, pause = 0.0, SECONDS
-        while not self._ended.wait(min(_PAUSE, SECONDS)):
-            now = time.monotonic()
-            lines, current, began = self.describe(), "tables", now
-            oldest = min(self._steps.copy().values(), key=lambda step: step[1], default=None)
-            if not lines and oldest is not None:
-                current, began = oldest
-                lines = [f"{current} ({now - began:.0f} s)"]
-            if (current, bool(lines)) != reported:
-                reported, last, pause = (current, bool(lines)), began, SECONDS
-            if lines and now - last >= pause:
-                last, pause = now, min(2 * pause, LONGEST)
-                for line in lines:
-                    self._show_line(line)
 
 
 class Streams:

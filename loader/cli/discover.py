@@ -6,11 +6,12 @@ import sys
 
 import click
 
+from loader.cli.completion import complete_sources
 from loader.cli.settings import Settings, open_pipeline
 
 
 @click.command(short_help="Lists tables, keys and possible cursors.")
-@click.argument("sources", nargs=-1)
+@click.argument("sources", nargs=-1, shell_complete=complete_sources)
 @click.option("--columns", is_flag=True, help="List columns and their types instead.")
 @click.pass_obj
 def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> None:

@@ -30,6 +30,7 @@ _HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
 _DATABASE = re.compile(r"/[\w.$ -]*")
 # Names of columns that applications or triggers usually set when they change a row.
 _UPDATE_COLUMN = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNORECASE)
+SCHEMA_COMMENT = "# yaml-language-server: $schema=.strandline/loader.schema.json"
 _UNQUOTED = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
@@ -45,10 +46,12 @@ _UNQUOTED = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 @click.pass_obj
 def init(settings: Settings, url: str | None) -> None:
     """Writes a starter project: loader.yml, profiles, and a dbt project that uses the package."""
+    from loader.cli.schema import render_schema
     from loader.spark import setup
 
     if url is None:
-        setup.create(Path.cwd(), settings.output.say)
+        schema = render_schema(settings.output.warning)
+        setup.create(Path.cwd(), settings.output.say, schema=schema)
         return
     init_from_database(settings, url)
 
@@ -136,6 +139,7 @@ def init_from_database(settings: Settings, text: str) -> None:
         SpecError: if the URL is invalid, or a spec exists already.
         TableError: if the database cannot be read.
     """
+    from loader.cli.schema import render_schema
     from loader.cli.settings import open_pipeline
     from loader.package import package_folder
     from loader.spark import setup
@@ -159,7 +163,8 @@ def init_from_database(settings: Settings, text: str) -> None:
             where="--from",
             remedy="Grant the account usage on the schema and select on its tables",
         )
-    setup.create(Path.cwd(), say, render_spec(url, tables, options))
+    schema = render_schema(settings.output.warning)
+    setup.create(Path.cwd(), say, render_spec(url, tables, options), schema)
     count = "1 table" if len(options) == 1 else f"{len(options)} tables, each"
     say(f"loader.yml has {count} with its cursor and a comment on that choice.")
     if is_new_password and url.password:
@@ -177,6 +182,7 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
     listed = ["  tables:", *(f"    {line}" for line in tables)] if tables else ['  tables: ["*"]']
     password = f'    password: "${{{url.variable}}}"'
     lines = [
+        SCHEMA_COMMENT,
         "# Written by `loader init --from`. Check it with `loader check`. Rows that are deleted in",
         "# the source stay in the lake until `loader reconcile --repair` marks them as deleted.",
         "",
@@ -192,6 +198,7 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
         password if url.password else f"    # {password.strip()}",
         *(["    table_options:", *(f"      {line}" for line in options)] if options else []),
         "---",
+        SCHEMA_COMMENT,
         "kind: destination",
         "spec:",
         "  name: lake",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loader.cli.completion import select_option
+
 if TYPE_CHECKING:
     from loader.cli.console import Output
     from loader.cli.settings import Settings
@@ -20,7 +22,7 @@ _MAX_BUCKETS = 4096
 
 
 @click.command(short_help="Finds changes that cursors miss.")
-@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@select_option
 @click.option("--repair", is_flag=True, help="Append missed changes, as one batch per table.")
 @click.option(
     "--allow-deletes",
@@ -57,7 +59,7 @@ def reconcile(
     Each table is first synced, as in `loader run`. Exits with 1 if differences remain or a table
     failed. Tables that cannot be compared are skipped with a warning.
     """
-    from loader.cli.console import Progress
+    from loader.cli.progress import Progress
     from loader.cli.settings import open_pipeline
     from loader.cli.signals import stop_on_signal
     from loader.reconcile.reconciliation import Reconciliation

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loader.cli.completion import select_option
 from loader.duration import seconds_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
 
 
 @click.command(short_help="Appends changes since the last run.")
-@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@select_option
 @click.option(
     "--full-refresh",
     is_flag=True,

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from loader.cli.console import Output, Progress
+from loader.cli.console import Output
+from loader.cli.progress import Progress
 from loader.cli.settings import Settings, restart_pipeline
 from loader.cli.signals import stop_on_signal
 from loader.cli.system_table_upkeep import compact_system_tables
 from loader.errors import JavaEndedError, LoaderError, TableError
 from loader.lake.ledger import SyncRecord
-from loader.spark.error_translation import may_precede_java_end
+from loader.spark.error_translation import (
+    ConnectionLostError,
+    DatabaseError,
+    may_precede_java_end,
+)
 from loader.spark.jvm_exit import is_restart_wanted
 from loader.spark.session import restore_settings, rows_written
 from loader.sync.engine import sync_table
@@ -49,6 +55,8 @@ _SOURCE_REMEDY = (
 _JSON_COLUMNS = ("rows_below_cursor", "rows_at_cursor", "rows_cursor_unmoved", "complete_until")
 """The columns of the ledger that only the JSON summary contains."""
 _MAX_LISTED_NAMES = 3
+RETRY_PAUSES = (2.0, 8.0, 30.0)
+"""The pauses before tables whose connection was lost are synced again, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +249,7 @@ def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int
     with progress, stop_on_signal(stop, runs.cancel):
         try:
             request.run(runs, watch, done)
+            retry_lost_connections(output, request, runs, watch, outcomes, done)
         except JavaEndedError as error:
             ended = error
     is_reported = any(isinstance(outcome.error, JavaEndedError) for outcome in outcomes)
@@ -252,6 +261,47 @@ def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int
         return code
     with stop_on_signal(stop, runs.cancel, interrupt=lambda: True):
         return max(code, build_in_pipeline(settings, runs.pipeline, request.build))
+
+
+def retry_lost_connections(
+    output: Output,
+    request: RunRequest,
+    runs: RestartingRun,
+    watch: Watch,
+    outcomes: list[Outcome],
+    done: Callable[[Outcome], None],
+) -> None:
+    """Syncs tables again whose connection to the database was lost during the run.
+
+    An error of the first connection, such as a wrong host, is not retried.
+
+    Args:
+        outcomes: the outcomes so far, to which `done` appends. Replaced by those of the retries.
+    """
+    lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError)]
+    if not lost:
+        return
+    more = f" and {len(lost) - _MAX_LISTED_NAMES} more" if lost[_MAX_LISTED_NAMES:] else ""
+    output.warning(
+        f"the connection to the database was lost: {', '.join(lost[:_MAX_LISTED_NAMES])}{more}. "
+        f"Syncing again, up to {len(RETRY_PAUSES)} times",
+        tables=lost,
+    )
+    others = [outcome for outcome in outcomes if outcome.table not in lost]
+    latest = {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
+    outcomes.clear()
+    try:
+        for pause in RETRY_PAUSES:
+            if not lost or watch.stopped.wait(pause):
+                break
+            outcomes.clear()
+            replace(request, select=tuple(map(glob.escape, lost))).run(runs, watch, done)
+            latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
+            lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
+    finally:
+        # Besides tables, the last retry may have had errors of the source, such as its listing.
+        others += [outcome for outcome in outcomes if outcome.table not in latest]
+        outcomes[:] = [*others, *latest.values()]
 
 
 def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> int:
@@ -281,8 +331,10 @@ def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
         if outcome.record is not None
     ]
     output.table("table", (*columns, *more_columns), rows)
+    if len(rows) > 1:
+        output.say(_summarize(outcomes))
     lost = _describe_lost_rows(outcomes)
-    if lost and not output.json:
+    if lost:
         output.say(lost)
     # If a source is down, all its tables have the same error.
     failed = {str(o.error): o.error for o in outcomes if o.error is not None}
@@ -300,6 +352,15 @@ def describe_end(outcome: Outcome) -> str:
         return ""
     rows = f", {record.rows_appended:,} rows appended" if record.rows_appended else ""
     return f"{outcome.table}: {record.status}{rows}"
+
+
+def _summarize(outcomes: Sequence[Outcome]) -> str:
+    """Returns one line on all tables of a run."""
+    records = [outcome.record for outcome in outcomes if outcome.record is not None]
+    statuses = Counter(record.status for record in records)
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    appended = sum(record.rows_appended or 0 for record in records)
+    return f"{len(records)} tables: {counts}; {appended:,} rows appended."
 
 
 def _describe_lost_rows(outcomes: Sequence[Outcome]) -> str:

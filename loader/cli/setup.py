@@ -30,13 +30,16 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
     and Glue), or paths of jars. If DRIVERS includes `cdc`, the
     command prints the SQL to run on a database before its log can be read.
     """
-    from loader.spark.setup import prepare
+    from loader.cli.schema import render_schema
+    from loader.spark.setup import prepare, uses_link, write_schema
 
     def report(line: str) -> None:
         settings.output.say(line)
         settings.output.event("setup", "", text=line)
 
     prepare([name for name in drivers if name != CDC], Path.cwd(), report)
+    if uses_link(Path.cwd()):
+        report(write_schema(Path.cwd(), render_schema(settings.output.warning)))
     if CDC in drivers:
         prepare_log(settings, report)
     if archive is not False:

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from loader.cli.completion import complete_tables, select_option
 from loader.cli.console import OUT
 from loader.cli.system_table_upkeep import list_backends, list_system_tables
 from loader.error_report import did_you_mean
@@ -70,7 +71,7 @@ def list_(settings: Settings) -> None:
 
 
 @state.command(short_help="Shows all versions of a cursor.")
-@click.argument("table")
+@click.argument("table", shell_complete=complete_tables)
 @click.pass_obj
 def show(settings: Settings, table: str) -> None:
     """Shows all versions of TABLE's state, newest first.
@@ -94,7 +95,7 @@ def show(settings: Settings, table: str) -> None:
 
 
 @state.command("set", short_help="Moves a cursor.")
-@click.argument("table")
+@click.argument("table", shell_complete=complete_tables)
 @click.argument("cursor")
 @click.pass_obj
 def set_(settings: Settings, table: str, cursor: str) -> None:
@@ -138,7 +139,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 
 
 @state.command(short_help="Resets a cursor, to read a table from the beginning.")
-@click.argument("table")
+@click.argument("table", shell_complete=complete_tables)
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
     """Resets TABLE's cursor: the next sync reads all rows, and appends the missing rows."""
@@ -247,7 +248,7 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
 
 
 @state.command(short_help="Rebuilds state and ledger from raw tables.")
-@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@select_option
 @click.pass_obj
 def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     """Rebuilds state and ledger from the commits of the raw tables.

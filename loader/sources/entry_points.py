@@ -9,6 +9,7 @@ from loader.sources.interface import Source
 from loader.spec.entry_points import list_plugins, load_plugin
 
 GROUP = "strandline.sources"
+_DATABASES = ("postgresql", "postgres", "mysql", "mariadb", "oracle", "sqlserver", "mssql")
 
 
 def find_connector(path: str, where: str) -> type[Source]:
@@ -21,6 +22,8 @@ def find_connector(path: str, where: str) -> type[Source]:
     if path not in entries:
         near = difflib.get_close_matches(path, entries, 1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
+        if path.lower() in _DATABASES:
+            hint = "Write `path: jdbc`, which reads all databases. "
         raise SpecError(
             f"there is no connector {path!r}",
             where=where,

@@ -315,6 +315,16 @@ class Snapshot(ABC):
         """Returns an approximation of :meth:`bounds` without side effects."""
         return self.bounds(table, window)
 
+    def read_first(
+        self, spark: SparkSession, table: SourceTable, window: Window, limit: int
+    ) -> DataFrame:
+        """Lazily reads up to `limit` rows of a window without side effects.
+
+        By default, the source counts the rows of the window. Override this method if counting is
+        slow.
+        """
+        return self.read(spark, table, window, self.bounds(table, window)).limit(limit)
+
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
         """Notifies the source that a mark, and all rows up to the mark, are stored.
 

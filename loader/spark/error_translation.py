@@ -141,7 +141,8 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", translated.what, re.IGNORECASE):
             # Spark's message identifies only the job, by its number.
             return interruption_error(where)
-        return TableError(
+        kind = ConnectionLostError if isinstance(translated, ConnectionLostError) else TableError
+        return kind(
             _first_informative_line(translated.what),
             where=where,
             remedy=_remedy(translated.what, translated.remedy),
@@ -228,6 +229,10 @@ class DatabaseError(TableError):
         return self.state == "42501" or "denied" in self.what.lower()
 
 
+class ConnectionLostError(DatabaseError):
+    """The database, or the network, has ended a connection that was open."""
+
+
 class ConnectionRefusedByServer(DatabaseError):
     """An error of the database after which the connection is still usable."""
 
@@ -266,13 +271,15 @@ def translate_jdbc_error(
         if wide
         else _find_remedy(state, message, host)
     )
-    if _is_catalog_error(throwable):
+    is_catalog = _is_catalog_error(throwable)
+    if is_catalog:
         message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
-    kind = (
-        ConnectionRefusedByServer
-        if answered and not state.startswith(_CONNECTION_LOST_SQLSTATES)
-        else DatabaseError
-    )
+    is_closed = bool(lost) or state.startswith(_CONNECTION_LOST_SQLSTATES)
+    kind = DatabaseError
+    if answered and not is_closed:
+        kind = ConnectionRefusedByServer
+    elif is_closed and not url and not is_catalog:
+        kind = ConnectionLostError
     translated = kind(message, where=where, remedy=remedy)
     translated.state = state
     return translated

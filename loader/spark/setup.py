@@ -20,6 +20,8 @@ from loader.spark.spark_version import SparkHome, SparkLine, find_spark
 
 # The project's link to the dbt package. On another machine, `loader setup` repairs the link.
 LINK = Path(".strandline") / "package"
+SCHEMA = Path(".strandline") / "loader.schema.json"
+"""The JSON Schema to which the comments of a new loader.yml refer, for editors."""
 # The folder of the installed package, to which `dbt deps` would copy the target of LINK.
 _INSTALLED = Path("dbt_packages") / "strandline"
 _PACKAGES = Path("packages.yml")
@@ -64,12 +66,18 @@ _ADVICE_FOR_EXISTING = {
 }
 
 
-def create(folder: Path, report: Callable[[str], None], spec: str | None = None) -> None:
+def create(
+    folder: Path,
+    report: Callable[[str], None],
+    spec: str | None = None,
+    schema: str | None = None,
+) -> None:
     """Writes the missing files of a starter project into a folder. Does not change other files.
 
     Args:
         report: called with a message for each file.
         spec: the text of loader.yml; by default, a sample.
+        schema: the JSON Schema of loader.yml.
 
     Raises:
         SpecError: if no file is missing, or the folder cannot be written.
@@ -100,6 +108,8 @@ def create(folder: Path, report: Callable[[str], None], spec: str | None = None)
             report(f"wrote {path}")
         report(_ignore(folder))
         report(link_package(folder))
+        if schema is not None:
+            report(write_schema(folder, schema))
     except OSError as error:
         raise SpecError(
             f"cannot write {error.filename or folder}: {error.strerror or error}",
@@ -147,6 +157,18 @@ def link_package(folder: Path) -> str:
     if uses_link(folder):
         link(package, folder / _INSTALLED)
     return f"dbt package: {LINK} {done}"
+
+
+def write_schema(folder: Path, schema: str) -> str:
+    """Writes the JSON Schema of loader.yml for editors.
+
+    Returns:
+        A message about the result.
+    """
+    path = folder / SCHEMA
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(schema, encoding="utf-8")
+    return f"schema of loader.yml, for editors: {SCHEMA}"
 
 
 def repair_profile(folder: Path) -> str | None:

@@ -15,9 +15,10 @@ from loader.spec.redaction import is_secret_key
 _MAX_VALUES = 100_000  # values after aliases are expanded; even a thousand tables need fewer
 _MAX_DIGITS = 1_000
 _TAG_MISMATCH = "this value does not have the type of its `!!` tag"
-# Keys whose values stay text, like the values of secret keys. YAML would parse 2025-01-01 as a
-# date, 1.50 as a float and the password 0123 as the number 83.
-_TEXT_KEYS = frozenset({"initial_cursor"})
+TEXT_KEYS = frozenset({"initial_cursor"})
+"""Keys whose values stay text, like the values of secret keys.
+
+YAML would parse 2025-01-01 as a date, 1.50 as a float and the password 0123 as the number 83."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class _Loader(yaml.SafeLoader):
                     None, None, "a key must be a string", key_node.start_mark
                 )
             key = key_node.value
-            is_text = key in _TEXT_KEYS or is_secret_key(key)
+            is_text = key in TEXT_KEYS or is_secret_key(key)
             mapping[key] = (
                 self._construct_text(value_node)
                 if is_text
@@ -205,6 +206,11 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
         remedy = "Write the values without aliases; the limit protects against filling memory"
     elif "a number of" in problem:
         remedy = "Put it in quotes if it is a string"
+    elif "`kind` appears twice" in problem:
+        remedy = "Begin each document with a line `---`"
     elif "twice" in problem:
         remedy = "Keep one of them"
+    elif "expected <block end>" in problem:
+        problem = "this line is indented otherwise than the lines above it"
+        remedy = "Let all keys of one level begin in the same column"
     return SpecError(f"not valid YAML: {problem}", where=place, remedy=remedy)

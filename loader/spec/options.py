@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from loader.duration import Lookback, seconds_of
+from loader.duration import DURATION_PATTERN, Lookback, seconds_of
 from loader.error_report import did_you_mean
 from loader.names import is_wildcard
 from loader.spec.validation import OptionError
@@ -65,7 +65,7 @@ def _normalize(text: str) -> str:
     )
 
 
-ColumnType = Annotated[str, AfterValidator(_normalize)]
+ColumnType = Annotated[str, AfterValidator(_normalize), Field(examples=[*TYPES, "decimal(38, 9)"])]
 """A type in Spark's notation."""
 
 
@@ -87,6 +87,13 @@ def unique(values: tuple[str, ...]) -> tuple[str, ...]:
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
+DURATION_SCHEMA: dict[str, Any] = {
+    "pattern": DURATION_PATTERN,
+    "patternErrorMessage": "Write a time such as '30 seconds', '10 minutes' or '2 days'",
+    "examples": ["30 seconds", "10 minutes", "2 days"],
+}
+Duration = Annotated[str, Field(json_schema_extra=DURATION_SCHEMA)]
+"""The type of a duration in the JSON Schema."""
 
 
 class ReconcileOptions(Strict):
@@ -100,7 +107,7 @@ class ReconcileOptions(Strict):
         budget: the largest share of time that comparisons of this table take.
     """
 
-    every: str
+    every: Duration
     budget: str = "5 %"
 
     @field_validator("every")
@@ -187,7 +194,12 @@ class TableOptions(Strict):
             )
         return value
 
-    @field_validator("cursor_field", "primary_key", mode="before")
+    @field_validator(
+        "cursor_field",
+        "primary_key",
+        mode="before",
+        json_schema_input_type=Name | Names | None,
+    )
     @classmethod
     def _single_column(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
@@ -208,7 +220,7 @@ class TableOptions(Strict):
         first = next((name for name in names if name.lower() in existing), None)
         return names[0] if first is None and len(names) == 1 else first
 
-    @field_validator("initial_cursor", mode="before")
+    @field_validator("initial_cursor", mode="before", json_schema_input_type=Name | None)
     @classmethod
     def _exact_text(cls, value: Any) -> Any:
         if isinstance(value, dt.datetime):
@@ -221,7 +233,7 @@ class TableOptions(Strict):
             raise OptionError("the initial cursor is empty", "Set a value or remove the key")
         return value
 
-    @field_validator("lookback", mode="before")
+    @field_validator("lookback", mode="before", json_schema_input_type=Duration | int | None)
     @classmethod
     def _parse(cls, value: Any) -> Any:
         if value is None or isinstance(value, Lookback):

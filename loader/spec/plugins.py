@@ -73,13 +73,21 @@ class BackendOptions(Strict):
 
 
 class BackendSpec(Strict):
-    """CloudQuery's older option for state. It stores JSON files in the folder `path`."""
+    """CloudQuery's older option for state.
+
+    Attributes:
+        path: the folder of the JSON files, relative to the spec.
+    """
 
     path: Name = ".cq/state"
 
 
 class _Plugin(Strict):
-    """The base class of sources and destinations. Its repr contains no secrets."""
+    """The base class of sources and destinations. Its repr contains no secrets.
+
+    Attributes:
+        version, registry: accepted for compatibility with CloudQuery, but unused.
+    """
 
     name: Annotated[Name, AfterValidator(_check_name)]
     version: str | None = None
@@ -107,7 +115,6 @@ class SourceSpec(_Plugin):
         formerly: earlier names of the source. The source continues the raw tables and cursors of
             these names.
         path: the connector.
-        version, registry: accepted for compatibility with CloudQuery, but unused.
         tables, skip_tables: names or wildcards.
         destinations: the name of the lake for the tables (`path: spark`).
         schema_: the namespace of raw tables, of the ledger (the table of all syncs) and of cursors
@@ -115,7 +122,7 @@ class SourceSpec(_Plugin):
         backend_options: the store of cursors.
         backend, backend_spec: CloudQuery's older options for state in `local` JSON files.
         concurrency: the number of tables synced at once. The command line overrides it.
-        spec: the connector's options, validated by :meth:`options`.
+        spec: the connector's options (:meth:`options`).
     """
 
     path: Name
@@ -142,12 +149,19 @@ class SourceSpec(_Plugin):
             )
         return value
 
-    @field_validator("spec", "backend_options", mode="before")
+    @field_validator("spec", mode="before", json_schema_input_type=dict[str, Any] | None)
     @classmethod
     def _empty(cls, value: Any) -> Any:
         return {} if value is None else value
 
-    @field_validator("backend", mode="before")
+    @field_validator("backend_options", mode="before", json_schema_input_type=BackendOptions | None)
+    @classmethod
+    def _default_backend(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @field_validator(
+        "backend", mode="before", json_schema_input_type=Literal["local", "none"] | None
+    )
     @classmethod
     def _no_backend(cls, value: Any) -> Any:
         return None if value == "none" else value  # CloudQuery's default backend
@@ -254,7 +268,8 @@ class DestinationSpec(_Plugin):
         path: `spark` for a lake. For state, `sqlite`, `postgresql`, `redis` or the backend of
             another package.
         write_mode: `append`.
-        spec: :class:`LakeOptions`, :class:`StateStoreOptions`, or the options of another package.
+        spec: the options of a lake (:class:`LakeOptions`), of a store of state
+            (:class:`StateStoreOptions`), or of another package.
     """
 
     path: Annotated[Name, AfterValidator(_check_path)]
@@ -302,7 +317,7 @@ class PluggedDestination(DestinationSpec):
 
     spec: dict[str, Any] = Field(default_factory=dict)
 
-    @field_validator("spec", mode="before")
+    @field_validator("spec", mode="before", json_schema_input_type=dict[str, Any] | None)
     @classmethod
     def _empty(cls, value: Any) -> Any:
         return {} if value is None else value

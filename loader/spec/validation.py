@@ -103,7 +103,7 @@ def _explain(
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         known = list_known_keys(model, keys[:-1])
-        near = did_you_mean(str(keys[-1]), known)
+        near = _find_other_level(model, keys) or did_you_mean(str(keys[-1]), known)
         return "unknown key", near or f"Valid keys: {', '.join(known) or 'none'}"
     if kind == "missing":
         return _MISSING, f"Add `{keys[-1]}: …`"
@@ -127,6 +127,16 @@ def _explain(
         return what + given, remedy
     message = detail["msg"].removeprefix("Input ")
     return message[:1].lower() + message[1:] + given, "Correct the value"
+
+
+def _find_other_level(model: type[BaseModel], keys: tuple[str | int, ...]) -> str:
+    """Returns the remedy for a key that is valid at a deeper level, or ""."""
+    *above, key = keys
+    if key == "table_options":
+        return "Move it into the inner `spec`, which has the connector's options"
+    if key in list_known_keys(model, (*above, "table_options", "*")):
+        return f"Move it to a table: `table_options: {{<table>: {{{key}: …}}}}`"
+    return ""
 
 
 def _literals(context: Mapping[str, Any]) -> list[str]:

@@ -196,7 +196,7 @@ def choose_window(
     Raises:
         TableError: if rows have a null cursor and the spec forbids null cursors.
     """
-    window = snapshot.lower_window(plan.table, _build_window(plan, snapshot, prior, lake))
+    window = snapshot.lower_window(plan.table, build_window(plan, snapshot, prior, lake))
     watch.report_phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
     full_window = _find_full_window(plan, snapshot, window, bounds, added)
@@ -217,7 +217,8 @@ def choose_window(
     return window, bounds
 
 
-def _build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: Lake) -> Window:
+def build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: Lake) -> Window:
+    """Returns the window of a sync before the source lowers it and counts its rows."""
     is_full = plan.mode == FULL_REFRESH or prior.starts_over
     reads_everything = is_full or prior.state.cursor is None
     by_cursor = plan.table.progress is Progress.CURSOR

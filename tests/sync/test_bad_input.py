@@ -19,6 +19,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from loader.cli import run_once
 from loader.spark.error_translation import translate_error
 from loader.spec.plugins import SourceSpec
 from loader.sync.pipeline import Pipeline
@@ -361,7 +362,10 @@ class _Slow:
         )
 
 
-def test_a_database_that_dies_in_mid_read(project: Project, postgres_database: Database) -> None:
+def test_a_database_that_dies_in_mid_read(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_once, "RETRY_PAUSES", ())
     _fine(postgres_database, "fine")
     slow = _Slow(postgres_database)
     options = {"fine": FINE, "slow": {**FINE, "primary_key": "id"}}
@@ -383,6 +387,34 @@ def test_a_database_that_dies_in_mid_read(project: Project, postgres_database: D
     slow.hurry()
     assert project.run().table("shop.slow")["appended"] == 1200
     assert project.run().table("shop.slow")["status"] == "nothing new"
+
+
+def test_a_lost_connection_is_tried_again(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_once, "RETRY_PAUSES", (0.1, 0.1))
+    _fine(postgres_database, "fine")
+    slow = _Slow(postgres_database)
+    options = {"fine": FINE, "slow": {**FINE, "primary_key": "id"}}
+    project.jdbc(postgres_database, ["fine", "slow"], table_options=options)
+
+    def kill() -> None:
+        reader = slow.reader()
+        slow.hurry()
+        postgres_database.query(f"select pg_terminate_backend({reader})")
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ran = project.loader("run", "--concurrency", "2")
+    killer.join()
+    assert ran.errors == []
+    assert [text for text in ran.warnings if "connection" in text] == [
+        "the connection to the database was lost: shop.slow. Syncing again, up to 2 times"
+    ]
+    assert (ran.code, ran.table("shop.fine")["appended"]) == (0, 2)
+    assert [e["status"] for e in ran.events if e["event"] == "table"] == ["synced", "synced"]
+    assert ran.table("shop.slow")["appended"] == 1200
+    assert _visible(project, "slow") == 1200
 
 
 def test_an_interrupted_run_ends_cleanly(project: Project, postgres_database: Database) -> None:

@@ -40,7 +40,7 @@ def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
 
     composite = CompositeSnapshot(lambda: Answers("queries"), Answers("log"))  # type: ignore[arg-type,return-value]
     followed, queried = (SourceTable(TableRef(n), None) for n in ("followed", "queried"))  # type: ignore[arg-type]
-    by_queries = {"read_current_rows", "contents"}
+    by_queries = {"read_current_rows", "read_first", "contents"}
     for name in sorted(_own(CompositeSnapshot) - {"use_marks"}):
         method = getattr(composite, name)
         first = [None] if "spark" in inspect.signature(getattr(Snapshot, name)).parameters else []

@@ -79,6 +79,19 @@ def _one_error(result: Result) -> str:
         ("user: tide", "time_zone: Atlantis", "time_zone: there is no time zone 'Atlantis'. Use"),
         ("[lake]", "[pond]", "there is no destination 'pond'. Existing names: lake"),
         ("kind: source", "kind source", "not valid YAML"),
+        (
+            "    table_options:\n      orders",
+            "  table_options:\n    orders",
+            "inner `spec`, which has",
+        ),
+        (
+            "user: tide",
+            "cursor_field: id",
+            "Move it to a table: `table_options: {<table>: {cursor_fi",
+        ),
+        ("---\n", "", "`kind` appears twice here. Begin each document with a line `---`"),
+        ("  name: shop", "   name: shop", "Let all keys of one level begin in the same column"),
+        ("path: jdbc", "path: postgresql", "Write `path: jdbc`, which reads all databases"),
     ],
 )
 def test_a_mistake_in_the_spec(tmp_path: Path, wrong: str, right: str, reported: str) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loader.cli.console import Output, Progress
+from loader.cli.console import Output
+from loader.cli.progress import Progress
 from loader.errors import TableError
 from loader.spec.redaction import Redactor
 

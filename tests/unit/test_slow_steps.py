@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from loader.cli import console, main
-from loader.cli.console import Output, Progress
+from loader.cli import main, slow_steps
+from loader.cli import progress as progress_module
+from loader.cli.console import Output
+from loader.cli.progress import Progress
 from loader.spark import setup
 from loader.spark.named_steps import step
 
@@ -17,7 +21,7 @@ from loader.spark.named_steps import step
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five seconds are a twentieth of one here."""
-    monkeypatch.setattr(console, "SECONDS", 0.05)
+    monkeypatch.setattr(slow_steps, "SECONDS", 0.05)
 
 
 def test_only_a_step_that_takes_long_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,8 +59,39 @@ def test_a_run_shows_how_far_its_tables_are(capsys: pytest.CaptureFixture[str]) 
     assert last == "shop.orders: synced"
     assert lines
     for line in lines:
-        assert line.startswith("shop.orders: reading, 500 of 10,000 rows, ")
-        assert line.endswith(" rows/s, 0 s")
+        pattern = r"shop\.orders: reading, 500 of 10,000 rows, [\d,]+ rows/s, 0 s, about \d+ s left"
+        assert re.fullmatch(pattern, line), line
+
+
+def test_progress_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output("json")
+    with output.slow_steps.watch(), Progress(output, {"shop.orders": 500}.get) as progress:
+        progress.report_phase("shop.orders", "reading", 10_000)
+        progress.report_phase("shop.orders", "appending", None)
+        time.sleep(0.3)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [_, _, *lines] = events
+    assert {event["event"] for event in lines} == {"progress"}
+    assert lines[0]["rows_done"] == 500
+    assert lines[0]["rows"] == 10_000
+    assert 0 < lines[0]["seconds_left"] < 60
+
+
+def test_the_rows_of_one_phase_are_not_those_of_the_next() -> None:
+    """A reconcile first syncs five rows, and then compares all rows."""
+    progress = Progress(Output(), lambda table: None)
+    progress.report_phase("shop.orders", "reading", 5)
+    progress.report_phase("shop.orders", "comparing", None)
+    [(line, facts)] = progress._lines()
+    assert line == "shop.orders: comparing, 0 s"
+    assert facts["rows"] is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0 s"), (119, "119 s"), (125, "2 min"), (10_000, "2 h 47 min")]
+)
+def test_long_times_are_shown_in_minutes_and_hours(seconds: int, shown: str) -> None:
+    assert progress_module._format_seconds(seconds) == shown
 
 
 def test_commands_show_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

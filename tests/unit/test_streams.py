@@ -15,7 +15,7 @@ COMMAND = """
 import sys, threading
 import click
 from loader.cli.app import main
-from loader.cli.console import Progress
+from loader.cli.progress import Progress
 from loader.errors import TableError
 
 @main.command()

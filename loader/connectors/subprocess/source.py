@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, field_validator
 from pyspark.sql import types as t
 
 from loader.connectors.subprocess.json_schema import REST_COLUMN, Column, build_columns
@@ -29,7 +29,7 @@ from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
 from loader.rows.exact_cast import parse_data_type
 from loader.sources.interface import Progress, Source, SourceTable, TableRef
-from loader.spec.options import Name, Strict, TableOptions, options_for
+from loader.spec.options import Duration, Name, Names, Strict, TableOptions, options_for
 from loader.spec.validation import OptionError
 
 
@@ -51,8 +51,16 @@ def _parse_seconds(value: Any) -> Any:
     return value
 
 
-Command = Annotated[tuple[Name, ...], BeforeValidator(_parse_command), Field(min_length=1)]
-Seconds = Annotated[float, BeforeValidator(_parse_seconds), Field(gt=0)]
+Command = Annotated[
+    tuple[Name, ...],
+    BeforeValidator(_parse_command, json_schema_input_type=Name | Names),
+    Field(min_length=1),
+]
+Seconds = Annotated[
+    float,
+    BeforeValidator(_parse_seconds, json_schema_input_type=Duration | PositiveFloat),
+    Field(gt=0),
+]
 
 
 class ProgramTableOptions(TableOptions):
@@ -64,7 +72,7 @@ class ProgramTableOptions(TableOptions):
 
     skip_columns: tuple[Name, ...] = ()
 
-    @field_validator("skip_columns", mode="before")
+    @field_validator("skip_columns", mode="before", json_schema_input_type=Name | tuple[Name, ...])
     @classmethod
     def _to_tuple(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
@@ -82,6 +90,7 @@ class ProgramOptions(Strict):
         message_limit: the maximum size of one message, in bytes.
         spool: the folder for records that wait to be appended; by default the system's temporary
             folder. On a cluster, all executors must be able to read the folder.
+        table_options: the options of tables, by name or wildcard.
     """
 
     config: dict[str, Any] = Field(default_factory=dict)
@@ -93,7 +102,7 @@ class ProgramOptions(Strict):
     spool: Name | None = None
     table_options: dict[str, ProgramTableOptions] = Field(default_factory=dict)
 
-    @field_validator("config", mode="before")
+    @field_validator("config", mode="before", json_schema_input_type=dict[str, Any] | None)
     @classmethod
     def _default_config(cls, value: Any) -> Any:
         return {} if value is None else value

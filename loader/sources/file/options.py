@@ -52,6 +52,7 @@ class FileOptions(BaseModel):
         line_limit: the maximum bytes in a line and the maximum characters in a multi-line value.
         follow_links: whether to follow links to files outside the folder; by default, such links
             are errors.
+        table_options: the options of tables, by name or wildcard.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

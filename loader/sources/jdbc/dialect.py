@@ -90,6 +90,11 @@ class Dialect:
         return url
 
     @classmethod
+    def limit(cls, rows: int) -> str:
+        """Returns the end of a query for a few rows, if closing a long result takes long."""
+        return ""
+
+    @classmethod
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
         """Returns statements that limit how long a session waits for a locked table.
 

@@ -64,6 +64,10 @@ class MySQL(Dialect):
                 url = _with(url, f"{name}=false")
         return url
 
+    @classmethod
+    def limit(cls, rows: int) -> str:
+        return f" limit {rows}"  # the drivers read all rows of a result before they close it
+
     def time(self, expression: str) -> str:
         return f"nullif({expression}, '0000-00-00')"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -19,7 +20,13 @@ from pydantic import (
 from loader.duration import Lookback, seconds_of
 from loader.names import is_wildcard
 from loader.sources.jdbc.sql_text import check_sql
-from loader.spec.options import Name, ReconcileOptions, TableOptions
+from loader.spec.options import (
+    DURATION_SCHEMA,
+    Duration,
+    Name,
+    ReconcileOptions,
+    TableOptions,
+)
 from loader.spec.validation import OptionError
 
 _NEEDS_TABLE = {
@@ -28,6 +35,18 @@ _NEEDS_TABLE = {
     "sweep": "which needs the transaction ids that only the rows of a table have",
 }
 """Options that cannot be combined with a query, with the reason."""
+
+
+def _format_property(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
+
+
+Property = Annotated[
+    str, BeforeValidator(_format_property, json_schema_input_type=str | int | bool)
+]
+"""The value of a driver's property: text, or a number or boolean as in `prepareThreshold: 0`."""
 
 
 class JdbcTableOptions(TableOptions):
@@ -51,7 +70,10 @@ class JdbcTableOptions(TableOptions):
 
     num_partitions: int | None = Field(default=None, ge=1)
     partition_column: str | None = None
-    sweep: str = "auto"
+    sweep: str = Field(
+        default="auto",
+        json_schema_extra={"anyOf": [{"enum": ["auto", "always", "never"]}, DURATION_SCHEMA]},
+    )
     reconcile: ReconcileOptions | None = None
     where: Name | None = None
     query: Name | None = None
@@ -98,6 +120,7 @@ class JdbcOptions(BaseModel):
             (PostgreSQL).
         batch_rows: the number of rows per commit in a first load with `sync_mode: cdc`. An
             interrupted load resumes after the last commit.
+        table_options: the options of tables, by name or wildcard.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,10 +129,10 @@ class JdbcOptions(BaseModel):
     user: str | None = None
     password: str | None = Field(default=None, repr=False)
     driver: str | None = None
-    properties: dict[str, str] = Field(default_factory=dict, repr=False)
+    properties: dict[str, Property] = Field(default_factory=dict, repr=False)
     time_zone: str | None = None
     fetch_size: int | None = Field(default=None, ge=1)
-    lock_timeout: str = "30 seconds"
+    lock_timeout: Duration = "30 seconds"
     slot: str | None = None
     batch_rows: int = Field(default=1_000_000, ge=1)
     table_options: dict[str, JdbcTableOptions] = Field(default_factory=dict)

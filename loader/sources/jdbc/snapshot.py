@@ -249,6 +249,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         size = self._fetch_size(table, bounds.rows, whole=window.low is None)
         return self._select_rows(spark, table, where, size, division, window.cursor)
 
+    def read_first(
+        self, spark: SparkSession, table: SourceTable, window: Window, limit: int
+    ) -> DataFrame:
+        where = self.where(table, window, Bounds(limit)) + self.dialect.limit(limit)
+        size = self._fetch_size(table, limit)
+        rows = self._select_rows(spark, table, where, size, cursor=window.cursor)
+        return rows.limit(limit)
+
     def read_part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
         """Lazily reads the rows that match an SQL condition."""
         return self._select_rows(spark, table, f" where {condition}", self._fetch_size(table))

@@ -1,0 +1,68 @@
+"""Completes the names of sources and tables in a shell, and defines the option ``--select``.
+
+The names come from the text of the spec. Reading a database or the lake would take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def complete_sources(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Returns the spec's sources whose names begin with a text (a click callback)."""
+    return [name for name in dict(_list_sources(ctx)) if name.startswith(incomplete)]
+
+
+def complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Returns the names in the spec that begin with a text: ``shop.orders`` (a click callback).
+
+    Options that accept patterns also get ``shop.*``. The spec does not contain the names of tables
+    that only its patterns match.
+    """
+    names: dict[str, None] = {}
+    for source, spec in _list_sources(ctx):
+        tables, inner = spec.get("tables"), spec.get("spec")
+        options = inner.get("table_options") if isinstance(inner, dict) else None
+        listed = [*(tables if isinstance(tables, list) else ()), *(options or ())]
+        tables = [table for table in listed if isinstance(table, str) and _is_literal(table)]
+        names |= dict.fromkeys(f"{source}.{table}" for table in tables)
+        if isinstance(param, click.Option):
+            names[f"{source}.*"] = None
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _list_sources(ctx: click.Context) -> Iterator[tuple[str, dict[str, Any]]]:
+    from loader.errors import SpecError
+    from loader.spec.document import read_documents
+
+    path = Path(ctx.find_root().params.get("config") or "loader.yml")
+    try:
+        documents = read_documents(path.read_text("utf-8-sig"), str(path))
+    except (OSError, ValueError, SpecError):  # a shell can show no error
+        return
+    for document in documents:
+        value = document.value
+        spec = value.get("spec") if isinstance(value, dict) else None
+        if isinstance(spec, dict) and value.get("kind") == "source":
+            name = spec.get("name")
+            if isinstance(name, str | int) and _is_literal(str(name)):
+                yield str(name), spec
+
+
+def _is_literal(name: str) -> bool:
+    """Returns whether a name contains no variable, no reference and no wildcard."""
+    return not any(part in name for part in ("$", "@@", "*", "?", "["))
+
+
+select_option = click.option(
+    "-s",
+    "--select",
+    multiple=True,
+    help="source.table or a wildcard; repeatable.",
+    shell_complete=complete_tables,
+)
+"""The option with which a command selects tables."""

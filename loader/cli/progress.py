@@ -1,0 +1,150 @@
+"""Shows the progress of the tables of a run: phase, rows, rate and time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.live import Live
+from rich.table import Table
+
+from loader.cli.console import ERR, Output
+
+
+class Progress:
+    """Live progress, with one line for each table that shows phase, rows, rate and time.
+
+    Implements :class:`loader.sync.run_context.Listener`.
+
+    Args:
+        rows_done: returns the number of rows that Spark has written for a table so far, or None if
+            the number is unknown.
+    """
+
+    def __init__(self, output: Output, rows_done: Callable[[str], int | None]) -> None:
+        self.output = output
+        self.rows_done = rows_done
+        self._tables: dict[str, _TableProgress] = {}
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        if self.output.err.is_terminal and not self.output.json and not self.output.quiet:
+            self._live = Live(
+                get_renderable=self._render,
+                console=self.output.err,
+                refresh_per_second=4,
+                transient=True,
+            )
+            self._live.start()
+        else:
+            self.output.slow_steps.describe = self._lines
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.output.slow_steps.describe = list
+        if self._live is not None:
+            self.output.streams.write(ERR, self._live.stop)
+
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
+        now = time.monotonic()
+        with self._lock:
+            before = self._tables.get(table)
+            if rows is None and before is not None and phase == "appending":
+                rows_expected = before.rows  # Spark reads the rows while it appends them
+            else:
+                rows_expected = rows
+            began = now if before is None else before.began
+            self._tables[table] = _TableProgress(phase, rows_expected, began, now)
+        text = "" if self._live is not None else _phase_text(table, phase, rows)
+        self.output.event("phase", text, table=table, phase=phase, rows=rows)
+
+    def warn(self, table: str, text: str) -> None:
+        self.output.warning(f"{table}: {text}", table=table)
+
+    def done(self, table: str, text: str) -> None:
+        """Removes the line of a finished table, and prints `text`."""
+        with self._lock:
+            self._tables.pop(table, None)
+        if not self.output.json:
+            self.output.event("done", text)
+
+    def _render(self) -> Table:
+        grid = Table(box=None, pad_edge=False, show_header=False)
+        for facts in self._measure():
+            grid.add_row(self.output.format_line(facts["table"]), *_describe_progress(facts))
+        return grid
+
+    def _lines(self) -> list[tuple[str, dict[str, Any]]]:
+        return [
+            (f"{facts['table']}: {', '.join(filter(None, _describe_progress(facts)))}", facts)
+            for facts in self._measure()
+        ]
+
+    def _measure(self) -> list[dict[str, Any]]:
+        """Returns the progress of each table, with the keys of the JSON event `progress`."""
+        with self._lock:
+            tables = dict(self._tables)
+        now = time.monotonic()
+        measured = []
+        for table, progress in tables.items():
+            done, seconds = self.rows_done(table), now - progress.since
+            rate = done / seconds if done and seconds > 0 else None
+            left = (progress.rows - done) / rate if rate and done and progress.rows else None
+            measured.append(
+                {
+                    "table": table,
+                    "phase": progress.phase,
+                    "rows_done": done,
+                    "rows": progress.rows,
+                    "rows_per_second": rate and round(rate),
+                    "seconds": round(now - progress.began),
+                    "seconds_left": None if left is None else max(0, round(left)),
+                }
+            )
+        return measured
+
+
+@dataclass(frozen=True)
+class _TableProgress:
+    """The phase of a table.
+
+    Attributes:
+        rows: the number of rows that the phase will process; None if unknown.
+        began, since: the times at which the table and its current phase began.
+    """
+
+    phase: str
+    rows: int | None
+    began: float
+    since: float
+
+
+def _describe_progress(facts: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    """Returns phase, rows, rate, elapsed and remaining time of a table for people."""
+    done, rows = facts["rows_done"], facts["rows"]
+    count = "" if done is None else f"{done:,} rows"
+    if rows is not None:
+        count = f"{done or 0:,} of {rows:,} rows"
+    rate, left = facts["rows_per_second"], facts["seconds_left"]
+    return (
+        facts["phase"],
+        count,
+        f"{rate:,} rows/s" if rate else "",
+        _format_seconds(facts["seconds"]),
+        "" if left is None else f"about {_format_seconds(left)} left",
+    )
+
+
+def _format_seconds(seconds: int) -> str:
+    if seconds < 120:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _phase_text(table: str, phase: str, rows: int | None) -> str:
+    return f"{table}: {phase} {rows:,} rows" if rows is not None else f"{table}: {phase}"

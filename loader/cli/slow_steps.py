@@ -1,0 +1,82 @@
+"""Reports steps that take more than a few seconds, and the progress of tables meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from loader.spark.named_steps import LOGGER
+
+SECONDS = 5.0
+"""The seconds before the first report of a step. The interval then doubles up to LONGEST."""
+
+LONGEST = 60.0
+"""The longest interval between two reports of a step, in seconds."""
+
+PROGRESS_SECONDS = 10.0
+"""The interval between two reports of the progress of tables, in seconds."""
+
+_PAUSE = 0.5
+
+
+class SlowSteps(logging.Handler):
+    """Reports the oldest running step (:func:`loader.spark.named_steps.step`).
+
+    Args:
+        show: prints a line.
+
+    Attributes:
+        describe: returns the progress of tables to print instead of the step, as lines and as JSON
+            objects. If there is none, the step is printed.
+    """
+
+    def __init__(self, show: Callable[[str, Mapping[str, Any]], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self.describe: Callable[[], list[tuple[str, dict[str, Any]]]] = list
+        self._show_line = show
+        self._ended = threading.Event()
+        # maps the thread to the step's text and start
+        self._steps: dict[int | None, tuple[str, float]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Records that a step has begun or ended."""
+        self._steps.pop(record.thread, None)
+        if record.getMessage():
+            self._steps[record.thread] = record.getMessage(), time.monotonic()
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Reports slow steps while a command runs."""
+        log = logging.getLogger(LOGGER)
+        log.addHandler(self)
+        log.setLevel(logging.DEBUG)
+        thread = threading.Thread(target=self._show, name="slow-steps", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+            log.removeHandler(self)
+
+    def _show(self) -> None:
+        reported: object = None
+        last, pause = 0.0, SECONDS
+        while not self._ended.wait(min(_PAUSE, SECONDS)):
+            now = time.monotonic()
+            lines, current, began = self.describe(), "tables", now
+            oldest = min(self._steps.copy().values(), key=lambda step: step[1], default=None)
+            if not lines and oldest is not None:
+                current, began = oldest
+                lines = [(f"{current} ({now - began:.0f} s)", {})]
+            if (current, bool(lines)) != reported:
+                reported, last, pause = (current, bool(lines)), began, SECONDS
+            if lines and now - last >= pause:
+                last = now
+                pause = PROGRESS_SECONDS if current == "tables" else min(2 * pause, LONGEST)
+                for line, facts in lines:
+                    self._show_line(line, facts)
