@@ -128,6 +128,7 @@ def _source_table(one: NamedTable) -> dict[str, Any]:
             "name": as_text(column.name),
             "data_type": as_text(column.type),
             **({"description": as_text(column.description)} if column.description else {}),
+            **({"config": {"meta": {"strandline": {"mask": column.mask}}}} if column.mask else {}),
         }
         for column in table.columns
     ]

@@ -11,6 +11,7 @@ from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
 from loader.rows.version_order import SOURCE_NAME
 from loader.rows.window import CursorField
+from loader.sources.masking import MaskedTable
 from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
@@ -28,11 +29,12 @@ OWN_COLUMNS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column. Its description may be empty."""
+    """A column. Its description and its mask may be empty."""
 
     name: str
     type: str
     description: str = ""
+    mask: str = ""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,9 @@ def _table(pipeline: Pipeline, part: PlannedSource, plan: TablePlan) -> Table:
 
 
 def _columns(lake: Lake, plan: TablePlan) -> Iterator[Column]:
+    masks: dict[str, str] = {}
+    if isinstance(plan.table, MaskedTable):
+        masks = {name.lower(): mask for name, mask in plan.table.masks.items()}
     for field in lake.frame(plan.lake_table).schema.fields:
         if field.name.startswith("#"):
             raise TableError(
@@ -173,4 +178,5 @@ def _columns(lake: Lake, plan: TablePlan) -> Iterator[Column]:
                 remedy="Load a view that gives the column another name",
             )
         about = OWN_COLUMNS.get(field.name) or plan.table.column_comments.get(field.name, "")
-        yield Column(field.name, field.dataType.simpleString(), " ".join(about.split()))
+        mask = masks.get(field.name.lower(), "")
+        yield Column(field.name, field.dataType.simpleString(), " ".join(about.split()), mask)

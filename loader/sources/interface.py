@@ -171,9 +171,12 @@ class Source(ABC):
 
     Attributes:
         hide: registers a secret that only the connector recognises, so that outputs redact it.
+        can_mask: whether the option `mask` is allowed. True if the connector neither writes rows to
+            disk nor quotes values in errors before :meth:`Snapshot.read` returns the rows.
     """
 
     options_model: ClassVar[type[BaseModel]]
+    can_mask: ClassVar[bool] = False
 
     def __init__(self, name: str, options: Any, spark: SparkSession, folder: Path) -> None:
         self.name = name

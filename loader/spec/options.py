@@ -14,9 +14,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -84,6 +86,43 @@ def unique(values: tuple[str, ...]) -> tuple[str, ...]:
         raise OptionError(f"{twice[0]!r} appears twice here", "Keep one of them")
     return values
 
+
+MASKS = ("hash", "redact", "null", "domain", "year")
+"""The masks of columns, in addition to `last: <number>`."""
+
+
+def _normalize_mask(value: Any) -> Any:
+    if value is None:  # YAML's null
+        return "null"
+    if isinstance(value, Mapping) and list(value) == ["last"]:
+        count = value["last"]
+        if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+            return f"last: {count}"
+        raise OptionError(
+            "`last` needs the number of characters to keep", "Write for example {last: 4}"
+        )
+    text = value.strip() if isinstance(value, str) else ""
+    if text in MASKS or re.fullmatch(r"last: [1-9][0-9]{0,8}", text):
+        return text
+    shown = repr(value) if isinstance(value, str | int) else "this"
+    raise OptionError(
+        f"{shown} is not a mask",
+        f"{did_you_mean(text, MASKS)} Write one of: {', '.join(MASKS)}, {{last: 4}}".strip(),
+    )
+
+
+_LAST_SCHEMA = {
+    "type": "object",
+    "properties": {"last": {"type": "integer", "minimum": 1}},
+    "required": ["last"],
+    "additionalProperties": False,
+}
+Mask = Annotated[
+    str,
+    BeforeValidator(_normalize_mask),
+    WithJsonSchema({"anyOf": [{"enum": [*MASKS, None]}, _LAST_SCHEMA]}),
+]
+"""The mask of a column, one of :data:`MASKS` or `last: <number>`."""
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
@@ -159,6 +198,8 @@ class TableOptions(Strict):
             key in the raw table.
         schema_changes: `evolve` changes the raw table with the source. `freeze` refuses the table.
         column_types: types of columns that replace the types derived from the source.
+        mask: how the values of columns are masked before they are written
+            (:mod:`loader.sources.masking`), by name or wildcard of the column.
         deleted_field: the column that marks deleted rows
             (:func:`loader.rows.bookkeeping.is_tombstone`).
         shared: whether this source and other sources with this option load the same raw table
@@ -174,6 +215,7 @@ class TableOptions(Strict):
     redelivered_rows: Literal["drop", "append"] = "drop"
     schema_changes: Literal["evolve", "freeze"] = "evolve"
     column_types: dict[Name, ColumnType] = Field(default_factory=dict)
+    mask: dict[Name, Mask] = Field(default_factory=dict)
     deleted_field: Name | None = None
     shared: bool = False
 
@@ -252,8 +294,9 @@ T = TypeVar("T", bound=TableOptions)
 def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     """Returns the options of a table. Options of its name override options of wildcards.
 
-    Each option of a later wildcard overrides the option of earlier wildcards. The case of names is
-    ignored.
+    Each option of a later wildcard overrides the option of earlier wildcards. Masks are instead
+    overridden column by column, because a mask that is lost would expose values. The case of names
+    is ignored.
 
     Args:
         options: the spec's `table_options`.
@@ -265,7 +308,14 @@ def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     for pattern, entry in options.items():
         fields = {field: getattr(entry, field) for field in entry.model_fields_set}
         if is_wildcard(pattern):  # a table's name may be equal to the wildcard
-            from_wildcards |= fields if fnmatchcase(name, pattern.lower()) else {}
+            if fnmatchcase(name, pattern.lower()):
+                from_wildcards = _override(from_wildcards, fields)
         elif pattern.lower() == name:
             from_name = fields
-    return default.model_copy(update=from_wildcards | from_name)
+    return default.model_copy(update=_override(from_wildcards, from_name))
+
+
+def _override(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    if "mask" in earlier and "mask" in later:
+        later = {**later, "mask": earlier["mask"] | later["mask"]}
+    return earlier | later

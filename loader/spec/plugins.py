@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PrivateAttr,
+    SecretStr,
     field_validator,
     model_validator,
 )
@@ -25,6 +26,8 @@ from loader.spec.validation import Model, OptionError, validate_options
 
 SCHEME = "strandline://"
 STATE_GROUP = "strandline.state"
+MIN_KEY_BYTES = 16
+"""The minimum length of `mask_key`."""
 _BUILT_IN_PATHS = ("spark", "sqlite", "postgresql", "redis")
 
 
@@ -122,6 +125,7 @@ class SourceSpec(_Plugin):
         backend_options: the store of cursors.
         backend, backend_spec: CloudQuery's older options for state in `local` JSON files.
         concurrency: the number of tables synced at once. The command line overrides it.
+        mask_key: the secret key of the mask `hash` (:mod:`loader.sources.masking`).
         spec: the connector's options (:meth:`options`).
     """
 
@@ -135,6 +139,7 @@ class SourceSpec(_Plugin):
     backend: Literal["local"] | None = None
     backend_spec: BackendSpec | None = None
     concurrency: int | None = Field(default=None, ge=1)
+    mask_key: SecretStr | None = None
     spec: dict[str, Any] = Field(default_factory=dict)
 
     _unique_names = field_validator("tables", "skip_tables", "destinations", "formerly")(unique)
@@ -146,6 +151,17 @@ class SourceSpec(_Plugin):
             raise OptionError(
                 f"a source loads into one destination, but this source has {len(value)}",
                 "Keep one of them; a second source can load the same tables into another",
+            )
+        return value
+
+    @field_validator("mask_key")
+    @classmethod
+    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value().encode()) < MIN_KEY_BYTES:
+            raise OptionError(
+                f"the key has fewer than {MIN_KEY_BYTES} bytes, so its hashes could be guessed",
+                "Create one with `openssl rand -hex 32`, and write the name of its variable or "
+                "file here: ${STRANDLINE_MASK_KEY} or ${file:/run/secrets/mask_key}",
             )
         return value
 

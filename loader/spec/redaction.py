@@ -25,7 +25,7 @@ _LOOKAHEAD = 1 << 16
 _SECRET_KEY_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
     r"|api[_.-]?key|access[_.-]?key(?:[_.-]?id)?|account[_.-]?key|sas[_.-]?key|secret[_.-]?key"
-    r"|secret[_.-]?access[_.-]?key|(?:encryption|signing|shared|master)[_.-]?key"
+    r"|secret[_.-]?access[_.-]?key|(?:encryption|signing|shared|master|mask)[_.-]?key"
     r"|(?:credentials?|service[_.-]?account)[_.-]?(?:json|key)"
     r"|(?<![A-Za-z])(?:pass|pat|jwt|bearer))"
 )

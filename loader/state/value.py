@@ -61,6 +61,8 @@ class TableState:
             :mod:`loader.sync.boundary_digest`.
         selection: the rows that the source selected in the newest full read and the later syncs
             (:attr:`loader.sources.interface.SourceTable.selection`).
+        masks: the masks of columns in raw and the id of their key; see
+            :mod:`loader.sync.mask_changes`.
     """
 
     batch: int = 0
@@ -72,6 +74,7 @@ class TableState:
     backfill: Mapping[str, Any] | None = None
     boundary: Mapping[str, Any] | None = None
     selection: str = ""
+    masks: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """Formats the state as JSON with sorted keys and the cursor as text."""
@@ -92,6 +95,8 @@ class TableState:
             value["boundary"] = dict(self.boundary)
         if self.selection:
             value["selection"] = self.selection
+        if self.masks is not None:
+            value["masks"] = dict(self.masks)
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
     @classmethod
@@ -122,6 +127,11 @@ class TableState:
                 raise ValueError("its backfill or boundary has the wrong type")
             if not isinstance(selection, str):
                 raise ValueError("its selection is not a string")
+            masks = value.get("masks")
+            if not isinstance(masks, dict | None) or not isinstance(
+                (masks or {}).get("columns", {}), dict
+            ):
+                raise ValueError("its masks have the wrong type")
             return cls(
                 batch=_parse_count(value["batch"], "batch", 0),
                 generation=_parse_count(value.get("generation", 1), "generation", 1),
@@ -132,6 +142,7 @@ class TableState:
                 backfill=backfill,
                 boundary=boundary,
                 selection=selection,
+                masks=masks,
             )
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem

@@ -24,11 +24,16 @@ from loader.rows.cursor import CursorType
 from loader.rows.version_order import BATCH, GENERATION, quote_name
 from loader.sources.candidates import suggest_cursors, suggest_deletion_columns
 from loader.sources.interface import Snapshot, SourceTable, Window
+from loader.sources.masking import MaskedTable
 from loader.spark.error_translation import DatabaseError, translate_error
 from loader.spark.named_steps import step
+from loader.sync.mask_changes import check_masks
 from loader.sync.ownership import check_origin, check_ownership, select_own_rows
 from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.plan_window import find_clock_slack
+from loader.sync.recover import reconcile_state
+from loader.sync.run_context import Watch
+from loader.sync.stores import Stores
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
@@ -59,10 +64,12 @@ def check_tables(
                 snapshot.probe()
             for plan in part.plans:
                 try:
-                    lake = pipeline.open_stores(part.spec).lake
+                    stores = pipeline.open_stores(part.spec)
+                    lake = stores.lake
                     _check_ownership(plan, lake)
                     with step(f"{plan.name}: checking"):
                         notes = [
+                            *describe_masks(plan, stores),
                             *describe_drift(plan, lake),
                             *describe_metadata(plan),
                             *describe_rows(plan, snapshot),
@@ -93,6 +100,21 @@ def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
     """
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     return [f"with the next batch: {'; '.join(drift.notes)}"] if drift.notes else []
+
+
+def describe_masks(plan: TablePlan, stores: Stores) -> list[str]:
+    """Returns a note that lists the masked columns, and a warning if masks have changed.
+
+    Raises:
+        TableError: if the next sync would be refused because masks have changed.
+    """
+    if not isinstance(plan.table, MaskedTable):
+        return []
+    masked = (f"{name} ({mask})" for name, mask in plan.table.masks.items())
+    notes = [f"masked columns: {', '.join(masked)}"]
+    _, _, state = reconcile_state(plan, stores, Watch())
+    check_masks(plan, stores.lake, state, notes.append)
+    return notes
 
 
 def describe_metadata(plan: TablePlan) -> list[str]:

@@ -15,6 +15,7 @@ from loader.lake.ledger import Ledger
 from loader.names import in_the_lake, is_wildcard, match_selection, qualify
 from loader.sources.entry_points import find_connector
 from loader.sources.interface import Source, TableRef
+from loader.sources.masking import mask_source
 from loader.spark.error_translation import translate_error
 from loader.spark.jvm_exit import has_java_ended
 from loader.spark.named_steps import step
@@ -89,7 +90,7 @@ class Pipeline:
             options = source.options(kind.options_model)
             bound = kind(source.name, options, spark, spec.folder)
             bound.hide = spec.redactor.add
-            self.sources.append((source, bound))
+            self.sources.append((source, mask_source(bound, source.mask_key)))
             self.open_stores(source)  # raises an error now for a missing package or a wrong option
 
     def open_stores(self, source: SourceSpec, own_session: bool = False) -> Stores:

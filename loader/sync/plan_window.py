@@ -24,6 +24,7 @@ from loader.sync.boundary_digest import (
     find_append_only_window,
     is_unchanged,
 )
+from loader.sync.mask_changes import check_masks, describe_masks
 from loader.sync.ownership import select_own_rows
 from loader.sync.recover import PriorState, is_selection_new, reconcile_state
 from loader.sync.run_context import Watch
@@ -140,6 +141,7 @@ def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, is_full: bool
         base=None if is_full else before.base,
         backfill=None if is_full else before.backfill,
         selection=plan.table.selection,
+        masks=describe_masks(plan, before.masks),
     )
 
 
@@ -304,6 +306,7 @@ def _find_full_window(
 def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """Returns the window that a sync would read and its bounds. Writes nothing."""
     _, _, state = reconcile_state(plan, stores, Watch())
+    check_masks(plan, stores.lake, state, lambda text: None)
     drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.policy)
     state = state or TableState()
     prior = PriorState(state, 1, has_new_selection=is_selection_new(plan, state))

@@ -11,6 +11,7 @@ from loader.lake.raw_table import drop_outdated_table
 from loader.lake.staging import discard_staged
 from loader.sources.interface import Request
 from loader.state import TableState
+from loader.sync.mask_changes import check_masks
 from loader.sync.ownership import check_origin, check_ownership, record_origin, register_sharer
 from loader.sync.run_context import Watch
 from loader.sync.stores import StoredProgress, Stores, load_progress
@@ -117,6 +118,7 @@ def recover(sync: TableSync) -> PriorState:
     has_begun = max(own_commit.batch, state_batch, ledger_batch) > 0
     if not has_begun and not plan.is_shared:
         drop_outdated_table(stores.lake, plan.lake_table, plan.table.schema)
+    check_masks(plan, stores.lake, state, sync.warn)
     return PriorState(
         state, highest + 1, has_begun, has_new_selection=is_selection_new(plan, state)
     )

@@ -15,6 +15,7 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import CursorField
 from loader.sources.candidates import MARKS, suggest_cursors, suggest_deletion_columns
 from loader.sources.interface import Progress, SourceTable
+from loader.sources.masking import check_roles
 from loader.spec.options import TableOptions
 
 INCREMENTAL = "incremental"
@@ -206,6 +207,9 @@ def plan_table(
         mode=mode,
         initial=initial,
         deleted=_find_deleted_column(table, options, where),
+    )
+    check_roles(
+        table, planned.key, cursor.name if cursor else None, planned.deleted, follows_log, where
     )
     if follows_log and not planned.key:
         raise TableError(

@@ -174,6 +174,16 @@ def test_a_databases_comments_become_descriptions() -> None:
     assert model["columns"] == [{"name": "order_id", "description": "The order"}]
 
 
+def test_masked_columns_say_so() -> None:
+    columns = (Column("order_id", "string", mask="hash"), Column("at", "int", "The day", "year"))
+    [entry] = rendering.sources({"shop": "raw"}, [_named(_table(columns=columns))])["sources"][0][
+        "tables"
+    ]
+    metas = [column["config"]["meta"]["strandline"] for column in entry["columns"]]
+    assert metas == [{"mask": "hash"}, {"mask": "year"}]
+    assert entry["columns"][1]["description"] == "The day"
+
+
 def test_a_table_without_a_key_says_so() -> None:
     [entry] = rendering.sources({"shop": "raw"}, [_named(_table(key=()))])["sources"][0]["tables"]
     assert entry["description"].endswith("It has no primary key, so there is no snapshot of it.")

@@ -64,6 +64,7 @@ class Database(Source):
     """A source that is one database. It is the base class of the connector."""
 
     options_model = JdbcOptions
+    can_mask = True
     options: JdbcOptions
 
     def __init__(self, name: str, options: JdbcOptions, spark: SparkSession, folder: Path) -> None:

@@ -1,0 +1,106 @@
+"""Detects masks that were added, changed or removed after rows were loaded.
+
+The state, and the commit of each batch, store the masks of the rows in the raw table. Raw is
+append-only, so a new mask does not change rows that are already loaded. A table with changed masks
+is therefore refused until all rows are read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from loader.errors import TableError
+from loader.lake.lake import Lake
+from loader.sources.masking import HASH, MaskedTable
+from loader.state import TableState
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
+
+
+def describe_masks(plan: TablePlan, stored: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Returns the masks to store with a batch, or None if no column is masked.
+
+    Args:
+        stored: the stored masks. Masks of columns that the source has dropped are kept, because raw
+            still has these columns.
+    """
+    columns = {name: mask for name, mask in _list_masks(stored).items() if not _has(plan, name)}
+    key = (stored or {}).get("key") if HASH in columns.values() else None
+    if isinstance(plan.table, MaskedTable):
+        columns |= {name.lower(): mask for name, mask in plan.table.masks.items()}
+        key = plan.table.key_id or key
+    if not columns:
+        return None
+    return {"columns": columns, **({"key": key} if key else {})}
+
+
+def check_masks(
+    plan: TablePlan, lake: Lake, state: TableState | None, warn: Callable[[str], None]
+) -> None:
+    """Checks that raw has the same masks as the spec, or that all rows are read again.
+
+    Args:
+        state: the table's state.
+        warn: called with a warning if all rows are read again, because older rows stay in raw.
+
+    Raises:
+        TableError: if only new rows would be read with the changed masks, or if the mask of a key
+            column has changed.
+    """
+    if state is None or not state.batch:
+        return
+    if not state.masks and not isinstance(plan.table, MaskedTable):
+        return
+    if not lake.exists(plan.lake_table):
+        return
+    changed = _find_changes(plan, lake, state.masks)
+    if not changed:
+        return
+    names = ", ".join(changed)
+    what = f"the masks or the mask_key of loaded columns have changed: {names}"
+    drop = f"`drop table {lake.schema}.{plan.lake_table} purge`"
+    if set(changed) & {name.lower() for name in plan.key}:
+        raise TableError(
+            f"{what}. New values of a key column would not replace rows with its old values",
+            where=f"table {plan.name}, mask",
+            remedy=f"Drop the raw table ({drop}) and the models that read it, and run again; or "
+            "undo the change",
+        )
+    if plan.mode != FULL_REFRESH:
+        raise TableError(
+            f"{what}. Rows that are already loaded would keep their old values",
+            where=f"table {plan.name}, mask",
+            remedy=f"To remove the old values, drop the raw table ({drop}) and the models that "
+            "read it, and run again. To keep the old rows in raw, run "
+            f"`loader run --full-refresh --select {plan.name}`. Or undo the change",
+        )
+    warn(
+        f"{what}. All rows are read again, but rows of earlier batches stay in raw with their old "
+        f"values. To remove them, drop the raw table ({drop}) and the models that read it, and run "
+        "again"
+    )
+
+
+def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None) -> list[str]:
+    """Returns the columns, in lower case, that exist in raw with another mask or another key."""
+    raw = {name.lower() for name in lake.schema_of(plan.lake_table).names}
+    before = _list_masks(stored)
+    masks, key_id = {}, ""
+    if isinstance(plan.table, MaskedTable):
+        masks = {name.lower(): mask for name, mask in plan.table.masks.items()}
+        key_id = plan.table.key_id
+    has_other_key = (stored or {}).get("key") != key_id
+    return [
+        name
+        for name in (each.lower() for each in plan.table.schema.names)
+        if name in raw
+        and (before.get(name) != masks.get(name) or (masks.get(name) == HASH and has_other_key))
+    ]
+
+
+def _list_masks(stored: Mapping[str, Any] | None) -> dict[str, str]:
+    return dict((stored or {}).get("columns", {}))
+
+
+def _has(plan: TablePlan, name: str) -> bool:
+    return name in {each.lower() for each in plan.table.schema.names}

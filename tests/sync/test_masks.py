@@ -1,0 +1,306 @@
+"""Masked columns: their values, types and joins, and what is refused."""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reconcile.shop import line, reconcile
+from tests.services import Database
+from tests.sync.project import Project
+
+KEY = "a secret of at least 16 bytes, longer than one block of SHA-256: 64 bytes"
+
+PEOPLE = (
+    "create table people (id int primary key, email varchar(80), phone varchar(20), iban char(24), "
+    "name text, note text, born date, seen timestamp null, card varchar(20), number bigint, "
+    "amount decimal(20, 0), at timestamp not null)",
+    "insert into people values "
+    "(1, 'Anna@Example.ORG', '0049-111', 'DE11', 'Anna', 'a', '1980-02-29', "
+    "'2025-01-01 10:00:00.5', '4111111111111111', 7, 12345678901234567890, '2025-01-01 00:00:01'), "
+    "(2, 'no address', '0049-222', 'DE22', '', 'b', '1955-01-01', null, '1111', -7, 0, "
+    "'2025-01-01 00:00:02'), "
+    "(3, null, null, null, null, null, null, null, null, null, null, '2025-01-01 00:00:03')",
+)
+MASKS: dict[str, Any] = {
+    "email": "domain",
+    "PHONE": "hash",
+    "iban": {"last": 2},
+    "name": "redact",
+    "note": None,
+    "born": "year",
+    "seen": "year",
+    "card": {"last": 4},
+    "num*": "hash",
+    "amount": "hash",
+}
+
+
+def digest(value: object, key: str = KEY) -> str:
+    """The mask `hash`, as anybody with the key can compute it."""
+    return hmac.new(key.encode(), str(value).encode(), "sha256").hexdigest()
+
+
+def spec(
+    project: Project, database: Database, tables: dict[str, Any], key: str | None = KEY, **own: Any
+) -> None:
+    """Writes a spec with these options of tables."""
+    options = {name: {"cursor_field": "at", **more} for name, more in tables.items()}
+    project.jdbc(database, [*tables], table_options=options, **own)
+    if key is not None:
+        project.sources[-1]["mask_key"] = key
+    project.write()
+
+
+@pytest.fixture(params=["postgres_database", "mariadb_database"])
+def database(request: pytest.FixtureRequest) -> Database:
+    """A database of each kind."""
+    found: Database = request.getfixturevalue(request.param)
+    return found
+
+
+def test_each_mask(project: Project, database: Database) -> None:
+    database.execute(*PEOPLE)
+    spec(project, database, {"people": {"mask": MASKS}})
+    project.run()
+    columns = "email, phone, iban, name, note, born, seen, card, number, amount"
+    found = project.rows(f"select {columns} from raw.people order by id")
+    assert found == [
+        (
+            *("example.org", digest("0049-111"), "***11", "***", None, 1980, 2025, "***1111"),
+            *(digest(7), digest("12345678901234567890")),
+        ),
+        (
+            *("***", digest("0049-222"), "***22", "***", None, 1955, None, "***"),
+            *(digest(-7), digest(0)),
+        ),
+        (None,) * 10,
+    ]
+    types = {f.name: f.dataType.simpleString() for f in project.lake().schema_of("people").fields}
+    assert (types["born"], types["seen"], types["number"], types["note"]) == (
+        *("int", "int", "string", "string"),
+    )
+    # what did not change is not appended again, and the masks do not hide what did
+    assert project.run().table("shop.people")["appended"] == 0
+    database.execute("update people set phone = '1', at = '2025-01-02' where id = 1")
+    assert project.run().table("shop.people")["appended"] == 1
+    assert project.rows("select phone from raw.people where _cq_batch = 2") == [(digest(1),)]
+    note = "masked columns: email (domain), phone (hash), iban (last: 2)"
+    assert note in project.loader("check").text
+
+
+def test_an_update_of_a_masked_column_at_the_cursor_is_found(
+    project: Project, postgres_database: Database
+) -> None:
+    """The stored digest of the rows at the cursor needs the key, or values could be guessed."""
+    postgres_database.execute(*PEOPLE)
+    digests = set()
+    for key in (KEY, KEY[::-1]):
+        options = {"people": {"mask": {"phone": "hash", "name": "redact"}}}
+        spec(project, postgres_database, options, key)
+        project.run()
+        digests.add(project.state("shop.people")["boundary"]["digest"])
+        if key == KEY:
+            project.spark.sql(f"drop table {project.schema}.people purge")
+    assert len(digests) == 2
+    postgres_database.execute("update people set phone = 'x', at = at where id = 3")
+    assert project.run().table("shop.people")["appended"] == 1
+    spec(project, postgres_database, {"people": {"mask": {"name": "redact"}}}, key=None)
+    project.run("--full-refresh")
+    assert "boundary" not in project.state("shop.people")
+
+
+def test_tables_are_joined_by_their_masked_keys(project: Project, database: Database) -> None:
+    database.execute(
+        "create table customers (email varchar(80) primary key, id int, at timestamp not null)",
+        "create table orders (number int primary key, who varchar(90), customer bigint, "
+        "at timestamp not null)",
+        "insert into customers values ('anna@x.org', 1, '2025-01-01'), "
+        "('bob@x.org', 2, '2025-01-01')",
+        "insert into orders values (10, 'bob@x.org', 2, '2025-01-01'), "
+        "(11, 'anna@x.org', 1, '2025-01-01'), (12, 'bob@x.org', 2, '2025-01-01')",
+    )
+    spec(
+        project,
+        database,
+        {
+            "customers": {"mask": {"email": "hash", "id": "hash"}},
+            "orders": {"mask": {"who": "hash", "customer": "hash"}},
+        },
+    )
+    project.run()
+    for condition in ("c.email = o.who", "c.id = o.customer"):
+        found = project.rows(
+            f"select o.number from raw.orders o join raw.customers c on {condition} "
+            f"where c.email = '{digest('bob@x.org')}' order by 1"
+        )
+        assert found == [(10,), (12,)]
+    # a new version of a masked key replaces the old one, and an unchanged row is dropped
+    database.execute("update customers set at = '2025-02-01' where id = 1")
+    assert project.run().table("shop.customers")["appended"] == 1
+    versions = project.rows("select email, count(*) from raw.customers group by 1 order by 2")
+    assert versions == [(digest("bob@x.org"), 1), (digest("anna@x.org"), 2)]
+
+
+def test_reconcile_compares_masked_columns(project: Project, database: Database) -> None:
+    rows = ", ".join(f"('u{n}@x.org', 'name {n}', {n}, '2025-01-01')" for n in range(300))
+    database.execute(
+        "create table users (email varchar(80) primary key, name varchar(80), n int, "
+        "at timestamp not null)",
+        f"insert into users values {rows}",
+    )
+    masks = {"email": "hash", "name": {"last": 2}}
+    is_postgres = "postgresql" in database.url
+    spec(
+        project, database, {"users": {"mask": masks, **({"sweep": "never"} if is_postgres else {})}}
+    )
+    project.run()
+    equal = line(reconcile(project), "shop.users")
+    assert (equal["status"], equal["verified"], equal["not_compared"]) == ("equal", 64, [])
+
+    database.execute(
+        "update users set at = '2024-01-01', name = 'name 99' where n = 5",
+        "delete from users where n = 7",
+        "insert into users values ('new@x.org', 'name 1', 999, '2024-01-01')",
+    )
+    ran = reconcile(project, "--repair", "--allow-deletes")
+    missed = [line(ran, "shop.users")[f"missed_{kind}"] for kind in ("updates", "rows", "deletes")]
+    assert missed == [1, 1, 1]
+    assert digest("u7@x.org") in ran.text
+    assert "x.org" not in ran.text
+    assert project.rows(
+        "select email, _cq_deleted from raw.users where _cq_batch = 2 order by n"
+    ) == [(digest("u7@x.org"), True), (digest("u5@x.org"), False), (digest("new@x.org"), False)]
+    assert line(reconcile(project), "shop.users")["status"] == "equal"
+
+
+def test_a_changed_mask_is_refused_until_all_rows_are_read_again(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(*PEOPLE)
+    spec(project, postgres_database, {"people": {}})
+    project.run()
+    assert "masks" not in project.state("shop.people")
+
+    def refusal(masks: dict[str, Any], key: str = KEY) -> str:
+        spec(project, postgres_database, {"people": {"mask": masks}}, key)
+        for command in ("check", "run"):
+            ran = project.loader(command)
+            assert ran.code == 1, ran.text
+        [error] = ran.errors
+        return error
+
+    masks = {"phone": "hash", "name": "redact"}
+    assert "have changed: phone, name. " in refusal(masks).replace("name, phone", "phone, name")
+    raw = f"`drop table {project.schema}.people purge`"
+    assert raw in refusal(masks)
+    assert "run --full-refresh --select shop.people" in refusal(masks)
+    [warning] = [w for w in project.run("--full-refresh").warnings if "masks" in w]
+    assert "stay in raw with their old values" in warning
+    assert raw in warning
+    assert project.state("shop.people")["masks"]["columns"] == masks
+    assert not [w for w in project.run().warnings if "masks" in w]
+    # each of these changes would mix values in a column
+    assert "changed: name" in refusal({"phone": "hash"})
+    assert "changed: name" in refusal({"phone": "hash", "name": "hash"})
+    assert "changed: phone" in refusal(masks, KEY[::-1])
+    # a column that raw does not have yet has no old values
+    spec(project, postgres_database, {"people": {"mask": {**masks, "extra*": "redact"}}})
+    project.run()
+    postgres_database.execute(
+        "alter table people add extra_1 text",
+        "update people set extra_1 = 'a', at = '2025-03-01' where id = 1",
+    )
+    project.run()
+    assert project.rows("select distinct extra_1 from raw.people where _cq_batch > 2") == [("***",)]
+    # a masked column that is renamed or dropped is refused, so that it is not loaded unmasked
+    postgres_database.execute("alter table people drop name")
+    assert "there is no column 'name' to mask" in refusal({**masks, "extra*": "redact"})
+    spec(project, postgres_database, {"people": {"mask": {"phone": "hash", "extra*": "redact"}}})
+    project.run()
+    # a column that comes back has the mask that its old values have
+    postgres_database.execute(
+        "alter table people add name text",
+        "update people set name = 'a', at = '2025-03-02' where id = 1",
+    )
+    assert "changed: name" in refusal({"phone": "hash", "extra*": "redact"})
+
+
+def test_a_dropped_raw_table_begins_with_the_new_masks(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(*PEOPLE)
+    spec(project, postgres_database, {"people": {"primary_key": "email"}})
+    postgres_database.execute("delete from people where email is null")
+    project.run()
+    spec(
+        project, postgres_database, {"people": {"primary_key": "email", "mask": {"email": "hash"}}}
+    )
+    for command in ("run", "check"):
+        [error] = project.loader(command).errors
+        assert "would not replace rows with its old values" in error
+    [error] = project.loader("run", "--full-refresh").errors
+    assert "would not replace rows with its old values" in error
+    project.spark.sql(f"drop table {project.schema}.people purge")
+    project.run()
+    assert project.rows("select email from raw.people where id = 1") == [
+        (digest("Anna@Example.ORG"),)
+    ]
+    assert project.run().table("shop.people")["status"] == "nothing new"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a cursor": ({"mask": {"at": "year"}}, "the cursor_field 'at' cannot be masked"),
+    "a mark": (
+        {"deleted_field": "born", "mask": {"born": "null"}},
+        "the deleted_field 'born' cannot be masked",
+    ),
+    "a key": ({"mask": {"id": "redact"}}, "the mask `redact` does not keep the key column 'id'"),
+    "a column that is not there": ({"mask": {"emial": "hash"}}, "Did you mean `email`?"),
+    "the year of a text": ({"mask": {"card": "year"}}, "it masks dates and timestamps"),
+    "the end of a number": ({"mask": {"number": {"last": 4}}}, "it masks texts"),
+    "the domain of a date": ({"mask": {"born": "domain"}}, "it masks texts"),
+    "the hash of a timestamp": ({"mask": {"seen": "hash"}}, "dates and binary values"),
+    "a type": (
+        {"mask": {"card": "hash"}, "column_types": {"card": "decimal(38, 0)"}},
+        "the masked column 'card' has a type in column_types",
+    ),
+    "the log": ({"sync_mode": "cdc", "mask": {"card": "hash"}}, "cdc cannot mask columns"),
+    "no key": ({"mask": {"card": "hash"}}, "the mask `hash` needs a key"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_masked_is_refused_before_anything_is_read(
+    project: Project, postgres_database: Database, reason: str
+) -> None:
+    options, expected = REFUSED[reason]
+    postgres_database.execute(*PEOPLE)
+    key = None if reason == "no key" else KEY
+    spec(project, postgres_database, {"people": options}, key)
+    for command in ("check", "run"):
+        ran = project.loader(command)
+        assert ran.code == 1, ran.text
+        assert [e for e in ran.errors if expected in e and "table shop.people, mask" in e], ran.text
+        assert KEY not in ran.text
+    assert not project.lake().exists("people")
+
+
+def test_connectors_that_write_rows_to_disk_are_refused(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "drop/events").mkdir(parents=True)
+    (tmp_path / "drop/events/one.csv").write_text("id,email\n1,a@x.org\n")
+    options = {"events": {"mask": {"email": "redact"}}}
+    own = {"path": "drop", "format": "csv", "table_options": options}
+    project.add("files", "file", ["events"], own)
+    [error] = project.loader("run").errors
+    assert "this connector cannot mask columns" in error
+
+
+def test_days_of_any_year_have_a_year(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(*PEOPLE, "update people set born = '1583-01-01', seen = '0476-09-04'")
+    spec(project, postgres_database, {"people": {"mask": {"born": "year", "seen": "year"}}})
+    project.run()
+    assert set(project.rows("select born, seen from raw.people")) == {(1583, 476)}
