@@ -59,19 +59,26 @@
     {%- endif -%}
     {%- if tables -%}
     with tables as (
-        {%- for table in tables %}
-        select
-            {{ strandline._literal(table.name) }} as table_name,
-            cast({{ table.head if table.head is not none else "null" }} as bigint) as head,
-            {{ table.first }} as first_batch,
-            {{ table.compacted }} as compacted,
-            {{ table.removed }} as removed,
-            {{ table.removing }} as removing,
-            {{ table.acknowledged_rows }} as acknowledged_rows,
-            cast({{ table.kept if table.kept is not none else "null" }} as bigint) as kept,
-            {{ "true" if table.shared else "false" }} as shared
-        {{- "\n        union all" if not loop.last }}
-        {%- endfor %}
+        select *
+        from (
+            values
+            {%- for table in tables %}
+            (
+                {{ strandline._literal(table.name) }},
+                cast({{ table.head if table.head is not none else "null" }} as bigint),
+                {{ table.first }},
+                {{ table.compacted }},
+                {{ table.removed }},
+                {{ table.removing }},
+                {{ table.acknowledged_rows }},
+                cast({{ table.kept if table.kept is not none else "null" }} as bigint),
+                {{ "true" if table.shared else "false" }}
+            ){{ "," if not loop.last }}
+            {%- endfor %}
+        ) as facts_of_tables (
+            table_name, head, first_batch, compacted, removed, removing, acknowledged_rows, kept,
+            shared
+        )
     ),
 
     raw_rows as (

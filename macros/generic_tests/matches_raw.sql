@@ -92,12 +92,12 @@
     {%- endif -%}
     {{- adapter.dispatch("_differing_rows", "strandline")(
         "(\n" ~ strandline._expected_sql(spec, versions)
-        ~ "\n)", rows, identity, columns, subject.get("types")
+        ~ "\n)", rows, identity, columns, subject.get("types"), strandline._one_task(spec)
     ) -}}
 {%- endmacro %}
 
 
-{% macro default___differing_rows(expected, actual, identity, columns, types) -%}
+{% macro default___differing_rows(expected, actual, identity, columns, types, hint) -%}
     with expected as (
         select {{ strandline._column_list(columns) }}
         from {{ expected }} as expected_rows
@@ -136,22 +136,25 @@
 {%- endmacro %}
 
 
-{% macro spark___differing_rows(expected, actual, identity, columns, types) -%}
+{% macro spark___differing_rows(expected, actual, identity, columns, types, hint) -%}
     {#-
         Groups the rows of both sides by key, which needs only one shuffle, instead of joining them.
     -#}
     with all_rows as (
-        select
-            true as _cq_is_expected,
-            {{ strandline._column_list(identity) }},
-            {{ strandline._row_struct(columns, types) }} as _cq_content
-        from {{ expected }} as expected_rows
-        union all
-        select
-            false,
-            {{ strandline._column_list(identity) }},
-            {{ strandline._row_struct(columns, types) }}
-        from {{ actual }} as actual_rows
+        select {{ hint }}*
+        from (
+            select
+                true as _cq_is_expected,
+                {{ strandline._column_list(identity) }},
+                {{ strandline._row_struct(columns, types) }} as _cq_content
+            from {{ expected }} as expected_rows
+            union all
+            select
+                false,
+                {{ strandline._column_list(identity) }},
+                {{ strandline._row_struct(columns, types) }}
+            from {{ actual }} as actual_rows
+        ) as both_sides
     ),
 
     compared as (

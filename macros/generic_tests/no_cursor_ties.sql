@@ -18,21 +18,25 @@
         cursor are ignored. Keys that a later full refresh or repair has reread are also ignored,
         because the reread determined the correct contents.
     -#}
-    select ties.*
-    from (
-        {{ strandline.duplicates(
-            strandline._touched(subject, subject.versions, asked), strandline._version_key(subject),
-            subject.cursor
-        ) }}
-    ) as ties
-    where ties.duplicate_kind = 'conflict'
-        and ties.{{ strandline._quote(subject.cursor) }} is not null
-        and {{ strandline._not_acknowledged(subject.get("incidents", []), "ties._cq_batch") }}
-        and not exists (
-            select 1
-            from {{ subject.versions }} as newer
-            where newer._cq_generation > 1
-                and newer._cq_generation > ties._cq_generation
-                and {{ strandline._same_key(subject.key, "newer", "ties") }}
+    {%- set versions -%}
+        (
+            select *
+            from (
+                select
+                    *,
+                    max(_cq_generation) over (partition by {{ strandline._column_list(
+                        subject.key) }}) as _cq_newest_generation
+                from {{ strandline._touched(subject, subject.versions, asked) }} as touched_versions
+            ) as versions_of_keys
+            where _cq_newest_generation <= 1
+                or coalesce(_cq_generation >= _cq_newest_generation, true)
         )
+    {%- endset -%}
+    select *
+    from (
+        {{ strandline.duplicates(versions, strandline._version_key(subject), subject.cursor) }}
+    ) as ties
+    where duplicate_kind = 'conflict'
+        and {{ strandline._quote(subject.cursor) }} is not null
+        and {{ strandline._not_acknowledged(subject.get("incidents", []), "_cq_batch") }}
 {%- endmacro %}

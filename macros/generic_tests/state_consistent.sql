@@ -79,8 +79,13 @@
             {%- set column = strandline._columns(table.relation).get(row[3] | lower) if row[3]
                 else none -%}
             {%- do judged.append({
-                "key": row[1] ~ "." ~ row[0], "source": row[1], "table": table, "column": column,
-                    "cursor": row[2],
+                "place": judged | length,
+                "key": row[1] ~ "." ~ row[0],
+                "source": row[1],
+                "table": table,
+                "column": column,
+                "cursor": row[2],
+                "type": column.type if column and row[2] is not none else none,
                 "batch": (row[4] or 0) | int,
             }) -%}
         {%- endfor -%}
@@ -94,7 +99,8 @@
                 if target.type == "spark" else table.sources | length > 1,
         }) -%}
         {%- if not table.sources -%}
-            {%- do judged.append({"key": none, "table": table, "column": none}) -%}
+            {%- do judged.append({"place": judged | length, "key": none, "table": table,
+                "column": none, "type": none}) -%}
         {%- endif -%}
         {#-
             A shared raw table has a state for each source, so it also has a newest batch for each
@@ -124,47 +130,44 @@
     {%- endfor -%}
     {%- set text = dbt.type_string() -%}
     with raw_tables as (
-        {%- for entry in judged if entry.key %}
-        select
-            {{ strandline._literal(entry.key) }} as key,
-            cast({{ entry.raw_batch if entry.raw_batch is not none
-                else "null" }} as bigint) as raw_batch,
-            {{ "true" if entry.is_ahead else "false" }} as is_ahead,
-            {{ "true" if entry.is_unreadable else "false" }} as is_unreadable
-        union all
-        {%- endfor %}
-        {%- for key in lost_keys %}
-        select
-            {{ strandline._literal(key) }} as key,
-            cast(null as bigint) as raw_batch,
-            false as is_ahead,
-            false as is_unreadable
-        union all
-        {%- endfor %}
-        select cast(null as {{ text }}) as key, cast(null as bigint) as raw_batch, false
-            as is_ahead, false as is_unreadable
-        where false
+        select *
+        from (
+            values
+            {%- for entry in judged if entry.key %}
+            (
+                {{ strandline._literal(entry.key) }},
+                cast({{ entry.raw_batch if entry.raw_batch is not none else "null" }} as bigint),
+                {{ "true" if entry.is_ahead else "false" }},
+                {{ "true" if entry.is_unreadable else "false" }}
+            ),
+            {%- endfor %}
+            {%- for key in lost_keys %}
+            ({{ strandline._literal(key) }}, cast(null as bigint), false, false),
+            {%- endfor %}
+            (cast(null as {{ text }}), cast(null as bigint), false, false)
+        ) as facts_of_states (key, raw_batch, is_ahead, is_unreadable)
+        where key is not null
     ),
 
     -- what the raw tables had before the states were read
     heads as (
-        {%- for head in heads %}
-        select
-            {{ strandline._literal(head.table.name) }} as table_name,
-            cast({{ strandline._literal(head.source) if head.source
-                else "null" }} as {{ text }}) as source_name,
-            cast({{ head.batch }} as bigint) as head,
-            cast({{ head.before }} as bigint) as head_before,
-            {{ "true" if head.is_old else "false" }} as is_old
-        union all
-        {%- endfor %}
-        select
-            cast(null as {{ text }}) as table_name,
-            cast(null as {{ text }}) as source_name,
-            cast(null as bigint) as head,
-            cast(null as bigint) as head_before,
-            false as is_old
-        where false
+        select *
+        from (
+            values
+            {%- for head in heads %}
+            (
+                {{ strandline._literal(head.table.name) }},
+                cast({{ strandline._literal(head.source) if head.source
+                    else "null" }} as {{ text }}),
+                cast({{ head.batch }} as bigint),
+                cast({{ head.before }} as bigint),
+                {{ "true" if head.is_old else "false" }}
+            ),
+            {%- endfor %}
+            (cast(null as {{ text }}), cast(null as {{ text }}), cast(null as bigint),
+                cast(null as bigint), false)
+        ) as facts_of_heads (table_name, source_name, head, head_before, is_old)
+        where table_name is not null
     ),
 
     versions as (
@@ -260,46 +263,72 @@
         for each state.
     -#}
     {%- set raw_sql -%}
-        {%- for entry in judged %}
+        {%- for type in judged | map(attribute="type") | unique(case_sensitive=true) %}
         select
-            {{ loop.index0 }} as place,
+            place,
             max(_cq_batch) as raw_batch,
             max_by(_cq_source_name, _cq_batch) as raw_source,
             {{ strandline._seconds_between("max(_cq_sync_time)", "current_timestamp") }}
                 as seconds_old,
-            {%- if entry.column and entry.cursor is not none %}
-            {%- set type = entry.column.type %}
-            {%- set value = strandline._cursor_value(strandline._literal(entry.cursor), type) %}
-            {%- set column = strandline._quote(entry.column.name) %}
+            {%- if type %}
             {%- set is_dated_ahead = strandline._is_ahead(
-                "max(" ~ column ~ ")", type, sync_time="max(_cq_sync_time)")
+                "max(raw_cursor)", type, sync_time="max(_cq_sync_time)")
                 if strandline._is_time(type) else "false" %}
-            {{ value }} > {% if strandline._is_time(type) -%}
+            max(state_cursor) > {% if strandline._is_time(type) -%}
             -- rows dated in the future do not count: with them, the stored cursor stays at the
             -- clock
             case
                 when {{ is_dated_ahead }} then greatest(
-                    max(case when not ({{ strandline._is_ahead(
-                        column, type) }}) then {{ column }} end),
+                    max(case when not ({{ strandline._is_ahead("raw_cursor", type) }})
+                        then raw_cursor end),
                     cast(max(_cq_sync_time) as {{ type }})
                 )
-                else max({{ column }})
+                else max(raw_cursor)
             end
             {%- else -%}
-            max({{ column }})
+            max(raw_cursor)
             {%- endif %} as is_ahead,
-            {{ value }} is null as is_unreadable,
+            max(state_cursor) is null as is_unreadable,
             {{ is_dated_ahead }} as is_dated_ahead
             {%- else %}
             false as is_ahead,
             false as is_unreadable,
             false as is_dated_ahead
             {%- endif %}
-        from {{ entry.table.relation }}{{ " version as of " ~ entry.table.snapshot
-            if entry.table.snapshot }} as rows_of_raw
-        {%- if entry.table.is_shared %}
-        where _cq_source_name = {{ strandline._literal(entry.source) }}
-        {%- endif %}
+        from (
+            -- a row of each state, so that an empty raw table has a result
+            select
+                place,
+                cast(null as bigint) as _cq_batch,
+                cast(null as {{ dbt.type_string() }}) as _cq_source_name,
+                cast(null as timestamp) as _cq_sync_time,
+                cast(null as {{ type or "bigint" }}) as raw_cursor,
+                state_cursor
+            from (
+                values
+                {%- for entry in judged if entry.type == type %}
+                ({{ entry.place }}, {{ strandline._cursor_value(
+                    strandline._literal(entry.cursor), type) if type else "null" }})
+                {{- "," if not loop.last }}
+                {%- endfor %}
+            ) as states (place, state_cursor)
+            {%- for entry in judged if entry.type == type %}
+            union all
+            select
+                {{ entry.place }},
+                _cq_batch,
+                _cq_source_name,
+                _cq_sync_time,
+                {{ strandline._quote(entry.column.name) if type else "null" }},
+                null
+            from {{ entry.table.relation }}{{ " version as of " ~ entry.table.snapshot
+                if entry.table.snapshot }} as rows_of_raw
+            {%- if entry.table.is_shared %}
+            where _cq_source_name = {{ strandline._literal(entry.source) }}
+            {%- endif %}
+            {%- endfor %}
+        ) as rows_of_type
+        group by place
         {{- "\n        union all" if not loop.last }}
         {%- endfor %}
     {%- endset -%}

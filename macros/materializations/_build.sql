@@ -13,11 +13,12 @@
 
     {%- set mark = strandline._watermark(existing) if existing is not none and existing.is_iceberg
         else none -%}
-    {%- if strandline._is_unchanged(kind, mark) -%}
+    {%- set raw_properties = {} -%}
+    {%- if strandline._is_unchanged(kind, mark, raw_properties) -%}
         {%- set spec = strandline._spec_of(mark) -%}
         {%- set plan = {"step": "nothing", "reason": none, "is_unchanged": true} -%}
     {%- else -%}
-        {%- set spec = strandline._spec(kind, sql, owner, existing) -%}
+        {%- set spec = strandline._spec(kind, sql, owner, existing, mark, raw_properties) -%}
         {%- set plan = strandline._plan(existing, mark, spec, owner) -%}
     {%- endif -%}
     {%- if plan.step != "nothing" -%}
@@ -67,11 +68,12 @@
 {%- endmacro %}
 
 
-{% macro _is_unchanged(kind, mark) -%}
+{% macro _is_unchanged(kind, mark, raw_properties) -%}
     {#-
         Returns whether the model and its raw tables are unchanged since the table was built.
         Compares the configuration and, with one statement per raw table, the Iceberg snapshot. A
-        column that was added to raw without a batch is ignored until the next batch.
+        column that was added to raw without a batch is ignored until the next batch. Adds the
+        properties that it reads to `raw_properties`, so that they are read once.
     -#}
     {%- set settings = strandline._settings(model) -%}
     {%- if mark is none or not mark.is_exact or mark.every_build or should_full_refresh()
@@ -84,8 +86,11 @@
     {%- for table in mark.tables -%}
         {%- set schema, dot, identifier = table.name.rpartition(".") -%}
         {%- set relation = strandline._relation(schema, identifier) -%}
-        {%- if not strandline._exists(relation)
-            or strandline._snapshot(strandline._properties(relation)) != table.snapshot -%}
+        {%- if not strandline._exists(relation) -%}
+            {{ return(false) }}
+        {%- endif -%}
+        {%- do raw_properties.update({table.name: strandline._properties(relation)}) -%}
+        {%- if strandline._snapshot(raw_properties[table.name]) != table.snapshot -%}
             {{ return(false) }}
         {%- endif -%}
     {%- endfor -%}
@@ -103,12 +108,12 @@
 {%- endmacro %}
 
 
-{% macro _spec(kind, sql, owner, existing) -%}
+{% macro _spec(kind, sql, owner, existing, mark, raw_properties) -%}
     {#-
         Returns the spec, which determines the contents of the table: {kind, name, sql, columns,
         types, key, cursor, row_filter, tables, union, others, every_build, floor, refreshes,
-        strict, definition}. It is fixed before the first statement, because a loader may be
-        running. The entries of `tables` are described in _raw_table().
+        strict, definition, is_small}. It is fixed before the first statement, because a loader may
+        be running. The entries of `tables` are described in _raw_table().
     -#}
     {%- set settings = strandline._settings(model) -%}
     {%- set strict = settings.get("strict", true) -%}
@@ -121,7 +126,7 @@
     {%- set key = strandline._require_key(settings.unique_key, owner) -%}
     {%- do strandline._check_required_columns(
         kind, columns, key, settings.get("cursor_field"), owner) -%}
-    {%- set inputs = strandline._inputs(sql, types, owner) -%}
+    {%- set inputs = strandline._inputs(sql, types, raw_properties, owner) -%}
     {%- do strandline._check_text(kind, inputs.texts.values() | join(" "), {}, strict, owner
         ~ ", in a view that it reads") -%}
     {%- set spec = {
@@ -145,6 +150,7 @@
         ], sort_keys=true)),
     } -%}
     {%- do strandline._check_raw_key(spec, owner) -%}
+    {%- do strandline._read_new_batches(spec, mark) -%}
     {%- if settings.get("as_of") is not none -%}
         {%- for table in spec.tables -%}
             {%- set parsed = strandline._moment(settings.as_of, owner) -%}
@@ -157,6 +163,8 @@
     {%- if settings.get("delete_stale") -%}
         {%- do strandline._add_full_refreshes(spec, owner) -%}
     {%- endif -%}
+    {%- do spec.update({"is_small": spec.tables | sum(attribute="rows") <= var(
+        "strandline__rebuild_up_to_rows", 100000) | int}) -%}
     {{ return(spec) }}
 {%- endmacro %}
 
@@ -164,8 +172,8 @@
 {% macro _expected_sql(spec, versions=none) -%}
     {#- Returns the SELECT for the whole table, or for the given versions. -#}
     {%- set versions = versions or "(\n" ~ spec.sql ~ "\n)" -%}
-    {%- set up_to_head = "(\nselect * from " ~ versions ~ " as everything\nwhere "
-        ~ strandline._batches(spec.tables, up_to="head") ~ "\n)" -%}
+    {%- set up_to_head = "(\nselect " ~ strandline._one_task(spec) ~ "* from " ~ versions
+        ~ " as everything\nwhere " ~ strandline._batches(spec.tables, up_to="head") ~ "\n)" -%}
     {%- if spec.kind == "latest" -%}
         {{ return(strandline._latest_sql(up_to_head, spec.key, spec.cursor, spec.union,
             strandline._shown(spec))) }}
@@ -178,6 +186,15 @@
         spec.union,
         spec.row_filter
     )) }}
+{%- endmacro %}
+
+
+{% macro _one_task(spec) -%}
+    {#-
+        Returns a hint for reading small raw tables in one task. Grouping the rows then needs no
+        shuffle, which would take longer than reading them.
+    -#}
+    {{ return("/*+ coalesce(1) */ " if spec.get("is_small") else "") }}
 {%- endmacro %}
 
 
@@ -198,14 +215,8 @@
 {% macro _plan(existing, mark, spec, owner) -%}
     {#-
         Returns {step, reason}. The step is rebuild, merge or nothing. A rebuild is always correct,
-        but a merge is cheaper for a large table. Sets `low` of each raw table to the newest batch
-        that the model's table shows. If the SELECT has changed, sets `low` to 0, so that all
-        batches are checked.
+        but a merge is cheaper for a large table.
     -#}
-    {%- set is_checked = mark is not none and mark.definition == spec.definition -%}
-    {%- for table in spec.tables -%}
-        {%- do table.update({"low": mark.batches.get(table.name, 0) if is_checked else 0}) -%}
-    {%- endfor -%}
     {%- if existing is none or should_full_refresh() -%}
         {{ return({"step": "rebuild", "reason": none}) }}
     {%- endif -%}
@@ -217,7 +228,10 @@
     {%- if not reason and spec.every_build -%}
         {%- set reason = spec.every_build -%}
     {%- endif -%}
-    {%- if not reason and mark is not none -%}
+    {%- set rebuilds_small = new and spec.is_small and spec.kind == "latest"
+        and config.get("full_refresh") is not false -%}
+    {%- if not reason and mark is not none
+        and not (rebuilds_small and config.get("on_schema_change") != "fail") -%}
         {%- set reason = strandline._follow_schema(existing, mark, spec, owner) -%}
     {%- endif -%}
     {%- if reason and config.get("full_refresh") is false -%}
@@ -232,13 +246,7 @@
     {%- elif not new -%}
         {{ return({"step": "nothing", "reason": none}) }}
     {%- endif -%}
-    {%- set small = spec.tables | sum(attribute="rows") <= var(
-        "strandline__rebuild_up_to_rows", 100000) | int
-        and spec.kind == "latest" -%}
-    {{ return({
-        "step": "rebuild" if small and config.get("full_refresh") is not false else "merge",
-        "reason": none,
-    }) }}
+    {{ return({"step": "rebuild" if rebuilds_small else "merge", "reason": none}) }}
 {%- endmacro %}
 
 
@@ -261,16 +269,12 @@
     {%- endif -%}
     {%- for table in spec.tables -%}
         {%- set before = mark.tables[loop.index0] -%}
-        {#-
-            All batches of a recreated raw table are new, so _check_batches() must check all of
-            them.
-        -#}
         {%- if before.id != table.id -%}
-            {%- do table.update({"low": 0}) -%}
             {{ return(table.name ~ " was dropped and loaded again") }}
         {%- elif table.head < table.low -%}
-            {%- set shown = table.low -%}
-            {%- do table.update({"low": 0}) -%}
+            {%- set shown, head = table.low, table.head -%}
+            {%- do strandline._read_batches(table, 0) -%}
+            {%- do table.update({"head": head}) -%}
             {{ return(table.name ~ " ends at batch " ~ table.head ~ ", and the table shows batch "
                 ~ shown) }}
         {%- elif before.snapshot != table.snapshot and before.snapshot
@@ -378,7 +382,7 @@
     -#}
     {%- set by = strandline._as_list(config.get("partition_by")
         or (["is_current"] if spec.kind == "history" else [])) -%}
-    {%- set present = strandline._columns(existing) -%}
+    {%- set present = strandline._columns(existing) if by else {} -%}
     {%- for name in by if "(" not in name and name | lower not in present -%}
         {{ return(true) }}
     {%- endfor -%}

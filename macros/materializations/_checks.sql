@@ -115,7 +115,11 @@
 
 
 {% macro _prove(target_table, spec, mark, plan, checks, snapshot) -%}
-    {#- Runs the checks and returns the verdicts to store: {proved, turn, failed_turns, day}. -#}
+    {#-
+        Runs the checks on a snapshot of the table and, after a write, reads the snapshot's commit,
+        with one statement. Returns the verdicts to store and the commit: {proved, turn,
+        failed_turns, day, commit}.
+    -#}
     {%- set rebuilt = plan.step == "rebuild" -%}
     {%- set turn = 0 if rebuilt or mark is none else mark.turn -%}
     {%- set foreign = rebuilt or mark is none or strandline._raw_is_foreign(spec, mark) -%}
@@ -123,26 +127,31 @@
     {%- for table in spec.tables -%}
         {%- do heads.update({table.name: table.head}) -%}
     {%- endfor -%}
-    {%- set proved, failed_turns = {}, {} -%}
+    {%- set proved, failed_turns, questions = {}, {}, [] -%}
     {%- for check in checks -%}
         {%- set before = none if foreign else mark.proved.get(check.id) -%}
         {%- set turns = (mark.failed_turns.get(check.id, []) if before else []) + [turn] -%}
         {%- set asked = strandline._asked(check.subject, before, turns) -%}
-        {%- if snapshot -%}
-            {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot}) -%}
-        {%- endif -%}
+        {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot}) -%}
         {#-
             Finds the turns of the failing keys. Later tests check these turns again, and skip
             the other rows of these batches.
         -#}
-        {%- set failed = strandline._value(
-            "select array_join(sort_array(collect_set("
+        {%- do questions.append(
+            "select " ~ strandline._literal(check.id) ~ ", array_join(sort_array(collect_set("
             ~ strandline._key_bucket(check.subject.key, 30) ~ ")), ',') from (\n"
             ~ strandline._check_sql(check, asked) ~ "\n) as failures"
         ) -%}
         {%- do proved.update({check.id: heads}) -%}
-        {%- if failed -%}
-            {%- do failed_turns.update({check.id: failed.split(",") | map("int") | list}) -%}
+    {%- endfor -%}
+    {%- if plan.step != "nothing" -%}
+        {%- do questions.append(strandline._written_commit_sql(target_table, snapshot)) -%}
+    {%- endif -%}
+    {%- set answers = {} -%}
+    {%- for row in run_query(questions | join("\nunion all\n")) -%}
+        {%- do answers.update({row[0]: row[1]}) -%}
+        {%- if row[0] in proved and row[1] -%}
+            {%- do failed_turns.update({row[0]: row[1].split(",") | map("int") | list}) -%}
         {%- endif -%}
     {%- endfor -%}
     {{ return({
@@ -150,6 +159,7 @@
         "turn": (turn + 1) % 30,
         "failed_turns": failed_turns,
         "day": run_started_at.strftime("%Y-%m-%d"),
+        "commit": fromjson(answers.get("commit", "null")),
     }) }}
 {%- endmacro %}
 
@@ -209,8 +219,8 @@
     {{ return({
         "relation": relation,
         "rows": relation ~ (" version as of " ~ snapshot if snapshot else ""),
-        "versions": "(select * from (\n" ~ spec.sql ~ "\n) as everything where "
-            ~ strandline._batches(spec.tables, up_to="head") ~ ")",
+        "versions": "(select " ~ strandline._one_task(spec) ~ "* from (\n" ~ spec.sql
+            ~ "\n) as everything where " ~ strandline._batches(spec.tables, up_to="head") ~ ")",
         "key": spec.key,
         "cursor": spec.cursor,
         "names": spec.columns,

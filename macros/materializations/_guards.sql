@@ -182,44 +182,23 @@
         rejects a SELECT that omits or repeats versions of the new batches.
     -#}
     {%- for table in spec.tables if table.head > table.low -%}
-        {%- set syncs = strandline._own_table(table.relation.schema, "_cq_syncs") -%}
-        {%- set has_ledger = table.id and strandline._exists(syncs) -%}
-        {%- set counts_sql -%}
-            select batch, sum(raw_rows), sum(ledger_rows), sum(entries)
-            from (
-                select _cq_batch as batch, count(*) as raw_rows, 0 as ledger_rows, 0 as entries
-                from {{ table.relation }} version as of {{ table.snapshot }} as versions
-                where {{ strandline._batches([table], above="low", up_to="head") }}
-                group by _cq_batch
-                {%- if has_ledger %}
-                union all
-                select batch, 0, sum(rows_appended), count(*)
-                from {{ syncs }} as syncs
-                where table_name = {{ strandline._literal(table.relation.identifier) }}
-                    and batch > {{ [table.low, table.compacted, table.first - 1] | max }} and batch
-                    <= {{ table.head }}
-                group by batch
-                {%- endif %}
-            ) as counts
-            group by batch
-        {%- endset -%}
         {%- set delivered = namespace(rows=0) -%}
-        {%- set committed = strandline._lineage(table, none).batches if has_ledger else {} -%}
+        {%- set committed = strandline._lineage(table, none).batches -%}
         {%- set acknowledged = strandline._acknowledged(
             table.relation, "batches_complete", owner) -%}
-        {%- for row in run_query(counts_sql) -%}
-            {%- set batch, raw_rows = row[0] | int, row[1] | int -%}
+        {%- for batch, counts in table.new | dictsort if batch <= table.head -%}
+            {%- set raw_rows, ledger_rows = counts.raw_rows, counts.ledger_rows -%}
             {%- set delivered.rows = delivered.rows + raw_rows -%}
-            {%- if has_ledger and batch > table.compacted
+            {%- if table.has_ledger and batch > table.compacted
                 and not strandline._is_acknowledged(acknowledged, batch)
-                and (row[2] is not none and row[3] and row[2] | int != raw_rows
-                    or row[3] == 0 and (batch < table.head or batch not in committed)
+                and (ledger_rows is not none and ledger_rows != raw_rows
+                    or not counts.entries and (batch < table.head or batch not in committed)
                     or batch in committed and committed[batch] != raw_rows) -%}
                 {{ exceptions.raise_compiler_error(
                     owner ~ ": batch " ~ batch ~ " of " ~ table.name ~ " is not shown, because "
                     ~ "raw table, ledger and commit disagree about its rows: " ~ raw_rows
                     ~ " in the raw table, "
-                    ~ (row[2] if row[3] else "no entry") ~ " in the ledger, "
+                    ~ (ledger_rows if counts.entries else "no entry") ~ " in the ledger, "
                     ~ committed.get(batch, "unknown") ~ " in its commit. The test "
                     ~ "batches_complete shows all such batches; docs/dbt/tests.md says what to do."
                 ) }}

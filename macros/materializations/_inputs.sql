@@ -1,4 +1,4 @@
-{% macro _inputs(sql, types, owner) -%}
+{% macro _inputs(sql, types, raw_properties, owner) -%}
     {#-
         Returns the inputs of the model according to dbt's graph: {tables, every_build, is_plain,
         texts}. If a SELECT reads only columns and expressions of one raw table or of union_raw(),
@@ -12,7 +12,7 @@
     {%- set tables = [] -%}
     {%- set others = [] -%}
     {%- for node in nodes -%}
-        {%- set table = strandline._raw_table(node, owner) -%}
+        {%- set table = strandline._raw_table(node, sql, types, raw_properties, owner) -%}
         {%- if table is none -%}
             {%- do others.append(node.name) -%}
         {%- else -%}
@@ -36,9 +36,7 @@
         ) }}
     {%- endif -%}
     {%- set tables = tables | sort(attribute="name") -%}
-    {%- set plain = ("select * from " ~ tables[0].relation) | replace("`", "") | lower -%}
-    {%- set is_plain = tables | length == 1
-        and sql.split() | join(" ") | replace("`", "") | lower == plain -%}
+    {%- set is_plain = tables | length == 1 and tables[0].is_plain -%}
     {%- set several = strandline._reads_several_rows(
         [strandline._without_unions(sql)] + texts.values() | list) if not is_plain else none -%}
     {%- set every_build = none -%}
@@ -49,13 +47,8 @@
         {%- set every_build = "its SELECT uses `" ~ several
             ~ "`, so a row may depend on more than one version" -%}
     {%- elif tables | length == 1 and (strandline._without_unions(sql) | replace(
-        "`", "") | lower).count(plain[14:]) > 1 -%}
+        "`", "") | lower).count(tables[0].relation | string | replace("`", "") | lower) > 1 -%}
         {%- set every_build = "its SELECT reads " ~ tables[0].name ~ " more than once" -%}
-    {%- endif -%}
-    {%- if flags.EMPTY -%}
-        {%- for table in tables -%}
-            {%- do table.update({"head": 0, "rows": 0}) -%}
-        {%- endfor -%}
     {%- endif -%}
     {{ return({"tables": tables, "every_build": every_build, "is_plain": is_plain,
         "texts": texts}) }}
@@ -127,53 +120,48 @@
 {%- endmacro %}
 
 
-{% macro _raw_table(node, owner) -%}
+{% macro _raw_table(node, sql, types, raw_properties, owner) -%}
     {#-
         Returns a raw table of the loader, or none for any other node: {name, relation, id,
-        snapshot, types, sources, key, first, compacted, head, rows, delivered, floor, refreshes}.
+        snapshot, types, sources, key, first, compacted, is_plain, head, rows, delivered, floor,
+        refreshes}. `is_plain` is true if the model's SELECT is the whole raw table.
     -#}
     {%- set relation = strandline._node_relation(node) -%}
-    {%- set types = {} -%}
-    {%- for name, column in strandline._columns(relation).items() -%}
-        {%- do types.update({name: column.type}) -%}
+    {%- set name = strandline._table_name(relation) -%}
+    {%- set is_plain = sql.split() | join(" ") | replace("`", "") | lower
+        == ("select * from " ~ relation) | replace("`", "") | lower -%}
+    {%- set raw_types = {} -%}
+    {%- for column_name, column in (types if is_plain
+        else strandline._columns(relation)).items() -%}
+        {%- do raw_types.update({column_name: column.type}) -%}
     {%- endfor -%}
-    {%- if "_cq_batch" not in types or "_cq_seq" not in types
+    {%- if "_cq_batch" not in raw_types or "_cq_seq" not in raw_types
         or node.resource_type in ("model", "snapshot") -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set properties = strandline._properties(relation) -%}
+    {%- set properties = raw_properties.get(name) or strandline._properties(relation) -%}
     {%- if not properties.get("format", "").startswith("iceberg") -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its source " ~ strandline._table_name(relation)
+            owner ~ ": its source " ~ name
             ~ " is a view, or a table that is not Iceberg's, and "
             ~ "does not show which raw versions it leaves out. Declare the raw table as the "
             ~ "source, and move the SELECT into a model that reads it (materialized='view')."
         ) }}
     {%- endif -%}
-    {%- set snapshot = strandline._snapshot(properties) -%}
-    {%- set head, rows = 0, 0 -%}
-    {%- if snapshot is not none -%}
-        {#- Iceberg computes this result from its metadata. -#}
-        {%- set found = run_query(
-            "select max(_cq_batch), count(*), max(_cq_generation) from " ~ relation
-            ~ " version as of " ~ snapshot
-        ).rows[0] -%}
-        {%- set head, rows = (found[0] or 0) | int, found[1] | int -%}
-    {%- endif -%}
     {{ return({
-        "name": strandline._table_name(relation),
+        "name": name,
         "relation": relation,
         "id": properties.get("strandline.table-id"),
-        "snapshot": snapshot,
-        "types": types,
+        "snapshot": strandline._snapshot(properties),
+        "types": raw_types,
         "sources": strandline._sources_of(properties),
         "key": strandline._settings(node).unique_key,
         "first": properties.get("strandline.first-batch", 1) | int,
         "compacted": properties.get("strandline.compacted_to", 0) | int,
-        "head": head,
-        "rows": rows,
+        "is_plain": is_plain,
+        "head": 0,
+        "rows": 0,
         "delivered": 0,
-        "generation": (found[2] or 0) | int if found else 0,
         "floor": none,
         "refreshes": [],
     }) }}
@@ -219,19 +207,10 @@
         batch was published on top of another commit, its commit contains only the batch number.
     -#}
     {%- set commits = {} -%}
-    {%- set commits_sql -%}
-        select
-            cast(snapshot_id as string),
-            cast(parent_id as string),
-            operation,
-            coalesce(summary['strandline.batch'], summary['published-wap-id']),
-            summary['added-records'],
-            unix_micros(committed_at)
-        from {{ table.relation }}.snapshots
-    {%- endset -%}
-    {%- for row in run_query(commits_sql) -%}
-        {%- do commits.update({row[0]: {"parent": row[1], "operation": row[2], "batch": row[3],
-            "rows": row[4], "at": row[5] | int}}) -%}
+    {%- for row in (table.commits if "commits" in table
+        else run_query(strandline._commits_sql(table.relation))) -%}
+        {%- do commits.update({row[3]: {"parent": row[4], "operation": row[5], "batch": row[1],
+            "rows": row[2], "at": row[6] | int}}) -%}
     {%- endfor -%}
     {%- set at = namespace(snapshot=table.snapshot | string, foreign=false, passed=false) -%}
     {%- set batches = {} -%}
@@ -257,4 +236,93 @@
         "batches": batches,
         "foreign": at.foreign or at.snapshot != since | string,
     }) }}
+{%- endmacro %}
+
+
+{% macro _read_new_batches(spec, mark) -%}
+    {#-
+        Reads the batches of the raw tables after the newest batch that the model's table shows. If
+        the SELECT has changed or a raw table was recreated, reads all batches.
+    -#}
+    {%- for table in spec.tables -%}
+        {%- set low = mark.batches.get(table.name, 0) if mark is not none
+            and mark.definition == spec.definition
+            and table.id in mark.tables | selectattr("name", "equalto", table.name)
+            | map(attribute="id") else 0 -%}
+        {%- do strandline._read_batches(table, low) -%}
+    {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro _read_batches(table, low) -%}
+    {#-
+        Reads a raw table, its commits and its ledger with one statement. Sets `low`, `head` (the
+        newest batch), `rows` (of the whole table), `commits`, `has_ledger` and `new`, the batches
+        above `low`: {batch: {raw_rows, ledger_rows, entries}}.
+    -#}
+    {%- do table.update({"low": low, "commits": [], "new": {}}) -%}
+    {%- if flags.EMPTY or table.snapshot is none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set pinned = table.relation ~ " version as of " ~ table.snapshot -%}
+    {%- set syncs = strandline._own_table(table.relation.schema, "_cq_syncs") -%}
+    {%- set has_ledger = table.id and strandline._exists(syncs) -%}
+    {%- set batches_sql -%}
+        -- Iceberg computes the first row from its metadata
+        select
+            'all' as kind,
+            cast(max(_cq_batch) as string) as batch,
+            cast(count(*) as string) as row_count,
+            null as snapshot_id,
+            null as parent_id,
+            null as operation,
+            null as committed_at
+        from {{ pinned }} as versions
+        union all
+        select 'raw', cast(_cq_batch as string), cast(count(*) as string), null, null, null, null
+        from {{ pinned }} as versions
+        where _cq_batch > {{ low }}
+        group by _cq_batch
+        {%- if has_ledger %}
+        union all
+        select 'ledger', cast(batch as string), cast(rows_appended as string), null, null, null,
+            null
+        from {{ syncs }} as syncs
+        where table_name = {{ strandline._literal(table.relation.identifier) }}
+            and batch > {{ [low, table.compacted, table.first - 1] | max }}
+        {%- endif %}
+        union all
+        {{ strandline._commits_sql(table.relation) }}
+    {%- endset -%}
+    {%- for row in run_query(batches_sql) -%}
+        {%- if row[0] == "all" -%}
+            {%- do table.update({"head": (row[1] or 0) | int, "rows": row[2] | int}) -%}
+        {%- elif row[0] == "commit" -%}
+            {%- do table.commits.append(row) -%}
+        {%- else -%}
+            {%- set counts = table.new.setdefault(
+                row[1] | int, {"raw_rows": 0, "ledger_rows": none, "entries": 0}) -%}
+            {%- if row[0] == "raw" -%}
+                {%- do counts.update({"raw_rows": row[2] | int}) -%}
+            {%- else -%}
+                {%- do counts.update({"entries": counts.entries + 1, "ledger_rows":
+                    counts.ledger_rows if row[2] is none
+                    else (counts.ledger_rows or 0) + row[2] | int}) -%}
+            {%- endif -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- do table.update({"has_ledger": has_ledger}) -%}
+{%- endmacro %}
+
+
+{% macro _commits_sql(relation) -%}
+    select
+        'commit' as kind,
+        coalesce(summary['strandline.batch'], summary['published-wap-id']) as batch,
+        summary['added-records'] as row_count,
+        cast(snapshot_id as string) as snapshot_id,
+        cast(parent_id as string) as parent_id,
+        operation,
+        cast(unix_micros(committed_at) as string) as committed_at
+    from {{ relation }}.snapshots
 {%- endmacro %}

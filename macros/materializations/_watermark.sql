@@ -148,14 +148,23 @@
     {%- endif -%}
     {%- set written = strandline._properties(target_table) if wrote else {} -%}
     {%- set snapshot = strandline._snapshot(written) if wrote else mark.current -%}
-    {%- set merged = strandline._merge_commit(target_table, mark.current, snapshot, owner)
-        if plan.step == "merge" else none -%}
-    {%- if merged is not none and not merged.is_ours
-        or plan.step == "rebuild" and not strandline._is_own_rebuild(
-        target_table, written, owner) -%}
-        {%- set snapshot = none -%}
-    {%- endif -%}
     {%- set verdicts = strandline._prove(target_table, spec, mark, plan, checks, snapshot) -%}
+    {%- set commit = verdicts.commit -%}
+    {%- if plan.step == "merge" -%}
+        {%- set is_own = snapshot == mark.current or commit.parent == mark.current
+            or strandline._only_rewritten(target_table, mark.current, commit.parent) -%}
+    {%- else -%}
+        {#- The first snapshot of a replaced table has no parent. -#}
+        {%- set is_own = not wrote or commit and not commit.parent
+            and written.get("strandline.build") == invocation_id -%}
+    {%- endif -%}
+    {%- if not is_own -%}
+        {%- set snapshot = none -%}
+        {%- do exceptions.warn(
+            owner ~ ": another program wrote to " ~ target_table
+            ~ " during the build. The next build rebuilds the table."
+        ) -%}
+    {%- endif -%}
     {%- set properties = strandline._verdict_properties(verdicts) if plan.get("is_unchanged")
         else strandline._watermark_properties(spec, snapshot, verdicts) -%}
     {%- set assignments = [] -%}
@@ -165,64 +174,32 @@
     {%- endfor -%}
     {%- do strandline._run("alter table " ~ target_table ~ " set tblproperties ("
         ~ assignments | join(", ") ~ ")") -%}
-    {%- if merged is not none and merged.is_ours and merged.is_fragmented -%}
+    {%- if plan.step == "merge" and is_own and strandline._is_fragmented(commit) -%}
         {%- do strandline._rewrite_and_mark(target_table) -%}
     {%- endif -%}
 {%- endmacro %}
 
 
-{% macro _is_own_rebuild(target_table, properties, owner) -%}
-    {#-
-        Returns whether the table is unchanged since this build created it. The first snapshot of a
-        replaced table has no parent.
-    -#}
-    {%- set is_own = properties.get("strandline.build") == invocation_id and strandline._value(
-        "select count(*) from " ~ target_table ~ ".snapshots where parent_id is null and "
-        ~ "snapshot_id = "
-        ~ strandline._snapshot(properties)
-    ) | int == 1 -%}
-    {%- if not is_own -%}
-        {%- do strandline._warn_of_writer(target_table, owner) -%}
-    {%- endif -%}
-    {{ return(is_own) }}
+{% macro _written_commit_sql(target_table, snapshot) -%}
+    select 'commit', to_json(struct(
+        cast(parent_id as string) as parent,
+        cast(summary['total-data-files'] as int) + cast(summary['total-delete-files'] as int)
+            as files,
+        cast(summary['total-files-size'] as bigint) as bytes,
+        cast(summary['total-records'] as bigint) as records,
+        cast(summary['total-position-deletes'] as bigint) as deletes
+    ))
+    from {{ target_table }}.snapshots
+    where snapshot_id = {{ snapshot }}
 {%- endmacro %}
 
 
-{% macro _warn_of_writer(target_table, owner) -%}
-    {%- do exceptions.warn(
-        owner ~ ": another program wrote to " ~ target_table
-        ~ " during the build. The next build rebuilds the table."
-    ) -%}
-{%- endmacro %}
-
-
-{% macro _merge_commit(target_table, before, snapshot, owner) -%}
+{% macro _is_fragmented(commit) -%}
     {#-
-        Returns {is_ours, is_fragmented}. `is_ours` is false if another program has written to the
-        table since the build began. In this case the next build rebuilds the table. `is_fragmented`
-        is true if the table has too many files or deleted rows, according to the commit's summary.
-        Merges leave small files and delete files, which slow down every reader, so such a table is
-        rewritten.
+        Returns whether the table has too many files or deleted rows, according to the commit's
+        summary. Merges leave small files and delete files, which slow down every reader, so such a
+        table is rewritten.
     -#}
-    {%- set summary_sql -%}
-        select
-            cast(parent_id as string),
-            cast(summary['total-data-files'] as int) + cast(summary['total-delete-files'] as int),
-            cast(summary['total-files-size'] as bigint),
-            cast(summary['total-records'] as bigint),
-            cast(summary['total-position-deletes'] as bigint)
-        from {{ target_table }}.snapshots
-        where snapshot_id = {{ snapshot }}
-    {%- endset -%}
-    {%- set row = run_query(summary_sql).rows[0] -%}
-    {%- set is_ours = snapshot == before or row[0] == before
-        or strandline._only_rewritten(target_table, before, row[0]) -%}
-    {%- if not is_ours -%}
-        {%- do strandline._warn_of_writer(target_table, owner) -%}
-    {%- endif -%}
-    {{ return({
-        "is_ours": is_ours,
-        "is_fragmented": row[1] | int > 32 + 2 * ((row[2] | int) // 134217728)
-            or (row[4] or 0) | int > [1000000, (row[3] | int) // 2] | max,
-    }) }}
+    {{ return(commit.get("files", 0) > 32 + 2 * (commit.get("bytes", 0) // 134217728)
+        or commit.get("deletes", 0) > [1000000, commit.get("records", 0) // 2] | max) }}
 {%- endmacro %}

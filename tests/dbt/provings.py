@@ -187,10 +187,17 @@ class Proving:
         }
 
     def checks(self) -> list[str]:
-        """Returns the statements by which dbt's newest command proved one of our tables."""
+        """Returns the checks by which dbt's newest command proved one of our tables.
+
+        A build asks all checks of a model in one statement.
+        """
         own = re.compile(rf"\b{self.table}(_latest|_history)?\b")
         return [
-            asked for asked in self.project.asked if "collect_set" in asked and own.search(asked)
+            check
+            for asked in self.project.asked
+            if own.search(asked)
+            for check in asked.split(" as failures\nunion all\n")
+            if "collect_set" in check
         ]
 
 

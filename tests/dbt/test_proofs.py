@@ -80,6 +80,25 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
 
 
 @in_step
+def test_a_small_table_is_proved_in_one_task(project: DbtProject, raw: RawSchema) -> Steps:
+    """A rebuild of a small table shuffles nothing, and its verdicts are those of a large one."""
+    small = ("--vars", "{strandline__rebuild_up_to_rows: 1000}")
+    wares = Proving(project, raw, "wares", {"latest": ALL, "history": ("matches_raw",)})
+    wares.append(*days(1, 2))
+    assert red((yield wares.plan_build(*small))) == set()
+    assert len(wares.checks()) == 6
+    assert sum("/*+ coalesce(1) */" in asked for asked in wares.checks()) >= 3
+    wares.append(row(1, 2, "other"))
+    assert red((yield wares.plan_build(*small))) == {TIES}
+    assert red((yield wares.plan_build(*small))) == {TIES}
+    assert red((yield wares.plan_proof())) == {TIES}
+    wares.append(*days(2, 3, keys=(1,)), generation=2)
+    assert red((yield wares.plan_build(*small))) == set()
+    wares.forge("latest", "insert into {0} select * from {0} where id = 2")
+    assert red((yield wares.plan_proof(*AGAIN))) == {"matches_raw", "unique_key"}
+
+
+@in_step
 def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: RawSchema) -> Steps:
     """Within thirty builds that had something to do, and its turn does not pass."""
     stock = Proving(project, raw, "stock", {"latest": ALL, "history": ("matches_raw",)})
