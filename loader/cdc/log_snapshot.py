@@ -34,6 +34,7 @@ from loader.cdc.table_definition import (
     LoggedColumn,
     TableDefinitions,
     describe_alteration,
+    describe_selection,
     describe_unknown_names,
     list_by_number,
 )
@@ -92,11 +93,13 @@ class LogSnapshot(Snapshot):
             if table.ref.name in setup.refused:
                 raise setup.refused[table.ref.name]
             columns = self._definitions.read_columns(table)
+            excluded = self._definitions.excluded[table.ref.name]
             partitions, reload_reason = self._definitions.read_partitions(table, mark)
             if mark is not None:
                 loss = "" if unfinished is not None else setup.explain_loss(self.slot, table, mark)
                 reload_reason = (
                     loss
+                    or describe_selection(mark.excluded, columns)
                     or describe_alteration(mark.columns, columns)
                     or reload_reason
                     or self._explain_new_key(table, mark)
@@ -121,6 +124,7 @@ class LogSnapshot(Snapshot):
             mark.move_to(log_read.position, list_by_number(columns), partitions),
             slot=self.slot.name,
             catalog=self._definitions.catalogs[table.ref.name],
+            excluded=list_by_number(excluded),
         )
         spool, name = log_read.spool, build_log_name(table)
         has_changes = spool is not None and spool.count_changes(name) > 0
@@ -139,7 +143,9 @@ class LogSnapshot(Snapshot):
                 names = self._build_changes(table, columns, mark, spool).list_column_names(
                     self.database.spark
                 )
-                reload_reason = describe_unknown_names(names, mark.columns, columns)
+                reload_reason = describe_unknown_names(
+                    names, {**mark.columns, **mark.excluded}, [*columns, *excluded]
+                )
                 if reload_reason:
                     with self._lock:
                         return self._plan_first_load(
@@ -317,6 +323,7 @@ class LogSnapshot(Snapshot):
             last_key,
             key=tuple(self._definitions.list_key(table)) if last_key is not None else (),
             catalog=self._definitions.catalogs[table.ref.name],
+            excluded=list_by_number(self._definitions.excluded[table.ref.name]),
         )
         if last_key is not None:
             self._unfinished[table.ref.name] = mark
@@ -335,7 +342,10 @@ class LogSnapshot(Snapshot):
         chunk, snapshot = self._loads.plan_next_chunk(
             table, self._definitions.list_key_columns(table), mark.loaded_up_to
         )
-        next_mark = mark.add_chunk(chunk.last_key, snapshot)
+        next_mark = replace(
+            mark.add_chunk(chunk.last_key, snapshot),
+            excluded=list_by_number(self._definitions.excluded[table.ref.name]),
+        )
         if chunk.last_key is not None:
             self._unfinished[table.ref.name] = next_mark
         is_resumed = mark.snapshot is not None and mark.snapshot.text != snapshot.text
@@ -377,8 +387,20 @@ class LogSnapshot(Snapshot):
     def _log_read(self) -> LogRead:
         log_names = [build_log_name(table) for table in self.tables.values()]
         assert self._setup is not None
+        excluded = [
+            f"{build_log_name(table)}.{name}"
+            for table in self.tables.values()
+            for name, *_ in table.ref.native.layout
+            if name not in table.ref.native.columns
+        ]
         reader = LogReader(
-            self.slot, self._setup.slot, log_names, self._folder, self._placeholder, self.where
+            self.slot,
+            self._setup.slot,
+            log_names,
+            self._folder,
+            self._placeholder,
+            self.where,
+            excluded,
         )
         return reader.read()
 

@@ -96,7 +96,8 @@ class Mark:
             complete.
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         key: the key's columns during the load; empty if the table was not loaded in chunks.
-        columns: the table's columns (`list_by_number`).
+        columns: the columns that are loaded (`list_by_number`).
+        excluded: the table's other columns.
         partitions: the ids of the table's partitions; empty if it is not partitioned.
         catalog: fingerprints of the table's definition in the catalog (`read_fingerprints`).
         published: a fingerprint of the table's publication (`SourceSlot.read_publication`).
@@ -113,6 +114,7 @@ class Mark:
     earlier_chunks: tuple[tuple[tuple[str, ...], VisibleTransactions], ...] = ()
     catalog: Mapping[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON object that the state stores."""
@@ -122,6 +124,8 @@ class Mark:
             "slot": self.slot,
             "system": self.system,
         }
+        if self.excluded:
+            stored["excluded"] = dict(self.excluded)
         if self.published:
             stored["published"] = self.published
         if self.partitions:
@@ -167,6 +171,7 @@ class Mark:
             ),
             {str(k): str(v) for k, v in (mark.get("catalog") or {}).items()},
             tuple(map(str, mark.get("key") or ())),
+            {str(k): str(v) for k, v in (mark.get("excluded") or {}).items()},
         )
 
     def move_to(

@@ -87,16 +87,11 @@ def has_text(column: LoggedColumn) -> bool:
     return not column.is_array and column.kind not in FLOATS
 
 
-def read_logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
+def read_logged_columns(connection: Connection, relation: str) -> list[LoggedColumn]:
     """Reads a table's columns, in order.
 
     Args:
         relation: an SQL string literal with the table's quoted name.
-        where: the table, for messages.
-
-    Raises:
-        TableError: if the log lacks a column's values, or contains other values than the JDBC
-            reader returns.
     """
     rows = connection.rows(
         f"""
@@ -178,15 +173,12 @@ def read_logged_columns(connection: Connection, relation: str, where: str) -> li
         order by attnum
         """
     )
-    columns = [
+    return [
         LoggedColumn(
             int(number or 0), name or "", kind or "", declared or "", *(f == "true" for f in flags)
         )
         for number, name, kind, declared, *flags in rows
     ]
-    for column in columns:
-        _refuse_column(column, where)
-    return columns
 
 
 def _refuse_column(column: LoggedColumn, where: str) -> None:
@@ -239,6 +231,16 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
     return ""
 
 
+def describe_selection(excluded: Collection[str], columns: Sequence[LoggedColumn]) -> str:
+    """Describes a column that the spec excluded at the last sync; empty if there is none.
+
+    Args:
+        excluded: the numbers of the columns that were excluded.
+    """
+    names = [column.name for column in columns if str(column.number) in excluded]
+    return f"{', '.join(names)} was excluded by the option columns until now" if names else ""
+
+
 def describe_unknown_names(
     names: Collection[str], before: Mapping[str, str], columns: Sequence[LoggedColumn]
 ) -> str:
@@ -247,6 +249,7 @@ def describe_unknown_names(
     Args:
         names: the column names in the changes since the last sync.
         before: the result of :func:`list_by_number` at the last sync.
+        columns: the current columns. Both include the columns that the spec excludes.
     """
     current = {column.name for column in columns}
     for name in sorted(set(names) - current):
@@ -275,11 +278,13 @@ class TableDefinitions:
 
     Attributes:
         catalogs: maps each table's name to its fingerprints (`read_fingerprints`).
+        excluded: maps each table's name to the columns that the spec excludes.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.catalogs: dict[str, Mapping[str, str]] = {}
+        self.excluded: dict[str, Sequence[LoggedColumn]] = {}
 
     def list_key(self, table: SourceTable) -> Sequence[str]:
         """Returns a table's key, as declared by the spec or else by the database."""
@@ -301,18 +306,23 @@ class TableDefinitions:
     def read_columns(self, table: SourceTable) -> list[LoggedColumn]:
         """Returns a table's columns, in the order of its schema.
 
+        Also stores the excluded columns in `excluded`.
+
         Raises:
-            TableError: if the columns have changed during the run, or the log lacks their values.
+            TableError: if the columns have changed during the run, or the log lacks their values,
+                or contains other values than the JDBC reader returns.
         """
-        where = self.get_location(table)
+        where, native = self.get_location(table), table.ref.native
         with self.database.connect(where) as connection:
             by_name = {
-                c.name: c
-                for c in read_logged_columns(connection, self._quote_relation(table), where)
+                c.name: c for c in read_logged_columns(connection, self._quote_relation(table))
             }
-        if set(by_name) != set(table.ref.native.columns):
+        if set(by_name) != {name for name, *_ in native.layout}:
             raise self.build_alteration_error(table)
-        columns = [by_name[name] for name in table.ref.native.columns]
+        columns = [by_name.pop(name) for name in native.columns]
+        self.excluded[table.ref.name] = list(by_name.values())
+        for column in columns:
+            _refuse_column(column, where)
         for index in table.ref.native.as_texts:
             if not has_text(columns[index]):
                 raise TableError(

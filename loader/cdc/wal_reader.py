@@ -48,6 +48,7 @@ class LogReader:
         folder: the folder for the spool.
         placeholder: the text that Debezium writes for a value that the log omits.
         where: the source, for messages.
+        excluded: the columns that the spec excludes, `schema.table.column`.
     """
 
     slot: SourceSlot
@@ -56,6 +57,7 @@ class LogReader:
     folder: Path
     placeholder: str
     where: str
+    excluded: Sequence[str] = ()
 
     def read(self) -> LogRead:
         """Reads the log up to its current end.
@@ -108,6 +110,7 @@ class LogReader:
                 self.placeholder,
                 self.where,
                 database.lock_timeout,
+                self.excluded,
             ),
             placeholder=self.placeholder,
             java=_find_java(database.spark._jvm),
@@ -181,6 +184,7 @@ def build_debezium_settings(
     placeholder: str,
     where: str,
     lock_timeout: int = 30,
+    excluded: Sequence[str] = (),
 ) -> dict[str, str]:
     """Returns Debezium's settings, which include passwords.
 
@@ -191,6 +195,7 @@ def build_debezium_settings(
         where: the source, for messages.
         lock_timeout: the seconds that Debezium may wait for a table that another session has
             locked.
+        excluded: the columns that Debezium leaves out, `schema.table.column`.
 
     Raises:
         TableError: if Debezium cannot connect to the source's URL.
@@ -236,8 +241,8 @@ def build_debezium_settings(
         "slot.drop.on.stop": "false",
         "publication.name": slot,
         "publication.autocreate.mode": "disabled",
-        # Regular expressions, separated by commas.
-        "table.include.list": ",".join(re.escape(name).replace(",", r"\x2c") for name in log_names),
+        "table.include.list": _build_patterns(log_names),
+        **({"column.exclude.list": _build_patterns(excluded)} if excluded else {}),
         "message.prefix.include.list": MARKER,
         # Debezium takes no snapshot, because the JDBC reader loads each table first. Debezium
         # stores no offset: it starts at the slot's position, which only the loader moves.
@@ -276,3 +281,8 @@ def build_debezium_settings(
         "slot.max.retries": "2",
         "slot.retry.delay.ms": "1000",
     }
+
+
+def _build_patterns(names: Sequence[str]) -> str:
+    """Returns regular expressions for names, separated by commas."""
+    return ",".join(re.escape(name).replace(",", r"\x2c") for name in names)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql.types import StructField, StructType
 
@@ -39,6 +39,7 @@ def create_raw_table(
     cursor_field: str | None,
     first_batch: int,
     more: Mapping[str, str],
+    excluded: Sequence[str] = (),
 ) -> None:
     """Creates a raw table with the source's columns followed by the ``_cq_`` columns.
 
@@ -46,6 +47,7 @@ def create_raw_table(
         first_batch: the first batch number. It must exceed all numbers of a dropped table with the
             same name.
         more: additional table properties.
+        excluded: the source's columns that the spec excludes.
 
     Raises:
         TableError: if the source has a ``_cq_`` column, which only the loader may write.
@@ -66,7 +68,7 @@ def create_raw_table(
         IDENTITY: uuid.uuid4().hex,
         FIRST_BATCH: str(first_batch),
         **{f"write.metadata.metrics.column.{name}": "full" for name in measured},
-        PROPERTY: SourceSchema.of(schema).text,
+        PROPERTY: SourceSchema.of(schema, excluded=excluded).text,
         **more,
     }
     fields = [StructField(field.name, raw_type(field.dataType)) for field in schema.fields]
@@ -75,7 +77,9 @@ def create_raw_table(
     lake.create(table, StructType(fields), properties)
 
 
-def drop_outdated_table(lake: Lake, table: str, schema: StructType) -> None:
+def drop_outdated_table(
+    lake: Lake, table: str, schema: StructType, excluded: Sequence[str] = ()
+) -> None:
     """Drops a raw table without batches if the source's columns have changed.
 
     Such a table has no rows, so it can be recreated with the new columns.
@@ -84,7 +88,9 @@ def drop_outdated_table(lake: Lake, table: str, schema: StructType) -> None:
         return
     handle = lake.handle(table)
     before = handle.properties().get(PROPERTY)  # only raw tables of the loader have this property
-    if before in (None, SourceSchema.of(schema).text) or list(handle.snapshots()):
+    if before in (None, SourceSchema.of(schema, excluded=excluded).text) or list(
+        handle.snapshots()
+    ):
         return
     lake.drop(table)
 
@@ -96,7 +102,7 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
         TableError: if the raw table cannot be adapted, or the spec forbids a change.
     """
     if not lake.exists(table):
-        return plan_creation(schema)
+        return plan_creation(schema, policy.excluded)
     properties = lake.properties(table)
     if properties.get("write.wap.enabled") != "true":
         raise TableError(

@@ -13,7 +13,7 @@ itself is null.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
@@ -41,6 +41,7 @@ class EvolutionPolicy:
         accepts_key_change: whether key and cursor columns may be widened.
         reads_everything: whether all rows are reread, so that new columns have values in all rows.
         source: the source with these columns if sources share the table; else empty.
+        excluded: the source's columns that the spec excludes.
     """
 
     where: str
@@ -51,6 +52,7 @@ class EvolutionPolicy:
     accepts_key_change: bool = False
     reads_everything: bool = False
     source: str = ""
+    excluded: Sequence[str] = ()
 
 
 def check_key_and_cursor(
@@ -156,6 +158,8 @@ class Drift:
         before: the source schema to store before the ALTERs.
         after: the source schema to store with the batch.
         added: columns that the source lacked at the last batch, including renamed columns.
+        included: the columns among them that the source had, but the spec excluded.
+        excluded: columns of the last batch that the source still has, but the spec now excludes.
         raw: the raw table's columns at the time of planning; None without a table.
     """
 
@@ -165,7 +169,36 @@ class Drift:
     before: SourceSchema
     after: SourceSchema
     added: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     raw: t.StructType | None = None
+
+    @property
+    def idle(self) -> SourceSchema:
+        """The source schema to store if no row is appended.
+
+        A column that the spec excludes must not be missed once it is included again, even if no row
+        was appended in between.
+        """
+        pending = set(self.before.excluded) & set(self.after.columns)
+        return self.before.exclude({*self.after.excluded, *pending})
+
+    def defer_included(self) -> Drift:
+        """Returns a copy for a batch that may lack rows with values in the included columns.
+
+        The next normal sync still treats these columns as included.
+        """
+        names = {name.lower() for name in self.included}
+        return replace(
+            self,
+            notes=tuple(note for note in self.notes if not note.startswith("included ")),
+            after=self.after.exclude({*self.after.excluded, *names}),
+        )
+
+    @property
+    def idle_notes(self) -> tuple[str, ...]:
+        """The notes that the ledger contains although no row was appended."""
+        return tuple(note for note in self.notes if note.startswith("excluded "))
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -179,12 +212,16 @@ class Drift:
         )
 
 
-def plan_creation(source: t.StructType) -> Drift:
-    """Returns the plan for a missing raw table, which is created with the source's columns."""
+def plan_creation(source: t.StructType, excluded: Sequence[str] = ()) -> Drift:
+    """Returns the plan for a missing raw table, which is created with the source's columns.
+
+    Args:
+        excluded: the source's columns that the spec excludes.
+    """
     mappings = (
         ColumnMapping(f.name, bare(f.dataType), f.name, raw_type(f.dataType)) for f in source.fields
     )
-    schema = SourceSchema.of(source)
+    schema = SourceSchema.of(source, excluded=excluded)
     return Drift((), (), tuple(mappings), schema, schema)
 
 
@@ -221,7 +258,10 @@ def derive_drift(
         if mapping.raw.lower() != name:
             variants[mapping.raw.lower()] = mapping.raw
         mappings.append(mapping)
-    notes = tuple(_notes(before, arriving, mappings, variants, with_target=not policy.freeze))
+    excluded = {name.lower() for name in policy.excluded}
+    notes = tuple(
+        _notes(before, arriving, mappings, variants, excluded, with_target=not policy.freeze)
+    )
     if notes and policy.freeze:
         raise TableError(
             f"the source's columns have changed: {'; '.join(notes)}",
@@ -237,8 +277,10 @@ def derive_drift(
         ),
         tuple(mappings),
         before=replace(before, variants=tuple(sorted(variants.values()))),
-        after=SourceSchema.of(source, dropped, variants.values()),
+        after=SourceSchema.of(source, dropped, variants.values(), excluded),
         added=tuple(field.name for name, field in arriving.items() if name not in before.columns),
+        included=tuple(f.name for name, f in arriving.items() if name in before.excluded),
+        excluded=tuple(f.name for name, f in before.columns.items() if name in excluded),
         raw=raw,
     )
 
@@ -329,11 +371,13 @@ def _notes(
     arriving: Mapping[str, t.StructField],
     mappings: Sequence[ColumnMapping],
     variants: Mapping[str, str],
+    excluded: Collection[str],
     with_target: bool,
 ) -> Iterator[str]:
     """Yields a note for each change of the source.
 
     Args:
+        excluded: columns that the spec excludes, in lower case.
         with_target: whether to include the raw column.
     """
     for mapping in mappings:
@@ -342,6 +386,7 @@ def _notes(
         target = f", in {mapping.raw}" if with_target else ""
         if old is None:
             verb = "re-added" if name in before.dropped else "added"
+            verb = "included" if name in before.excluded else verb
             suffix = target if mapping.raw.lower() != name else ""
             yield f"{verb} {field.name} {_format_type(field.dataType)}{suffix}"
             continue
@@ -355,7 +400,8 @@ def _notes(
             yield from _describe_changes(old.dataType, field.dataType, field.name)
     for name, old in before.columns.items():
         if name not in arriving:
-            yield f"dropped {old.name} {_format_type(old.dataType)}"
+            verb = "excluded" if name in excluded else "dropped"
+            yield f"{verb} {old.name} {_format_type(old.dataType)}"
 
 
 def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:

@@ -64,19 +64,35 @@ class SourceSchema:
         schema: the source's columns with bare types (:func:`loader.lake.type_widening.bare`).
         dropped: former columns of the source in lower case.
         variants: the raw table's columns that store values of another column with another type.
+        excluded: columns of the source that the spec excludes, in lower case.
     """
 
     schema: t.StructType
     dropped: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, schema: t.StructType, dropped: Iterable[str] = (), variants: Iterable[str] = ()
+        cls,
+        schema: t.StructType,
+        dropped: Iterable[str] = (),
+        variants: Iterable[str] = (),
+        excluded: Iterable[str] = (),
     ) -> SourceSchema:
         """Creates a source's schema from the current columns."""
         fields = [t.StructField(f.name, bare(f.dataType)) for f in schema.fields]
-        return cls(t.StructType(fields), tuple(sorted(dropped)), tuple(sorted(variants)))
+        left_out = sorted(name.lower() for name in excluded)
+        return cls(
+            t.StructType(fields), tuple(sorted(dropped)), tuple(sorted(variants)), tuple(left_out)
+        )
+
+    def exclude(self, names: Iterable[str]) -> SourceSchema:
+        """Returns a copy in which the spec excludes these columns of the source."""
+        excluded = {name.lower() for name in names}
+        fields = [field for name, field in self.columns.items() if name not in excluded]
+        dropped = {*self.dropped, *(excluded & set(self.columns))}
+        return self.of(t.StructType(fields), dropped, self.variants, excluded)
 
     @classmethod
     def derive(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
@@ -110,6 +126,8 @@ class SourceSchema:
             value["dropped"] = list(self.dropped)
         if self.variants:
             value["variants"] = list(self.variants)
+        if self.excluded:
+            value["excluded"] = list(self.excluded)
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -124,7 +142,8 @@ class SourceSchema:
             plain = {"nullable": True, "metadata": {}}
             fields = [{**column, **plain} for column in value["columns"]]
             schema = t.StructType.fromJson({"fields": fields})
-            return cls.of(schema, value.get("dropped", ()), value.get("variants", ()))
+            others = (value.get(name, ()) for name in ("dropped", "variants", "excluded"))
+            return cls.of(schema, *others)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise TableError(
                 f"its property {PROPERTY} was not written by this loader ({problem})",

@@ -76,7 +76,7 @@ def append_differences(
         return PlannedBatch(
             Window(),
             Bounds(count),
-            plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy),
+            plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy).defer_included(),
             mode=RECONCILE,
             state=replace(prior.state, batch=prior.next_batch, selection=prior.partial_selection),
             idle_state=prior.state,

@@ -45,7 +45,7 @@ All other methods have defaults. See ``docs/architecture.md``, "Add a connector"
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -59,7 +59,7 @@ from loader.names import in_the_lake
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.version_order import SEQUENCE
 from loader.rows.window import Bounds, CursorField, Window
-from loader.spec.options import TableOptions
+from loader.spec.options import TableOptions, is_set_by_name, options_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,6 +129,7 @@ class SourceTable:
         progress: how a sync resumes; only :attr:`Progress.CURSOR` requires a cursor.
         selection: identifies the rows that the options of the connector select, such as a hash of a
             filter; empty selects all rows. If it changes, the next sync reads all rows.
+        excluded: the source's columns that the option `columns` leaves out of `schema`.
     """
 
     ref: TableRef
@@ -143,6 +144,7 @@ class SourceTable:
     column_comments: Mapping[str, str] = field(default_factory=dict)
     progress: Progress = Progress.CURSOR
     selection: str = ""
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,10 +175,13 @@ class Source(ABC):
         hide: registers a secret that only the connector recognises, so that outputs redact it.
         can_mask: whether the option `mask` is allowed. True if the connector neither writes rows to
             disk nor quotes values in errors before :meth:`Snapshot.read` returns the rows.
+        selects_columns: whether :meth:`describe` applies :meth:`select_columns`. If false, tables
+            with the option `columns` are refused.
     """
 
     options_model: ClassVar[type[BaseModel]]
     can_mask: ClassVar[bool] = False
+    selects_columns: ClassVar[bool] = False
 
     def __init__(self, name: str, options: Any, spark: SparkSession, folder: Path) -> None:
         self.name = name
@@ -247,6 +252,26 @@ class Source(ABC):
         """The ``table_options`` of the document; every `options_model` has this field."""
         options: Mapping[str, TableOptions] = self.options.table_options
         return options
+
+    def select_columns(
+        self, ref: TableRef, names: Sequence[str], required: Collection[str] = ()
+    ) -> list[str]:
+        """Returns the columns that the option `columns` selects, in the table's order.
+
+        Args:
+            names: all columns of the table.
+            required: the columns of the key, the cursor and the `deleted_field`.
+
+        Raises:
+            TableError: if a name in the option is not a column. Names and wildcards that the spec
+                sets for several tables, by a wildcard, need not match a column of each table.
+        """
+        columns = options_for(self.table_options, ref.name, TableOptions()).columns
+        if columns is None:
+            return list(names)
+        where = f"table {self.name}.{ref.name}"
+        must_match = is_set_by_name(self.table_options, ref.name, "columns")
+        return columns.choose(names, required, where, must_match)
 
 
 def _nothing(*_: str, whole_word: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -20,11 +20,11 @@ from pydantic import (
     StringConstraints,
     WithJsonSchema,
     field_validator,
-    model_validator,
 )
 
 from loader.duration import DURATION_PATTERN, Lookback, seconds_of
 from loader.error_report import did_you_mean
+from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.spec.validation import OptionError
 
@@ -181,6 +181,111 @@ class ReconcileOptions(Strict):
         return float(self.budget.rstrip("% ")) / 100
 
 
+class ColumnSelection(Strict):
+    """The columns of a table to load. The case of names is ignored.
+
+    Attributes:
+        include: names or wildcards of the columns to load; by default all columns.
+        exclude: names or wildcards of the columns to leave out, even if `include` matches them.
+    """
+
+    include: Names | None = None
+    exclude: Names | None = None
+
+    @field_validator("include", "exclude", mode="before")
+    @classmethod
+    def _single_name(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    def selects(self, name: str) -> bool:
+        """Returns whether the names and wildcards select a column."""
+        is_included = self.include is None or bool(_match_columns([name], self.include))
+        return is_included and not _match_columns([name], self.exclude or ())
+
+    def check_names(self, names: Sequence[str], where: str, allows_wildcards: bool = False) -> None:
+        """Checks that each name and wildcard matches a column.
+
+        Args:
+            names: all columns of the table.
+            where: the table, for messages.
+            allows_wildcards: whether wildcards need not match.
+
+        Raises:
+            TableError: if one matches no column.
+        """
+        for pattern in (*(self.include or ()), *(self.exclude or ())):
+            if allows_wildcards and is_wildcard(pattern):
+                continue
+            if not _match_columns(names, [pattern]):
+                raise _no_such_column(pattern, names, f"{where}, columns")
+
+    def choose(
+        self,
+        names: Sequence[str],
+        required: Collection[str],
+        where: str,
+        must_match: bool = True,
+    ) -> list[str]:
+        """Returns the names of the columns to load, in the table's order.
+
+        Args:
+            names: all columns of the table.
+            required: columns that are always loaded, such as those of the key.
+            where: the table, for messages.
+            must_match: whether each name and wildcard must match a column.
+
+        Raises:
+            TableError: if a name or wildcard matches no column, if a required column is excluded,
+                or if no column remains.
+        """
+        if must_match:
+            self.check_names(names, where)
+        excluded = _match_columns(names, self.exclude or ())
+        always = {name.lower() for name in required}
+        named = {name.lower() for name in self.exclude or ()}
+        needed = next((name for name in names if name.lower() in always & named), None)
+        if needed is not None:
+            raise TableError(
+                f"the column {needed!r} cannot be excluded: the key, the cursor and the "
+                "deleted_field are always read",
+                where=f"{where}, columns",
+                remedy="Set another primary_key, cursor_field or deleted_field, or exclude other "
+                "columns",
+            )
+        included = set(names) if self.include is None else _match_columns(names, self.include)
+        chosen = [n for n in names if n.lower() in always or (n in included and n not in excluded)]
+        if not chosen:
+            raise TableError(
+                "all columns are excluded",
+                where=f"{where}, columns",
+                remedy="Select a column, or exclude the table by skip_tables",
+            )
+        return chosen
+
+
+def _match_columns(names: Sequence[str], patterns: Collection[str]) -> set[str]:
+    """Returns the names that a pattern matches. A name may be equal to a wildcard."""
+    lowered = [pattern.lower() for pattern in patterns]
+    return {
+        name
+        for name in names
+        if name.lower() in lowered or any(fnmatchcase(name.lower(), each) for each in lowered)
+    }
+
+
+def _no_such_column(pattern: str, names: Sequence[str], where: str) -> TableError:
+    if pattern[0] in "-!":  # other tools exclude columns this way
+        remedy = f"To exclude columns, write `columns: {{exclude: [{pattern[1:]}]}}`."
+    else:
+        remedy = did_you_mean(pattern, names)
+    what = "matches no column" if is_wildcard(pattern) else "is not a column"
+    return TableError(
+        f"{pattern!r} {what}",
+        where=where,
+        remedy=f"{remedy} Its columns: {', '.join(names)}".strip(),
+    )
+
+
 class TableOptions(Strict):
     """A source's ``table_options`` for one table. Connectors extend this class.
 
@@ -197,6 +302,7 @@ class TableOptions(Strict):
         redelivered_rows: whether rows are appended that are identical to the newest row of their
             key in the raw table.
         schema_changes: `evolve` changes the raw table with the source. `freeze` refuses the table.
+        columns: the columns to load; by default all.
         column_types: types of columns that replace the types derived from the source.
         mask: how the values of columns are masked before they are written
             (:mod:`loader.sources.masking`), by name or wildcard of the column.
@@ -214,6 +320,7 @@ class TableOptions(Strict):
     null_cursor: Literal["include", "exclude", "fail"] = "include"
     redelivered_rows: Literal["drop", "append"] = "drop"
     schema_changes: Literal["evolve", "freeze"] = "evolve"
+    columns: ColumnSelection | None = None
     column_types: dict[Name, ColumnType] = Field(default_factory=dict)
     mask: dict[Name, Mask] = Field(default_factory=dict)
     deleted_field: Name | None = None
@@ -225,16 +332,25 @@ class TableOptions(Strict):
         reconcile: ReconcileOptions | None = getattr(self, "reconcile", None)
         return reconcile
 
-    @model_validator(mode="before")
+    @field_validator(
+        "columns",
+        mode="before",
+        json_schema_input_type=ColumnSelection | Name | Names | None,
+    )
     @classmethod
-    def _refuse_types_in_columns(cls, value: Any) -> Any:
-        columns = value.get("columns") if isinstance(value, Mapping) else None
-        if isinstance(columns, Mapping) or (isinstance(columns, str) and " " in columns.strip()):
+    def _list_is_include(cls, value: Any) -> Any:
+        keys = ("include", "exclude")
+        unknown = (
+            [str(key) for key in value if key not in keys] if isinstance(value, Mapping) else []
+        )
+        has_types = any(not did_you_mean(key, keys) for key in unknown)
+        if has_types or (isinstance(value, str) and " " in value.strip()):
             raise OptionError(
                 "`columns` cannot set the types of columns",
-                "Rename `columns` to `column_types`",
+                "Rename `columns` to `column_types`; to choose columns, write a list of names, or "
+                "{exclude: [names]}",
             )
-        return value
+        return value if isinstance(value, Mapping) or value is None else {"include": value}
 
     @field_validator(
         "cursor_field",
@@ -289,6 +405,15 @@ class TableOptions(Strict):
 
 
 T = TypeVar("T", bound=TableOptions)
+
+
+def is_set_by_name(options: Mapping[str, TableOptions], table: str, option: str) -> bool:
+    """Returns whether the entry of a table's name sets an option, instead of a wildcard."""
+    return any(
+        name.lower() == table.lower() and option in entry.model_fields_set
+        for name, entry in options.items()
+        if not is_wildcard(name)
+    )
 
 
 def options_for(options: Mapping[str, T], table: str, default: T) -> T:

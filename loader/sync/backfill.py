@@ -171,6 +171,13 @@ def _plan_chunk(
     """Plans one chunk. Changes only the batch number and the backfill's progress in the state."""
     plan, lake = sync.plan, sync.lake
     state = replace(prior.state, backfill=progress, selection=prior.partial_selection)
+    drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
+    if (drift.included or drift.excluded) and not plan.key:
+        raise TableError(
+            "the option columns has changed since the last sync, and the table has no key",
+            where=f"table {plan.name}, --from",
+            remedy="Run `loader run` without --from first: it reads all rows again",
+        )
     # Chunks end at whole microseconds, but some sources store finer times.
     window = Window(
         plan.cursor,
@@ -182,7 +189,7 @@ def _plan_chunk(
     return PlannedBatch(
         window,
         sync.snapshot.bounds(plan.table, window),
-        plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy),
+        drift.defer_included(),
         mode=BACKFILL,
         state=replace(state, batch=prior.next_batch),
         idle_state=replace(prior.state, backfill=progress),

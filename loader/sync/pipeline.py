@@ -298,9 +298,15 @@ class Pipeline:
             try:
                 if isinstance(table, Exception):
                     raise table
-                planned = plan_table(
-                    source.name, table, find_table_options(bound, ref), full_refresh
-                )
+                options = find_table_options(bound, ref)
+                if options.columns is not None and not bound.selects_columns:
+                    raise TableError(
+                        f"tables with `path: {source.path}` are loaded with all columns",
+                        where=f"{where}, columns",
+                        remedy="Remove the option; or leave columns out by an option of the "
+                        "connector, if it has one",
+                    )
+                planned = plan_table(source.name, table, options, full_refresh)
                 self._check_state_table_name(planned, self.spec.schema_of(source))
                 claim = self._build_claim(source, bound, ref)
                 group = claims[claim.raw.lower()]

@@ -78,7 +78,12 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     if prior.has_new_selection:
         sync.warn(_describe_new_selection(plan))
-    window, bounds = choose_window(plan, snapshot, prior, lake, sync.watch, drift.added)
+    if _cannot_compare(plan, prior, drift):
+        sync.warn(_describe_new_columns(plan, snapshot, drift))
+        prior = replace(prior, has_new_columns=True)
+    window, bounds = choose_window(
+        plan, snapshot, prior, lake, sync.watch, drift.added, drift.included
+    )
     is_window_unchanged = is_unchanged(plan, snapshot, prior, window, bounds)
     append_only = None
     if not is_window_unchanged:
@@ -114,6 +119,40 @@ def _describe_new_selection(plan: TablePlan) -> str:
         "the spec selects other rows than at the last sync (where, query): all rows are read "
         f"again; rows in raw that are no longer selected {rest}"
     )
+
+
+def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
+    """Returns whether raw's rows cannot be compared with the source's, and so would be doubled.
+
+    Without a key, whole rows are compared, and the option `columns` has changed what these are.
+    """
+    return (
+        bool(drift.included or drift.excluded)
+        and not plan.key
+        and not plan.keeps_redeliveries
+        and plan.table.progress is Progress.CURSOR
+        and plan.mode != FULL_REFRESH
+        and prior.has_begun
+    )
+
+
+def _describe_new_columns(plan: TablePlan, snapshot: Snapshot, drift: Drift) -> str:
+    """Returns the warning for a table without a key whose option `columns` has changed.
+
+    Raises:
+        TableError: if the source may no longer have all rows.
+    """
+    changed = ", ".join((*drift.included, *drift.excluded))
+    what = f"the option columns has changed ({changed}), and the table has no key"
+    if not snapshot.missing_means_deleted:
+        raise TableError(
+            f"{what}: the loader cannot tell which rows raw already contains",
+            where=f"table {plan.name}, columns",
+            remedy="Set a primary_key; or undo the change; or read the files again with `loader "
+            f"run --full-refresh --select {plan.policy.select}`: rows of files that were removed "
+            "are then only in an older generation",
+        )
+    return f"{what}: all rows are read again, in a new generation"
 
 
 def _warn_of_lost_columns(sync: TableSync, names: Sequence[str]) -> None:
@@ -179,6 +218,7 @@ def choose_window(
     lake: Lake,
     watch: Watch,
     added: Sequence[str] = (),
+    included: Sequence[str] = (),
     preview: bool = False,
 ) -> tuple[Window, Bounds]:
     """Determines the window and its bounds before any row is read.
@@ -193,6 +233,7 @@ def choose_window(
 
     Args:
         added: columns that were added to the source since the last batch.
+        included: the columns among them that the spec excluded until now.
         preview: whether no row will be read, so that the source must prepare nothing.
 
     Raises:
@@ -201,7 +242,13 @@ def choose_window(
     window = snapshot.lower_window(plan.table, build_window(plan, snapshot, prior, lake))
     watch.report_phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
-    full_window = _find_full_window(plan, snapshot, window, bounds, added)
+    full_window = _find_full_window(plan, snapshot, window, bounds, added, included)
+    if included and prior.has_begun and plan.table.progress is Progress.MARK:
+        watch.warn(
+            plan.name,
+            f"older rows have null in {', '.join(included)}, which the connector sends from now "
+            f"on: to fill them, run `loader run --full-refresh --select {plan.policy.select}`",
+        )
     if full_window is not None and not plan.key:
         watch.warn(
             plan.name,
@@ -282,13 +329,20 @@ def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Wat
 
 
 def _find_full_window(
-    plan: TablePlan, snapshot: Snapshot, window: Window, bounds: Bounds, added: Sequence[str]
+    plan: TablePlan,
+    snapshot: Snapshot,
+    window: Window,
+    bounds: Bounds,
+    added: Sequence[str],
+    included: Sequence[str],
 ) -> Window | None:
     """Returns a window of all rows if other rows have values in added columns, else None."""
     if window.stored_cursor is None or not added:
         return None
+    if plan.table.progress is not Progress.CURSOR:
+        return None
     inside = snapshot.count_values(plan.table, added, window, bounds)
-    if inside is None:
+    if inside is None and not included:
         return None
     full_window = replace(
         window,
@@ -297,6 +351,8 @@ def _find_full_window(
         mark=None,
         stored_cursor=None,
     )
+    if inside is None:
+        return full_window
     # In this order, rows that are inserted between the two counts can only increase the second
     # count.
     everywhere = snapshot.count_values(plan.table, added, full_window, None) or 0
@@ -309,8 +365,11 @@ def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[
     check_masks(plan, stores.lake, state, lambda text: None)
     drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.policy)
     state = state or TableState()
-    prior = PriorState(state, 1, has_new_selection=is_selection_new(plan, state))
-    return choose_window(plan, snapshot, prior, stores.lake, Watch(), drift.added, preview=True)
+    prior = PriorState(state, 1, state.batch > 0, has_new_selection=is_selection_new(plan, state))
+    prior = replace(prior, has_new_columns=_cannot_compare(plan, prior, drift))
+    return choose_window(
+        plan, snapshot, prior, stores.lake, Watch(), drift.added, drift.included, preview=True
+    )
 
 
 def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:

@@ -8,6 +8,7 @@ from loader.errors import LoaderError, TableError
 from loader.lake.commits import Commit
 from loader.lake.raw_table import alter_table, create_raw_table
 from loader.lake.schema_evolution import conform
+from loader.lake.source_schema import property_of
 from loader.lake.staging import count_staged_rows, discard_staged, publish_batch, stage_batch
 from loader.spark.session import plan_now
 from loader.sync.extract import Batch, check_row_count
@@ -26,7 +27,7 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
     """
     plan, lake = sync.plan, sync.lake
     if batch.rows is None:
-        ensure_raw_table(sync, batch.state.batch)
+        _finish_without_rows(sync, batch)
         return None
     sync.lease.confirm()
     sync.report_phase("appending")
@@ -43,6 +44,7 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
         raise
     if not rows_staged:
         discard_staged(lake, plan.lake_table, staged)
+        _finish_without_rows(sync, batch)
         return None
     sync.report_step("staged")
     sync.watch.check_interruption(plan.name)
@@ -52,6 +54,18 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
     if plan.accepts_other_origin:
         record_origin(plan, lake)
     return published
+
+
+def _finish_without_rows(sync: TableSync, batch: Batch) -> None:
+    """Creates a missing raw table, and stores which columns the spec excludes."""
+    plan, lake, drift = sync.plan, sync.lake, batch.drift
+    ensure_raw_table(sync, batch.state.batch)
+    if drift.raw is None or drift.idle.excluded == drift.before.excluded:
+        return
+    sync.lease.confirm()
+    lake.set_properties(plan.lake_table, {property_of(plan.policy.source): drift.idle.text})
+    if drift.idle_notes:
+        sync.warn(f"schema: {'; '.join(drift.idle_notes)}")
 
 
 def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
@@ -87,6 +101,12 @@ def ensure_raw_table(sync: TableSync, batch: int) -> None:
         return
     cursor = plan.cursor.name if plan.cursor else None
     create_raw_table(
-        lake, plan.lake_table, plan.table.schema, cursor, batch, build_origin_property(plan, {})
+        lake,
+        plan.lake_table,
+        plan.table.schema,
+        cursor,
+        batch,
+        build_origin_property(plan, {}),
+        plan.table.excluded,
     )
     register_sharer(plan, lake)

@@ -40,7 +40,7 @@ def record(
             cursor_high=state.cursor.text if state.cursor else row.cursor_high,
             rows_read=redelivered,
             rows_appended=0,
-            schema_changes=None,
+            schema_changes="; ".join(batch.drift.idle_notes) or None,
         )
     total = row if prior.total is None else prior.total.plus(row)
     changed = state if state != prior.state else None

@@ -34,6 +34,8 @@ class PriorState:
         total: the sum of this sync's batches so far; None before the first batch.
         has_new_selection: whether the spec selects other rows than at the last sync, by another
             filter or query of the source.
+        has_new_columns: whether rows in raw have other columns, and cannot be compared without a
+            key.
     """
 
     state: TableState
@@ -41,14 +43,20 @@ class PriorState:
     has_begun: bool = False
     total: SyncRecord | None = None
     has_new_selection: bool = False
+    has_new_columns: bool = False
 
     @property
     def starts_over(self) -> bool:
         """Returns whether all rows are read again.
 
-        The raw table has lost its batches, or it lacks rows that the spec now selects.
+        The raw table has lost its batches, lacks rows that the spec now selects, or has rows that
+        cannot be compared with the source's.
         """
-        return (self.state.batch == 0 and self.has_begun) or self.has_new_selection
+        return (
+            (self.state.batch == 0 and self.has_begun)
+            or self.has_new_selection
+            or self.has_new_columns
+        )
 
     def advance(self, after: TableState, total: SyncRecord) -> PriorState:
         """Returns the prior state of the next batch.
@@ -117,7 +125,8 @@ def recover(sync: TableSync) -> PriorState:
         highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=newest.batch))
     has_begun = max(own_commit.batch, state_batch, ledger_batch) > 0
     if not has_begun and not plan.is_shared:
-        drop_outdated_table(stores.lake, plan.lake_table, plan.table.schema)
+        table = plan.table
+        drop_outdated_table(stores.lake, plan.lake_table, table.schema, table.excluded)
     check_masks(plan, stores.lake, state, sync.warn)
     return PriorState(
         state, highest + 1, has_begun, has_new_selection=is_selection_new(plan, state)

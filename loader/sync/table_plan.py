@@ -161,6 +161,7 @@ class TablePlan:
             accepts_key_change=self.accepts_key_change,
             reads_everything=self.mode == FULL_REFRESH,
             source=self.source if self.is_shared else "",
+            excluded=self.table.excluded,
         )
 
 

@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.source import ProgramTableOptions
 from loader.sources.file.options import FileOptions, FileTableOptions
 from loader.sources.interface import SourceTable, TableRef
 from loader.sources.jdbc.options import JdbcTableOptions
@@ -76,7 +75,7 @@ def test_types_stand_under_a_key_of_their_own() -> None:
     ):
         with pytest.raises(ValidationError, match="is not a valid"):
             TableOptions(column_types={"a": text})
-    for model in (TableOptions, FileTableOptions, ProgramTableOptions, JdbcTableOptions):
+    for model in (TableOptions, FileTableOptions, JdbcTableOptions):
         for given in ({"a": "int"}, "a int, b string"):
             with pytest.raises(ValidationError, match="cannot set the types of columns") as found:
                 model(columns=given)

@@ -120,8 +120,9 @@ def _build_options(stream: Mapping[str, Any], stale: Sequence[str]) -> dict[str,
     If the sync deletes stale rows, it contains all rows of the table, like a full refresh.
     """
     keyless = not stream["source_defined_primary_key"]
+    reserved = list_reserved(stream["json_schema"]["properties"])
     return {
-        "skip_columns": list_reserved(stream["json_schema"]["properties"]),
+        "columns": {"exclude": reserved} if reserved else None,
         "sync_mode": "full_refresh" if stream["name"] in stale else "incremental",
         "redelivered_rows": "append" if keyless else "drop",
     }

@@ -164,13 +164,16 @@ def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[s
         metadata["replication-key"] = selected["replication_key"] = request.cursor
     native = request.table.ref.native
     _select_fields(
-        parts, selected.get("schema"), {column.name for column in native.columns}, native.skipped
+        parts,
+        selected.get("schema"),
+        {column.name for column in native.columns},
+        native.selection is not None,
     )
     return selected
 
 
 def _select_fields(
-    parts: list[dict[str, Any]], schema: Any, columns: set[str], skipped: Sequence[str]
+    parts: list[dict[str, Any]], schema: Any, columns: set[str], deselects: bool
 ) -> None:
     """Selects the fields of a stream, because most taps send only selected fields.
 
@@ -178,7 +181,7 @@ def _select_fields(
         parts: the stream's metadata. Entries for fields without metadata are added.
         schema: the stream's JSON schema.
         columns: the names of the table's columns.
-        skipped: the fields that the spec excludes.
+        deselects: whether the spec excludes fields, so that all other fields are deselected.
     """
     fields = schema.get("properties") if isinstance(schema, dict) else None
     parts_by_field = {}
@@ -198,5 +201,5 @@ def _select_fields(
             continue
         if field in columns:
             metadata["selected"] = True
-        elif metadata.get("inclusion") != "automatic" and skipped:
+        elif metadata.get("inclusion") != "automatic" and deselects:
             metadata["selected"] = False

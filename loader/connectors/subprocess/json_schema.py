@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +12,7 @@ from pyspark.sql import types as t
 
 from loader.connectors.subprocess.json_values import make_converter
 from loader.errors import TableError
+from loader.spec.options import ColumnSelection
 
 REST_COLUMN = "_rest"
 """The column for values that no other column can store, as a JSON object or null."""
@@ -73,7 +73,7 @@ class Column:
 def build_columns(
     schema: Mapping[str, Any],
     types: Mapping[str, t.DataType],
-    skipped: Sequence[str] = (),
+    selection: ColumnSelection | None = None,
     where: str = "",
 ) -> tuple[Column, ...]:
     """Returns the columns of a stream.
@@ -84,7 +84,7 @@ def build_columns(
     Args:
         schema: the stream's JSON schema.
         types: maps a column to its type in the spec. May include fields that the schema lacks.
-        skipped: names or wildcards of fields to exclude.
+        selection: the fields that the spec selects; None for all fields.
         where: the table, for messages.
 
     Raises:
@@ -96,7 +96,7 @@ def build_columns(
     used_names: set[str] = {REST_COLUMN}
     budget = Counter(parts=_MOST_PARTS)
     for name in (*declared, *(name for name in types if name not in declared)):
-        if is_skipped(name, skipped) or not name or _fold_case(name) in used_names:
+        if is_skipped(name, selection) or not name or _fold_case(name) in used_names:
             continue
         if len(name) > LONGEST_NAME and name not in types:
             continue
@@ -106,7 +106,7 @@ def build_columns(
             raise TableError(
                 f"the JSON schema's references lead to more than {_MOST_PARTS:,} parts",
                 where=where,
-                remedy="Exclude fields with skip_columns, or set their types in column_types",
+                remedy="Exclude fields by the option columns, or set their types in column_types",
             )
     return tuple(Column(name, type_, make_converter(type_)) for name, type_ in spark_types.items())
 
@@ -117,9 +117,9 @@ def _fold_case(name: str) -> str:
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in upper)
 
 
-def is_skipped(name: str, skipped: Sequence[str]) -> bool:
+def is_skipped(name: str, selection: ColumnSelection | None) -> bool:
     """Returns whether the spec excludes a field."""
-    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in skipped)
+    return selection is not None and not selection.selects(name)
 
 
 def parse_type(

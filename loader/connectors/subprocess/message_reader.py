@@ -281,8 +281,8 @@ class MessageReader:
                 deep = TableError(
                     "a record's values are nested too deeply to be read",
                     where=f"table {stream.name}",
-                    remedy="Exclude the field in the connector's `config`, or with "
-                    f"table_options.{stream.name.partition('.')[2]}.skip_columns",
+                    remedy="Exclude the field in the connector's `config`, or by the option "
+                    f"table_options.{stream.name.partition('.')[2]}.columns",
                 )
                 self._end_stream(stream, deep)
 

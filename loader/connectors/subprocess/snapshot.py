@@ -286,7 +286,7 @@ class ProgramSnapshot(Snapshot):
 
     def _build_layout(self, request: Request) -> RecordLayout:
         native = request.table.ref.native
-        return RecordLayout(request.name, native.columns, request.key, native.skipped)
+        return RecordLayout(request.name, native.columns, request.key, native.selection)
 
     def _parse_edge(self, value: object, table: SourceTable, window: Window) -> Cursor | None:
         if value is None or window.cursor is None:

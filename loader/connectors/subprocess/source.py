@@ -16,7 +16,12 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, PositiveFloat, field_validator
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.json_schema import REST_COLUMN, Column, build_columns
+from loader.connectors.subprocess.json_schema import (
+    REST_COLUMN,
+    Column,
+    build_columns,
+    is_skipped,
+)
 from loader.connectors.subprocess.log_relay import is_log_shown
 from loader.connectors.subprocess.message_reader import MessageFormat, MessageReader
 from loader.connectors.subprocess.program import Program, open_workspace
@@ -29,7 +34,15 @@ from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
 from loader.rows.exact_cast import parse_data_type
 from loader.sources.interface import Progress, Source, SourceTable, TableRef
-from loader.spec.options import Duration, Name, Names, Strict, TableOptions, options_for
+from loader.spec.options import (
+    ColumnSelection,
+    Duration,
+    Name,
+    Names,
+    Strict,
+    TableOptions,
+    options_for,
+)
 from loader.spec.validation import OptionError
 
 
@@ -63,21 +76,6 @@ Seconds = Annotated[
 ]
 
 
-class ProgramTableOptions(TableOptions):
-    """The options of a table, in addition to the options of all sources.
-
-    Attributes:
-        skip_columns: names or wildcards of fields to exclude.
-    """
-
-    skip_columns: tuple[Name, ...] = ()
-
-    @field_validator("skip_columns", mode="before", json_schema_input_type=Name | tuple[Name, ...])
-    @classmethod
-    def _to_tuple(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-
 class ProgramOptions(Strict):
     """The options in the inner `spec` of all sources that run a program.
 
@@ -100,7 +98,7 @@ class ProgramOptions(Strict):
     batch_time: Seconds = 600.0
     message_limit: int = Field(default=64 << 20, ge=1024)
     spool: Name | None = None
-    table_options: dict[str, ProgramTableOptions] = Field(default_factory=dict)
+    table_options: dict[str, TableOptions] = Field(default_factory=dict)
 
     @field_validator("config", mode="before", json_schema_input_type=dict[str, Any] | None)
     @classmethod
@@ -120,7 +118,7 @@ class CatalogEntry:
         primary_key: the primary key that the program declares; empty if there is none.
         cursor: the column that increases with every change, if the program declares one.
         raw: the unchanged entry of the catalog.
-        columns, skipped: the columns, and the fields that the spec excludes.
+        columns, selection: the columns, and the fields that the spec selects (None for all).
             :meth:`ProgramSource.describe` sets both.
     """
 
@@ -132,7 +130,7 @@ class CatalogEntry:
     cursor: str | None
     raw: Mapping[str, Any]
     columns: tuple[Column, ...] = ()
-    skipped: tuple[str, ...] = ()
+    selection: ColumnSelection | None = None
 
 
 class ProgramSource(Source):
@@ -142,6 +140,7 @@ class ProgramSource(Source):
     """
 
     protocol: ClassVar[str]
+    selects_columns = True
     options: ProgramOptions
     _all_names: Sequence[str] = ()
 
@@ -204,23 +203,21 @@ class ProgramSource(Source):
         options = self._find_options(ref.name)
         self._refuse_window_options(options, where)
         types = {n: _parse_type(text, n, where) for n, text in options.column_types.items()}
-        columns = build_columns(entry.schema, types, options.skip_columns, where)
         fields = entry.schema.get("properties")
-        if (
-            isinstance(fields, dict)
-            and REST_COLUMN in fields
-            and REST_COLUMN not in options.skip_columns
-        ):
+        names = list(fields) if isinstance(fields, dict) else []
+        selection = self._find_selection(ref, [*names, *types, REST_COLUMN], options, entry)
+        columns = build_columns(entry.schema, types, selection, where)
+        if REST_COLUMN in names and not is_skipped(REST_COLUMN, selection):
             raise TableError(
                 f"the records have a field {REST_COLUMN!r}, a column name of the loader",
                 where=where,
-                remedy=f"Exclude the field: skip_columns: [{REST_COLUMN}]",
+                remedy=f"Exclude the field: columns: {{exclude: [{REST_COLUMN}]}}",
             )
-        schema = RecordLayout(ref.name, columns, (), ()).schema
+        schema = RecordLayout(ref.name, columns, (), None).schema
         by_name = {column.name: column for column in columns}
         cursor = by_name.get(entry.cursor or "")
         ordered = cursor is not None and CursorType.of(cursor.type) is not None
-        described = replace(entry, columns=columns, skipped=options.skip_columns)
+        described = replace(entry, columns=columns, selection=selection)
         return SourceTable(
             replace(ref, native=described),
             schema,
@@ -233,7 +230,32 @@ class ProgramSource(Source):
                 **_list_comments(entry.schema),
             },
             progress=entry.progress,
+            excluded=tuple(name for name in names if is_skipped(name, selection)),
         )
+
+    def _find_selection(
+        self, ref: TableRef, names: Sequence[str], options: TableOptions, entry: CatalogEntry
+    ) -> ColumnSelection | None:
+        """Returns the fields that the spec selects, with those of the key and the cursor.
+
+        Wildcards need not match, because records may have fields that the schema does not declare.
+
+        Args:
+            names: the fields that the schema or the spec declares.
+
+        Raises:
+            TableError: if a name in the option `columns` is not a field.
+        """
+        selection = options.columns
+        if selection is None:
+            return None
+        selection.check_names(names, f"table {self.name}.{ref.name}", allows_wildcards=True)
+        if selection.include is None:
+            return selection
+        cursor = options.choose_cursor(names) or entry.cursor
+        required = [*(options.primary_key or entry.primary_key), cursor, options.deleted_field]
+        include = (*selection.include, *filter(None, required))
+        return selection.model_copy(update={"include": include})
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[ProgramSnapshot]:
@@ -281,22 +303,20 @@ class ProgramSource(Source):
             command, self.folder, options.environment, options.message_limit, on_log_line
         )
 
-    def _find_options(self, name: str) -> ProgramTableOptions:
+    def _find_options(self, name: str) -> TableOptions:
         exact, wildcards = self._options_by_name
-        return options_for(
-            {**wildcards, **exact.get(name.lower(), {})}, name, ProgramTableOptions()
-        )
+        return options_for({**wildcards, **exact.get(name.lower(), {})}, name, TableOptions())
 
     @cached_property
     def _options_by_name(
         self,
-    ) -> tuple[dict[str, dict[str, ProgramTableOptions]], dict[str, ProgramTableOptions]]:
+    ) -> tuple[dict[str, dict[str, TableOptions]], dict[str, TableOptions]]:
         """Two mappings to options: from table names in lower case, and from wildcards."""
         options = self.options.table_options.items()
         exact = {name.lower(): {name: each} for name, each in options if not is_wildcard(name)}
         return exact, {name: each for name, each in options if is_wildcard(name)}
 
-    def _refuse_window_options(self, options: ProgramTableOptions, where: str) -> None:
+    def _refuse_window_options(self, options: TableOptions, where: str) -> None:
         is_set_by_option = {
             "initial_cursor": options.initial_cursor is not None,
             "lookback": options.lookback is not None,

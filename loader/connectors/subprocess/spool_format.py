@@ -28,6 +28,7 @@ from loader.errors import TableError
 from loader.names import literal_path
 from loader.rows.bookkeeping import DELETED
 from loader.rows.version_order import quote_name
+from loader.spec.options import ColumnSelection
 from loader.spec.redaction import excerpt
 
 _MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects texts of 20 million characters
@@ -67,11 +68,15 @@ class RecordLayout:
         name: the table's name, for messages.
         columns: the columns of the stream.
         key: the key columns, whose values must be stored exactly.
-        skipped: names or wildcards of fields that the spec excludes.
+        selection: the fields that the spec selects; None for all fields.
     """
 
     def __init__(
-        self, name: str, columns: Sequence[Column], key: Sequence[str], skipped: Sequence[str]
+        self,
+        name: str,
+        columns: Sequence[Column],
+        key: Sequence[str],
+        selection: ColumnSelection | None,
     ) -> None:
         self.name = name
         self.columns = tuple(columns)
@@ -87,7 +92,7 @@ class RecordLayout:
             )
             for n, c in enumerate(self.columns)
         }
-        self._skipped = tuple(skipped)
+        self._selection = selection
         self._skipped_names: dict[str, bool] = {}
 
     @property
@@ -173,7 +178,7 @@ class RecordLayout:
                         else "the column cannot store this value"
                     ),
                     where=f"table {self.name}",
-                    remedy="Correct `skip_columns` or `column_types`, or reload all records: "
+                    remedy="Correct `columns` or `column_types`, or reload all records: "
                     "--full-refresh",
                 ) from None
         return EncodedDeletion(
@@ -221,7 +226,7 @@ class RecordLayout:
     def _is_skipped(self, name: str) -> bool:
         result = self._skipped_names.get(name)
         if result is None:
-            result = is_skipped(name, self._skipped)
+            result = is_skipped(name, self._selection)
             if len(self._skipped_names) < _MOST_NAMES:
                 self._skipped_names[name] = result
         return result
@@ -245,7 +250,7 @@ class RecordLayout:
                     f"a record's {name} has {len(value):,} characters: Spark reads at most "
                     f"{_MAX_TEXT_LENGTH:,}",
                     where=f"table {self.name}",
-                    remedy=f"Exclude the field: {self._options}.skip_columns: [{name}]",
+                    remedy=f"Exclude the field: {self._options}.columns: {{exclude: [{name}]}}",
                 )
 
 

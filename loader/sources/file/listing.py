@@ -185,6 +185,7 @@ def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
 def fingerprint(native: ReaderOptions) -> str:
     """Returns a digest of the reader options. If it changes, the files at the cursor are reread."""
     text = repr((native.format.lower(), native.options, native.columns, native.types))
+    text += native.selection
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
 from loader.names import is_wildcard
 from loader.spec.options import ColumnType, Name, TableOptions
@@ -91,6 +91,9 @@ class ReaderOptions:
         as_read: columns that Spark reads with one type and casts to the table's type.
         rivals: other files and folders with the same table name.
         apart: whether no schema fits all files, because types differ or are unsupported.
+        selection: the columns that the spec selects, as text; empty for all columns.
+        all_columns: the columns of the files, including those that the spec excludes, which are
+            read as texts; None if the spec selects all columns.
     """
 
     path: str
@@ -105,6 +108,8 @@ class ReaderOptions:
     as_read: tuple[tuple[str, DataType], ...] = ()
     rivals: tuple[str, ...] = ()
     apart: bool = False
+    selection: str = ""
+    all_columns: StructType | None = None
 
     def option(self, *names: str) -> str | None:
         """Returns the value of the first set option. Names must be lower case."""

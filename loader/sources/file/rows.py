@@ -146,6 +146,13 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
             return rows
     if not is_matched_by_name(native):
         by_name = native.format.lower() in _BY_NAME
+        if native.format.lower() == "csv" and native.all_columns is not None:  # by position
+            file_columns = StructType(
+                [
+                    file_columns[c.name] if c.name in file_columns.names else c
+                    for c in native.all_columns.fields
+                ]
+            )
         return _arrange_columns(
             _reader(spark, native, file_columns if by_name else None), table.schema, chosen
         )
@@ -228,7 +235,9 @@ def _read_group(
             "have no header, or enforceSchema: 'true' to read by position",
         )
     fields = [StructField(n, types.get(n.lower(), StringType())) for n in group.columns]
-    folder_fields = [StructField(field.name, types[field.name.lower()]) for field in folders]
+    folder_fields = [
+        StructField(field.name, types.get(field.name.lower(), field.dataType)) for field in folders
+    ]
     rows = _reader(spark, group.guard_options(native), StructType([*fields, *folder_fields]))
     if several:
         of_group = f.col(PATH).isin(*group.paths)

@@ -57,6 +57,7 @@ class FileSource(Source):
     """Reads tables from folders of files."""
 
     options_model = FileOptions
+    selects_columns = True
     options: FileOptions
 
     _marks: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
@@ -138,6 +139,7 @@ class FileSource(Source):
             limit,
             given_names,
             types=types,
+            selection=options.columns.model_dump_json() if options.columns else "",
         )
 
     def _home(self, path: str) -> str:
@@ -158,6 +160,8 @@ class FileSource(Source):
             remembered = self._remembered_columns(ref, native)
             native, schema = remembered or read_columns(self.spark, native)
             native, schema = apply_types(self.spark, native, schema, where)
+            all_names = schema.names
+            native, schema = self._select_columns(ref, native, schema)
         except (PySparkException, Py4JJavaError) as error:
             raise explain_read_error(self.spark, ref.native, error, where) from error
         except TableError as error:
@@ -167,7 +171,7 @@ class FileSource(Source):
             raise TableError(
                 f"the files have a column {taken[0]!r}, which the loader writes itself",
                 where=where,
-                remedy="Rename it in the files, or exclude it by the table's `column_types`",
+                remedy="Rename it in the files, or exclude it by the table's `columns`",
             )
         loader_fields = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
         return SourceTable(
@@ -178,13 +182,35 @@ class FileSource(Source):
                 MODIFIED: "The modification time (UTC) of the file that contains the row.",
                 PATH: "The path of the file that contains the row.",
             },
+            excluded=tuple(name for name in all_names if name not in schema.names),
+        )
+
+    def _select_columns(
+        self, ref: TableRef, native: ReaderOptions, schema: StructType
+    ) -> tuple[ReaderOptions, StructType]:
+        """Returns the columns that the option `columns` selects, and the new reader options."""
+        options = self._options_of(ref.name)
+        if options.columns is None:
+            return native, schema
+        cursor = options.choose_cursor(schema.names) or ""
+        required = [*(options.primary_key or ()), cursor, options.deleted_field or ""]
+        chosen = self.select_columns(ref, schema.names, required)
+        types = [c.dataType if c.name in chosen else StringType() for c in schema.fields]
+        fields = map(StructField, schema.names, types)
+        return (
+            replace(
+                native,
+                all_columns=StructType(list(fields)),
+                as_read=tuple(each for each in native.as_read if each[0] in chosen),
+            ),
+            StructType([field for field in schema.fields if field.name in chosen]),
         )
 
     def _remembered_columns(
         self, ref: TableRef, native: ReaderOptions
     ) -> tuple[ReaderOptions, StructType] | None:
         """Returns the columns that the last sync stored if the files are unchanged, else None."""
-        if self._marks is None or native.columns is not None or native.types:
+        if self._marks is None or native.columns is not None or native.types or native.selection:
             return None
         try:
             marks = self._marks(ref.name)

@@ -423,9 +423,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             place = (native.catalog, native.schema, native.table)
             extent = self.dialect.read_size(connection, place) if not native.query else None
             if self.is_steady(table):
+                # Without the names of columns, the role would need access to all columns.
                 [(sampled,)] = connection.rows(
-                    f"select avg({' + '.join(self._list_sizes(table))})::bigint "
-                    f"from (select * from {self.source.relation(native)} limit {SAMPLE}) as sampled"
+                    f"select avg(size)::bigint from (select {' + '.join(self._list_sizes(table))} "
+                    f"as size from {self.source.relation(native)} limit {SAMPLE}) as sampled"
                 )
         return choose_fetch_size(table.schema, rows, extent, int(sampled or 0), whole=whole)
 

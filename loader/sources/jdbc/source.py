@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -64,6 +64,8 @@ _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 class JdbcSource(Database):
     """A connector for the tables of one database."""
+
+    selects_columns = True
 
     @classmethod
     def find_exclusive_resource(cls, name: str, options: JdbcOptions) -> ExclusiveResource | None:
@@ -142,12 +144,12 @@ class JdbcSource(Database):
                 key = self.dialect.read_key(connection, place)
                 labels = ("COLUMN_NAME", "ORDINAL_POSITION")
                 indexes = connection.metadata("getIndexInfo", *place, False, True, labels=labels)
-            described = self._resolve_domains(
-                connection, native, read_native_columns(connection, native)
-            )
-        has_xmin = self._has_writer_cursor(ref, described)
-        cursor = (self.read_options(ref).choose_cursor(described) or "").lower()
-        cursor = XMIN if has_xmin else cursor
+            all_columns = read_native_columns(connection, native)
+            has_xmin = self._has_writer_cursor(ref, all_columns)
+            cursor = (self.read_options(ref).choose_cursor(all_columns) or "").lower()
+            cursor = XMIN if has_xmin else cursor
+            selected = self._select_columns(ref, all_columns, key.columns, cursor)
+            described = self._resolve_domains(connection, native, selected)
         declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
         chosen = self._choose_types(
             ref, described, cursor, {*map(str.lower, key.columns), *declared}
@@ -195,14 +197,16 @@ class JdbcSource(Database):
                     columns=tuple(schema.names),
                     has_xmin=has_xmin,
                     lossy_values=tuple(lossy_values),
-                    layout=build_layout(described),
+                    layout=build_layout(all_columns),
                     shown=tuple(shown),
                     types=tuple(types.items()),
                     as_texts=as_texts,
                 ),
             ),
             StructType(fields),
-            primary_key=tuple(map(self.dialect.lake_name, key.columns)),
+            primary_key=tuple(map(self.dialect.lake_name, key.columns))
+            if set(key.columns) <= set(schema.names)
+            else (),
             no_key_reason=key.lacking,
             system_cursors=(self.any_cursor,) if self.any_cursor and native.stored else (),
             indexed=frozenset(
@@ -217,6 +221,9 @@ class JdbcSource(Database):
                 for name, row in described.items()
             },
             selection=native.selection,
+            excluded=tuple(
+                self.dialect.lake_name(name) for name in all_columns if name not in described
+            ),
         )
         self._refuse_unordered_cursor(ref, described, cursor)
         self.partition_column(described_table)  # raises an error for a wrong option
@@ -242,6 +249,20 @@ class JdbcSource(Database):
                 f"select 1 from {self.relation(ref.native)} where (\n{condition}\n) and 1 = 0"
             )
         return condition
+
+    def _select_columns(
+        self, ref: TableRef, described: ColumnDescriptions, key: Sequence[str], cursor: str
+    ) -> ColumnDescriptions:
+        """Returns the descriptions of the columns that the option `columns` selects.
+
+        Args:
+            key: the key in the database, which the option `primary_key` replaces.
+            cursor: the name of the cursor in lower case.
+        """
+        options = self.read_options(ref)
+        required = [*(options.primary_key or key), cursor, options.deleted_field or ""]
+        chosen = self.select_columns(ref, list(described), required)
+        return {name: described[name] for name in chosen}
 
     def _choose_types(
         self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
@@ -405,19 +426,25 @@ class JdbcSource(Database):
         nested = [name for name, row in described.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
         if not nested:
             return described
-        names = connection.types(f"select * from {self.relation(native)} where 1 = 0")
+        names = connection.types(self._build_empty_query(native, described))
         kinds = {name: JAVA_TYPES.get(names[name].lower(), DISTINCT) for name in nested}
         return {
             name: {**row, "SOURCE_DATA_TYPE": kinds[name]} if name in kinds else row
             for name, row in described.items()
         }
 
+    def _build_empty_query(self, native: NativeColumns, columns: Iterable[str]) -> str:
+        """Returns a query for columns without rows."""
+        names = ", ".join(map(self.dialect.quote, columns))
+        return f"select {names} from {self.rows(native)} where 1 = 0"
+
     def _read_schema(
         self, ref: TableRef, described: ColumnDescriptions, chosen: Collection[str]
     ) -> StructType:
         native: NativeColumns = ref.native
         where = f"table {self.name}.{ref.name}"
-        columns = ", ".join(self._list_expressions(described, chosen))
+        is_whole = self.read_options(ref).columns is None
+        columns = ", ".join(self._list_expressions(described, chosen, is_whole))
         try:
             query = f"(select {columns or '*'} from {self.rows(native)}) t"
             options = {
@@ -445,7 +472,7 @@ class JdbcSource(Database):
         names = {name: row["TYPE_NAME"] or "" for name, row in described.items()}
         if any(row["DATA_TYPE"] == DISTINCT for row in described.values()):
             with self.lend_catalog_connection(where) as connection:
-                names |= connection.types(f"select * from {self.rows(native)} where 1 = 0")
+                names |= connection.types(self._build_empty_query(native, described))
         instants = {
             name
             for name, row in described.items()
@@ -472,13 +499,17 @@ class JdbcSource(Database):
         return {name: type_name for name, type_name in types.items() if type_name}
 
     def _list_expressions(
-        self, described: ColumnDescriptions, chosen: Collection[str]
+        self, described: ColumnDescriptions, chosen: Collection[str], is_whole: bool
     ) -> Iterator[str]:
-        """Yields SQL for each column, or nothing if `select *` reads the same values."""
+        """Yields SQL for each column, or nothing if `select *` reads the same values.
+
+        Args:
+            is_whole: whether all columns of the table are read.
+        """
         shown = {
             name: self._choose_expression(name, row, chosen) for name, row in described.items()
         }
-        if not self.dialect.hides_columns and not any(shown.values()):
+        if is_whole and not self.dialect.hides_columns and not any(shown.values()):
             return
         for name, sql in shown.items():
             quoted = self.dialect.quote(name)

@@ -162,7 +162,7 @@ def test_every_type_and_what_has_none(program: Program) -> None:
         "left_out": "secret",
     }
     program.stream("items", [whole, unfit], properties)
-    options = {"column_types": {"price": "decimal(10, 2)"}, "skip_columns": ["left_*"]}
+    options = {"column_types": {"price": "decimal(10, 2)"}, "columns": {"exclude": ["left_*"]}}
     program.configure(table_options={"items": options})
     ran = program.run()
     columns = "id, name, whole, cast(large as string), part, cast(price as string), flag"

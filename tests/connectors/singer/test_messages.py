@@ -59,7 +59,7 @@ def _tap(folder: Path, script: str, warned: list[str]) -> MessageReader:
     """Starts a tap with the streams `a`, from a state, and `b`, whole."""
     streams = {}
     for number, name in enumerate("ab"):
-        layout = RecordLayout(f"tap.{name}", build_columns(SCHEMA, {}), ("id",), ())
+        layout = RecordLayout(f"tap.{name}", build_columns(SCHEMA, {}), ("id",), None)
         limits = None if number else Limits(100)
         streams[name] = Stream(
             f"tap.{name}", RecordSpool(folder, number, layout, "id", limits), not number

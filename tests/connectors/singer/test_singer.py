@@ -82,7 +82,7 @@ def test_schemas_in_the_midst_and_fields_that_are_left_out(tap: Tap) -> None:
         return [{**row, "_sdc_last_modified": time} for row in items(1, 2)]
 
     tap.stream("items", rows(at(1)), touched, cursor="_sdc_last_modified")
-    options = {"items": {"skip_columns": "_sdc_*"}}
+    options = {"items": {"columns": {"exclude": "_sdc_*"}}}
     tap.configure(table_options=options)
     assert tap.run().table("api.items")["appended"] == 2
     tap.rows["items"] = rows(at(9))

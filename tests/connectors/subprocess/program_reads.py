@@ -49,7 +49,7 @@ def opened(
         more: other streams of the catalog.
         before: called before the program's own words are shown.
     """
-    layout = RecordLayout("api.items", build_columns(SCHEMA, {}), ("id",), ())
+    layout = RecordLayout("api.items", build_columns(SCHEMA, {}), ("id",), None)
     stream = Stream("api.items", RecordSpool(folder, 0, layout, "id", limits), limits is not None)
 
     def start(hear: Callable[[str], None]) -> Program:

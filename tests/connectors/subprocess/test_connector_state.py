@@ -23,6 +23,7 @@ from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import ProgramSnapshot
 from loader.errors import StateError
 from loader.sources.interface import Progress, Request, SourceTable, TableRef
+from loader.spec.options import ColumnSelection
 
 Marks = dict[str, Mapping[str, Any] | None]
 
@@ -72,7 +73,7 @@ class Begun:
 
 
 def _request(name: str, mark: Any, whole: bool, key: tuple[str, ...]) -> Request:
-    native = SimpleNamespace(key=name, columns=(), skipped=())
+    native = SimpleNamespace(key=name, columns=(), selection=None)
     ref = TableRef(name, native)
     table = SourceTable(ref, t.StructType(), progress=Progress.MARK)
     return Request(table, f"tap.{name}", mark, whole, None, key)
@@ -232,9 +233,8 @@ def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
         ],
     }
     [entry] = parse_catalog({"streams": [stream]}, "source tap", lambda *_: None)
-    native = replace(
-        entry, columns=build_columns(entry.schema, {}, ("secret",)), skipped=("secret",)
-    )
+    selection = ColumnSelection(exclude=("secret",))
+    native = replace(entry, columns=build_columns(entry.schema, {}, selection), selection=selection)
     table = SourceTable(TableRef("a", native), t.StructType(), progress=Progress.MARK)
     asked = configure_catalog(
         {"streams": [stream]}, [Request(table, "tap.a", None, False, None, ())]

@@ -64,7 +64,7 @@ def test_tap_jsonl(project: Project) -> None:
     file.write_text('{"id": 1, "price": 1.5}\n{"id": 2, "tags": ["x"]}\n')
     os.utime(file, (1_750_000_000, 1_750_000_000))
     config = {"path": str(file), "stream_name": "orders", "primary_keys": ["id"]}
-    options = {"orders": {"skip_columns": ["_sdc_*"]}}
+    options = {"orders": {"columns": {"exclude": ["_sdc_*"]}}}
     own = {"command": installed("tap-jsonl"), "config": config, "table_options": options}
     project.add("files", "singer", ["*"], own)
     assert project.run().table("files.orders")["appended"] == 2
@@ -103,7 +103,7 @@ def test_snapshots_and_proofs_over_all_three(project: Project) -> None:
     faker = {"command": installed("source-faker"), "config": config}
     project.add("faker", "airbyte", ["users"], faker)
     tap = {"path": str(file), "stream_name": "lines", "primary_keys": ["id"]}
-    options = {"lines": {"skip_columns": ["_sdc_*"]}}
+    options = {"lines": {"columns": {"exclude": ["_sdc_*"]}}}
     singer = {"command": installed("tap-jsonl"), "config": tap, "table_options": options}
     project.add("files", "singer", ["lines"], singer)
     own = {"command": [python, str(plugin), str(data)], "python": python}

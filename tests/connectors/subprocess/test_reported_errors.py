@@ -106,7 +106,7 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
             (None, name): Stream(
                 name,
                 RecordSpool(
-                    tmp_path, number, RecordLayout(name, build_columns(SCHEMA, {}), (), ())
+                    tmp_path, number, RecordLayout(name, build_columns(SCHEMA, {}), (), None)
                 ),
                 False,
             )

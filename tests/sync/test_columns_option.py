@@ -1,0 +1,180 @@
+"""The option `columns`: excluded columns are never read, and a changed selection loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project, Ran
+
+PASSWORD = "only-some-columns"
+_LATEST = """
+    select {columns}
+    from (
+        select max_by(struct(*), struct(_cq_generation, _cq_batch, _cq_seq)) as newest
+        from raw.people
+        group by id
+    )
+    where not newest._cq_deleted
+    order by newest.id
+"""
+
+
+def _select(project: Project, database: Database, columns: Any, **options: Any) -> Ran:
+    """Sets the option, and runs."""
+    _set(project, database, columns, **options)
+    return project.run()
+
+
+def _set(project: Project, database: Database, columns: Any, **options: Any) -> None:
+    own = {"cursor_field": "at", "columns": columns}
+    project.jdbc(database, ["people"], table_options={"people": own}, **options)
+
+
+def _latest(project: Project, *columns: str) -> list[tuple[Any, ...]]:
+    return project.rows(_LATEST.format(columns=", ".join(f"newest.{name}" for name in columns)))
+
+
+def _create(database: Database) -> None:
+    database.execute(
+        "create table people (id int primary key, at timestamp, name varchar(50), "
+        "ssn varchar(50), card_secret varchar(50))",
+        *(
+            f"insert into people values ({n}, '2025-01-0{n} 00:00:00', 'n{n}', 's{n}', 'c')"
+            for n in (1, 2, 3)
+        ),
+    )
+
+
+@pytest.mark.parametrize("server", ["postgres_database", "mariadb_database"])
+def test_a_column_is_excluded_and_included(
+    project: Project, server: str, request: pytest.FixtureRequest
+) -> None:
+    database = request.getfixturevalue(server)
+    _create(database)
+    # A wildcard does not exclude the key.
+    ran = _select(project, database, {"exclude": ["ssn", "*_secret", "i*"]})
+    assert ran.table("shop.people")["appended"] == 3, ran.text
+    names = project.lake().frame("people").columns
+    assert [name for name in names if not name.startswith("_cq_")] == ["id", "at", "name"]
+
+    ran = _select(project, database, {"exclude": "*_secret"})
+    assert _latest(project, "id", "ssn") == [(1, "s1"), (2, "s2"), (3, "s3")], ran.text
+    [(changes,)] = project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
+    assert changes.startswith("included ssn")
+
+    database.execute(
+        "update people set ssn = 'new', at = timestamp '2025-02-01 00:00:00' where id = 1"
+    )
+    ran = _select(project, database, ["name"])
+    assert ran.table("shop.people")["appended"] == 2  # and the row at the cursor, now without ssn
+    assert _latest(project, "id", "name", "ssn") == [
+        (1, "n1", None),
+        (2, "n2", "s2"),
+        (3, "n3", None),
+    ]
+    [(changes,)] = project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
+    assert changes.startswith("excluded ssn")
+
+    # What changed while the column was excluded is not missed.
+    _select(project, database, ["name", "ssn"])
+    assert _latest(project, "id", "ssn") == [(1, "new"), (2, "s2"), (3, "s3")]
+    assert project.run().table("shop.people")["status"] == "nothing new"
+    assert project.loader("reconcile").code == 0
+
+
+def test_a_role_that_may_not_read_the_excluded_column(
+    project: Project, postgres_database: Database
+) -> None:
+    database = postgres_database
+    with contextlib.suppress(Exception):
+        database.execute("drop owned by clerk", "drop role clerk")
+    _create(database)
+    database.execute(
+        # The loader cannot store this type.
+        "alter table people add shape xid8[][]",
+        f"create role clerk login password '{PASSWORD}'",
+        "grant select (id, at, name, xmin, ctid, tableoid) on people to clerk",
+    )
+    as_clerk = {"user": "clerk", "password": PASSWORD}
+    ran = _select(project, database, ["name"], **as_clerk)
+    assert ran.table("shop.people")["appended"] == 3, ran.text
+    database.execute(
+        "update people set name = 'late' where id = 1",  # only a sweep finds it
+        "insert into people values (4, timestamp '2025-01-04 00:00:00', 'n4')",
+    )
+    assert project.run().table("shop.people")["appended"] == 2
+    database.execute("delete from people where id = 2")
+    reconciled = project.loader("reconcile", "--repair", "--allow-deletes")
+    assert reconciled.code == 0, reconciled.text
+    assert project.loader("check").code == 0
+    assert _latest(project, "id", "name") == [(1, "late"), (3, "n3"), (4, "n4")]
+
+
+def test_without_a_key(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create table people (at timestamp, name text, ssn text)",
+        "insert into people select '2025-01-01', 'a', n::text from generate_series(1, 3) as n",
+    )
+    assert _select(project, postgres_database, ["name"]).table("shop.people")["appended"] == 3
+    postgres_database.execute("insert into people values ('2025-01-01', 'a', '4')")
+    assert project.run().table("shop.people")["appended"] == 1
+    ran = _select(project, postgres_database, {"exclude": "name"})
+    assert ran.table("shop.people")["appended"] == 4, ran.text
+    assert "all rows are read again, in a new generation" in ran.text
+    assert project.rows(
+        "select ssn from raw.people where _cq_generation = "
+        "(select max(_cq_generation) from raw.people) order by ssn"
+    ) == [("1",), ("2",), ("3",), ("4",)]
+    assert project.run().table("shop.people")["status"] == "nothing new"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["nam"], "'nam' is not a column"),
+        ({"exclude": ["x_*"]}, "'x_*' matches no column"),
+        ({"exclude": ["id"]}, "the column 'id' cannot be excluded"),
+        ({"exclud": ["ssn"]}, "exclude"),
+        (["-ssn"], "{exclude: [ssn]}"),
+        ({"name": "text"}, "Rename `columns` to `column_types`"),
+    ],
+)
+def test_mistakes(project: Project, postgres_database: Database, columns: Any, said: str) -> None:
+    _create(postgres_database)
+    _set(project, postgres_database, columns)
+    ran = project.loader("run")
+    assert ran.code == (2 if said in ("exclude", "Rename `columns` to `column_types`") else 1)
+    [error] = ran.errors
+    assert said in error
+    assert "Traceback" not in ran.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_selection_between_any_writes(
+    project: Project, postgres_database: Database, seed: int
+) -> None:
+    chance, names = random.Random(seed), ["a", "b", "c"]
+    postgres_database.execute(
+        "create table people (id int primary key, at timestamptz default clock_timestamp(), "
+        "a int, b int, c int)"
+    )
+    for step in range(5):
+        for _ in range(chance.randrange(3)):
+            values = [chance.randrange(9) for _ in range(4)]
+            postgres_database.execute(
+                "insert into people (id, a, b, c) values ({}, {}, {}, {}) on conflict (id) "
+                "do update set at = clock_timestamp(), a = excluded.a, b = excluded.b, "
+                "c = excluded.c".format(*values)
+            )
+        chosen = [name for name in names if chance.random() < 0.6]
+        ran = _select(project, postgres_database, chosen or {"exclude": ["a", "b", "c"]})
+        assert ran.code == 0, ran.text
+        if project.lake().exists("people"):
+            listed = ["id", *chosen]
+            source = postgres_database.query(f"select {', '.join(listed)} from people order by id")
+            assert _latest(project, *listed) == [tuple(row) for row in source], (step, chosen)
