@@ -192,7 +192,9 @@ class ColumnSelection(Strict):
     include: Names | None = None
     exclude: Names | None = None
 
-    @field_validator("include", "exclude", mode="before")
+    @field_validator(
+        "include", "exclude", mode="before", json_schema_input_type=Name | Names | None
+    )
     @classmethod
     def _single_name(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from pathlib import Path
 
 from tests.dbt.dbtproject import DbtProject
@@ -80,4 +82,5 @@ def test_snapshots_follow_a_repair_and_the_tests_pass(
     dbt.run("run", "--select", "cq_sync_log", "cq_freshness", manifest=manifest)
     [row] = dbt.rows("cq_freshness")
     [status] = [e for e in project.loader("status").events if e["event"] == "status"]
-    assert row["compared_since"].isoformat(sep=" ")[:19] == status["compared_since"][:19]
+    in_utc = row["compared_since"].astimezone(dt.timezone.utc)
+    assert in_utc.isoformat(sep=" ")[:19] == status["compared_since"][:19]
