@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-
 from pathlib import Path
 
 from tests.dbt.dbtproject import DbtProject
