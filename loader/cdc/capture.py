@@ -58,7 +58,11 @@ class PostgresCapture(LogCapture):
             # Locks on tables that are read from the log could cause a deadlock. An ALTER TABLE
             # would wait for the locks, and Debezium would wait for the ALTER TABLE. But the run
             # releases its locks only after Debezium has ended.
-            snapshot = CompositeSnapshot(lambda: opened.enter_context(open_queries(queried)), log)
+            snapshot = CompositeSnapshot(
+                lambda: opened.enter_context(open_queries(queried)),
+                log,
+                lambda: opened.enter_context(open_queries(())),
+            )
             if queried:
                 snapshot.open_queries()
             yield snapshot
@@ -74,7 +78,7 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:
         [table] = [value for value in (*args, *kwargs.values()) if isinstance(value, SourceTable)]
-        snapshot = self.open_queries() if by_queries else self.find_snapshot(table)
+        snapshot = self._open_for(table) if by_queries else self.find_snapshot(table)
         return getattr(snapshot, method.__name__)(*args, **kwargs)
 
     return cast(Method, call)
@@ -86,13 +90,21 @@ class CompositeSnapshot(Snapshot):
     Args:
         open_jdbc: opens a snapshot of the database for queries.
         log: the snapshot for the tables with `sync_mode: cdc`.
+        open_later: opens a snapshot for queries of the tables with `sync_mode: cdc`.
     """
 
-    def __init__(self, open_jdbc: Callable[[], JdbcSnapshot], log: LogSnapshot) -> None:
+    def __init__(
+        self,
+        open_jdbc: Callable[[], JdbcSnapshot],
+        log: LogSnapshot,
+        open_later: Callable[[], JdbcSnapshot],
+    ) -> None:
         self.log = log
         self._open_jdbc = open_jdbc
+        self._open_later = open_later
         self._lock = threading.Lock()
         self._jdbc: JdbcSnapshot | None = None
+        self._later: JdbcSnapshot | None = None
 
     bounds = _delegate(Snapshot.bounds)
     read = _delegate(Snapshot.read)
@@ -111,6 +123,7 @@ class CompositeSnapshot(Snapshot):
     read_current_rows = _delegate(Snapshot.read_current_rows, by_queries=True)
     read_first = _delegate(Snapshot.read_first, by_queries=True)
     contents = _delegate(Snapshot.contents, by_queries=True)
+    _find_contents_bounds = _delegate(Snapshot._find_contents_bounds, by_queries=True)
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self.log.use_marks(marks)
@@ -121,6 +134,19 @@ class CompositeSnapshot(Snapshot):
             if self._jdbc is None:
                 self._jdbc = self._open_jdbc()
             return self._jdbc
+
+    def _open_for(self, table: SourceTable) -> JdbcSnapshot:
+        """Returns the snapshot for queries of a table.
+
+        For tables with `sync_mode: cdc`, it is opened by the first such query. A comparison runs
+        after the log was read, so an older snapshot would lack changes that raw already has.
+        """
+        if table.ref.name not in self.log.tables:
+            return self.open_queries()
+        with self._lock:
+            if self._later is None:
+                self._later = self._open_later()
+            return self._later
 
     def find_snapshot(self, table: SourceTable) -> Snapshot:
         """Returns the snapshot that reads a table."""

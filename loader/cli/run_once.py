@@ -278,7 +278,8 @@ def retry_lost_connections(
     Args:
         outcomes: the outcomes so far, to which `done` appends. Replaced by those of the retries.
     """
-    lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError)]
+    # An outcome without a record is the error of a source, whose tables are unknown.
+    lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record]
     if not lost:
         return
     more = f" and {len(lost) - _MAX_LISTED_NAMES} more" if lost[_MAX_LISTED_NAMES:] else ""

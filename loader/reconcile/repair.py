@@ -19,6 +19,7 @@ from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name
 from loader.rows.window import Bounds, Window
 from loader.sync.engine import sync_locked_table
+from loader.sync.mask_changes import describe_masks
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.recover import PriorState
 from loader.sync.table_plan import TablePlan
@@ -78,7 +79,12 @@ def append_differences(
             Bounds(count),
             plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy).defer_included(),
             mode=RECONCILE,
-            state=replace(prior.state, batch=prior.next_batch, selection=prior.partial_selection),
+            state=replace(
+                prior.state,
+                batch=prior.next_batch,
+                selection=prior.partial_selection,
+                masks=describe_masks(plan, prior.state.masks),
+            ),
             idle_state=prior.state,
             correction=build_rows,
         )

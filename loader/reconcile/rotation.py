@@ -130,6 +130,8 @@ class Rotation:
         if options is None or plan.mode == FULL_REFRESH or not sync.lake.exists(plan.lake_table):
             return None
         reason = explain_skip(plan)
+        if plan.follows_log:
+            reason = "sync_mode: cdc reads all changes from the log"
         if reason:
             sync.warn(f"the option reconcile has no effect: {reason}")
             return None

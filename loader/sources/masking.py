@@ -238,7 +238,11 @@ class MaskedSnapshot(Snapshot):
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
     ) -> int | None:
-        return self._snapshot.count_values(_get_original(table), columns, window, bounds)
+        masks = table.masks if isinstance(table, MaskedTable) else {}
+        kept = [name for name in columns if masks.get(name) != "null"]
+        if not kept:
+            return 0
+        return self._snapshot.count_values(_get_original(table), kept, window, bounds)
 
     def lower_window(self, table: SourceTable, window: Window) -> Window:
         return self._snapshot.lower_window(_get_original(table), window)
@@ -338,7 +342,8 @@ def find_masks(table: SourceTable, masks: Mapping[str, str], where: str) -> dict
     for pattern, mask in masks.items():
         # A column may have the name of a wildcard.
         matches = [name for name in names if name.lower() == pattern.lower()]
-        if not matches and not is_wildcard(pattern):
+        is_excluded = pattern.lower() in map(str.lower, table.excluded)
+        if not matches and not is_wildcard(pattern) and not is_excluded:
             raise TableError(
                 f"there is no column {pattern!r} to mask",
                 where=where,

@@ -202,7 +202,11 @@ class ColumnSelection(Strict):
     def selects(self, name: str) -> bool:
         """Returns whether the names and wildcards select a column."""
         is_included = self.include is None or bool(_match_columns([name], self.include))
-        return is_included and not _match_columns([name], self.exclude or ())
+        return is_included and not self.excludes(name)
+
+    def excludes(self, name: str) -> bool:
+        """Returns whether a name or wildcard in `exclude` matches a column."""
+        return bool(_match_columns([name], self.exclude or ()))
 
     def check_names(self, names: Sequence[str], where: str, allows_wildcards: bool = False) -> None:
         """Checks that each name and wildcard matches a column.

@@ -22,6 +22,7 @@ from loader.rows.window import Window
 from loader.sources.interface import Snapshot
 from loader.state import TableState
 from loader.sync.engine import sync_table
+from loader.sync.mask_changes import describe_masks
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.recover import PriorState
 from loader.sync.table_plan import TablePlan, parse_cursor
@@ -170,7 +171,12 @@ def _plan_chunk(
 ) -> PlannedBatch:
     """Plans one chunk. Changes only the batch number and the backfill's progress in the state."""
     plan, lake = sync.plan, sync.lake
-    state = replace(prior.state, backfill=progress, selection=prior.partial_selection)
+    state = replace(
+        prior.state,
+        backfill=progress,
+        selection=prior.partial_selection,
+        masks=describe_masks(plan, prior.state.masks),
+    )
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     if (drift.included or drift.excluded) and not plan.key:
         raise TableError(

@@ -127,6 +127,8 @@ def describe_metadata(plan: TablePlan) -> list[str]:
         )
         if plan.options.rotation is not None:
             notes.append("the option reconcile has no effect: without a key no rows are compared")
+    if plan.follows_log and plan.options.rotation is not None:
+        notes.append("the option reconcile has no effect: cdc reads all changes from the log")
     marks = suggest_deletion_columns(plan.table)
     if plan.deleted is None and marks:
         notes.append(

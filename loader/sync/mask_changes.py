@@ -12,6 +12,7 @@ from typing import Any
 
 from loader.errors import TableError
 from loader.lake.lake import Lake
+from loader.lake.source_schema import read_source_schema
 from loader.sources.masking import HASH, MaskedTable
 from loader.state import TableState
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
@@ -83,7 +84,10 @@ def check_masks(
 
 def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None) -> list[str]:
     """Returns the columns, in lower case, that exist in raw with another mask or another key."""
-    raw = {name.lower() for name in lake.schema_of(plan.lake_table).names}
+    # Not the columns of the raw table: a run may have ended after it added a column.
+    properties = lake.properties(plan.lake_table)
+    schema = read_source_schema(properties, plan.policy.source, f"table {plan.name}")
+    loaded = {*schema.columns, *schema.dropped} if schema else set()
     before = _list_masks(stored)
     masks, key_id = {}, ""
     if isinstance(plan.table, MaskedTable):
@@ -93,7 +97,7 @@ def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None)
     return [
         name
         for name in (each.lower() for each in plan.table.schema.names)
-        if name in raw
+        if name in loaded
         and (before.get(name) != masks.get(name) or (masks.get(name) == HASH and has_other_key))
     ]
 

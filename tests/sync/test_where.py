@@ -399,3 +399,25 @@ def test_random_conditions_between_random_writes(
 
 
 NUMBERS = itertools.count()
+
+
+def test_rows_that_leave_before_all_rows_are_read(
+    project: Project, postgres_database: Database
+) -> None:
+    """A new column with values, or a renamed one, makes the next sync read all rows that match."""
+    create, *others = CREATE
+    postgres_database.execute(create.format(time="timestamp"), *others)
+    load(project, postgres_database, where="state is not null")
+    postgres_database.execute(
+        "update orders set state = null where id = 1",
+        "alter table orders add note varchar(10) default 'x'",
+    )
+    project.run()
+    assert ids(project) == [2, 4, 5]
+    postgres_database.execute(
+        "update orders set state = null where id = 4",
+        "alter table orders rename note to remark",
+    )
+    project.run()
+    project.run()  # the sweep of the next sync finds it
+    assert ids(project) == [2, 5]

@@ -38,13 +38,15 @@ def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
         def __getattr__(self, question: str) -> Any:
             return lambda *args, **named: (self.name, question, *args, *named)
 
-    composite = CompositeSnapshot(lambda: Answers("queries"), Answers("log"))  # type: ignore[arg-type,return-value]
+    composite = CompositeSnapshot(
+        lambda: Answers("queries"), Answers("log"), lambda: Answers("later")
+    )  # type: ignore[arg-type,return-value]
     followed, queried = (SourceTable(TableRef(n), None) for n in ("followed", "queried"))  # type: ignore[arg-type]
     by_queries = {"read_current_rows", "read_first", "contents"}
     for name in sorted(_own(CompositeSnapshot) - {"use_marks"}):
         method = getattr(composite, name)
         first = [None] if "spark" in inspect.signature(getattr(Snapshot, name)).parameters else []
-        log = "queries" if name in by_queries else "log"
+        log = "later" if name in by_queries else "log"
         assert method(*first, followed, 7)[:2] == (log, name)
         assert method(*first, queried, until=7)[:2] == ("queries", name)
 

@@ -249,13 +249,23 @@ class ProgramSource(Source):
         selection = options.columns
         if selection is None:
             return None
-        selection.check_names(names, f"table {self.name}.{ref.name}", allows_wildcards=True)
-        if selection.include is None:
-            return selection
+        where = f"table {self.name}.{ref.name}"
+        selection.check_names(names, where, allows_wildcards=True)
         cursor = options.choose_cursor(names) or entry.cursor
         required = [*(options.primary_key or entry.primary_key), cursor, options.deleted_field]
-        include = (*selection.include, *filter(None, required))
-        return selection.model_copy(update={"include": include})
+        needed = [name for name in required if name]
+        excluded = [name for name in needed if selection.excludes(name)]
+        if excluded:
+            raise TableError(
+                f"the field {excluded[0]!r} cannot be excluded: the key, the cursor and the "
+                "deleted_field are always read",
+                where=f"{where}, columns",
+                remedy="Exclude other fields, by their names or by a wildcard that does not match "
+                "this field",
+            )
+        if selection.include is None:
+            return selection
+        return selection.model_copy(update={"include": (*selection.include, *needed)})
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[ProgramSnapshot]:

@@ -89,6 +89,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             )
             if self.shares_snapshot:
                 self.session += (f"set transaction snapshot {self.dialect.text(exported.name)}",)
+            elif exported.check:
+                self.session += (exported.check,)
         self._digests = True
         # The columns of locked tables, which cannot change while the lock exists.
         self._layouts: dict[str, ColumnLayout] = {}

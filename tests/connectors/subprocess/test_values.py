@@ -32,6 +32,7 @@ from loader.connectors.subprocess.json_values import (
 )
 from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import StateError, TableError
+from loader.spec.options import ColumnSelection
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,8 @@ def test_types_of_json_schemas(schema: Any, expected: str) -> None:
 
 def test_columns_of_a_schema() -> None:
     schema = {"properties": {name: {"type": "integer"} for name in ("id", "ID", "secret_1", "x")}}
-    found = build_columns(schema, {"x": t.StringType(), "more": t.DateType()}, ("secret_*",))
+    types = {"x": t.StringType(), "more": t.DateType()}
+    found = build_columns(schema, types, ColumnSelection(exclude=("secret_*",)))
     shown = {column.name: column.type.simpleString() for column in found}
     assert shown == {"id": "bigint", "x": "string", "more": "date"}
     names = ("k\u0131s", "kis", "\u212a", "k", "stra\u00dfe", "STRASSE")

@@ -40,6 +40,8 @@ class ExportedSnapshot:
         transactions: the state of transactions in the snapshot.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
+        check: a statement that fails if the session's own snapshot is older; empty if the sessions
+            import the snapshot.
         held: the names of the locked tables, which cannot be altered.
         refused: the errors of tables that could not be locked, by table name.
     """
@@ -50,6 +52,7 @@ class ExportedSnapshot:
     settings: Sequence[str]
     held: frozenset[str]
     refused: Mapping[str, DatabaseError]
+    check: str = ""
 
 
 @contextmanager
@@ -67,6 +70,8 @@ def open_exported_snapshot(
         for statement in (*no_timeouts, "set statement_timeout = 0"):
             holder.execute(statement)
         [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
+        # By the same session, because others may be connected to another replica.
+        unseen, unseen_from = read_unseen(holder)
         holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")
         relations = {
@@ -77,7 +82,6 @@ def open_exported_snapshot(
         locked, refused = lock_tables(holder, relations, database.lock_timeout)
         with database.lend_connection() as connection:
             activity = read_activity(connection, int(pid or 0))
-            unseen, unseen_from = read_unseen(connection)
             transactions = replace(
                 read_transaction_mark(holder, activity),
                 unseen=unseen,
@@ -85,11 +89,28 @@ def open_exported_snapshot(
                 log_end=read_log_end(connection),
             )
         name: str | None = ""
-        if not transactions.replica:
+        check = ""
+        if transactions.replica:
+            check = _build_check(holder, transactions)
+        else:
             [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
         yield ExportedSnapshot(
-            name or "", transactions, activity.blind, no_timeouts, locked, refused
+            name or "", transactions, activity.blind, no_timeouts, locked, refused, check
         )
+
+
+def _build_check(connection: Connection, transactions: TransactionMark) -> str:
+    """Returns a statement that fails on a replica that is behind the one of `connection`.
+
+    Several replicas may have one address.
+    """
+    kind = "pg" if connection.major_version >= 13 else "txid"
+    current = f"pg_catalog.{kind}_snapshot_xmax(pg_catalog.{kind}_current_snapshot())"
+    return (
+        f"do $strandline$ begin if {current}::text::bigint < {transactions.xmax} then "
+        "raise exception 'this replica is behind another one with the same address, which the run "
+        "has read before'; end if; end $strandline$"
+    )
 
 
 _IGNORED_STATES = ("42809", "42501", "42P01", "0A000")

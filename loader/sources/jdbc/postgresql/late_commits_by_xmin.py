@@ -390,13 +390,18 @@ class PostgresLateCommits:
         assert window.cursor is not None
         assert now is not None
         all_seen = SweepMemory(now, lineage.clock, lineage.bytes)
-        if before is None or window.low is None:
-            return Sweep(all_seen)  # this sync reads all rows
+        keeps_exclusions = self._has_exclusions(table)
+        if before is None or window.low is None:  # this sync reads all rows
+            earlier = self.sweeps.get(table.ref.name)
+            if earlier is None or not keeps_exclusions:
+                return Sweep(all_seen)
+            # The window was replaced by one of all rows, which lacks the rows that left the filter.
+            return replace(earlier, has_run=False, rows=0, lowest=None, condition="")
         has_reach = self._reach_open_transactions(table, window) is not None
         is_same = before.compare_database(now) is DatabaseContinuity.SAME
-        if self.added[table.ref.name] == "true" or not (is_same or has_reach):
-            return Sweep(all_seen)
         memory = SweepMemory.from_mark(window.mark) or SweepMemory(before)
+        if self.added[table.ref.name] == "true" or not (is_same or has_reach):
+            return Sweep(memory if keeps_exclusions else all_seen)
         if memory.is_behind(now):
             return Sweep(memory)
         interval = self.snapshot.source.read_options(table.ref).sweep
