@@ -33,7 +33,7 @@ def _sweep() -> Any:
 
     def wrong(memory: SweepMemory) -> dict[str, Any]:
         seen = memory.transactions  # one from an earlier mark has no xmax
-        return {**real(memory), "xmin": str(seen.xmax or seen.xmin)}
+        return {**real(memory), "unseen": "", "xmin": str(seen.xmax or seen.xmin)}
 
     return patch.object(SweepMemory, "to_mark", wrong)
 

@@ -123,14 +123,16 @@ def test_times_that_are_cut_lose_no_row(
     assert project.run().table("shop.orders")["appended"] == 4
     rows = [_put(7, late, next(keys) if keyed else None), _put(8, late, 1 if keyed else None)]
     with _application(shop, *rows):
-        _write(shop, _put(1, _cut(_now(shop), others), next(keys) if keyed else None))
+        newest = _cut(_now(shop), others)
+        _write(shop, _put(1, newest, next(keys) if keyed else None))
         assert project.run().table("shop.orders")["appended"] == 1
     assert project.run().table("shop.orders")["appended"] == 2
     assert _is_complete(project, shop, keyed)
     assert project.run().table("shop.orders")["appended"] == 0
     note = project.loader("check").events[0]["notes"]
     assert ("are cut to whole" in note) == (unit > 1)
-    assert "below the last cursor" in note
+    # In the first minutes of an hour, all times may be cut to the same time.
+    assert ("below the last cursor" in note) == (late < newest)
 
 
 def test_a_fourth_equal_row_with_the_day_as_cursor_is_found(
