@@ -107,6 +107,7 @@ HEAVY = (
     "tests/dbt/test_generic_tests.py",
     "tests/codegen/",
     "tests/crash/",
+    "tests/sync/test_where.py",
     "tests/cdc/test_switch.py",
     "tests/cdc/test_crash.py",
     "tests/cdc/test_pieces.py",

@@ -275,7 +275,7 @@ ROUND = st.tuples(st.sampled_from(CONDITIONS), st.lists(WRITE, max_size=8))
 
 @pytest.mark.slow
 @hypothesis.settings(
-    max_examples=6, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=3, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 @hypothesis.given(rounds=st.lists(ROUND, min_size=2, max_size=4))
 def test_random_conditions_between_random_writes(

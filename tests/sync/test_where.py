@@ -358,7 +358,7 @@ ROUND = st.tuples(st.sampled_from(CONDITIONS), st.lists(WRITE, max_size=6))
 
 @pytest.mark.slow
 @hypothesis.settings(
-    max_examples=12, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=4, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 @hypothesis.given(rounds=st.lists(ROUND, min_size=2, max_size=5))
 def test_random_conditions_between_random_writes(
