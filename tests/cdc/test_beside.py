@@ -289,3 +289,20 @@ def _watched(database: Database, query: str) -> Iterator[set[str]]:
     finally:
         ended.set()
         watcher.join()
+
+
+def test_the_option_reconcile_has_no_effect_on_the_log(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table things (id int primary key, v int)", "insert into things values (1, 1)"
+    )
+    follow(project, postgres_database, "things", things={"reconcile": {"every": "1 second"}})
+    project.run()
+    postgres_database.execute("update things set v = 2")
+    ran = project.run()
+    assert ran.table("shop.things")["appended"] == 1
+    assert any("reconcile has no effect: sync_mode: cdc" in warning for warning in ran.warnings)
+    assert not project.lake().exists("_cq_reconciled")
+    [checked] = [event for event in project.loader("check").events if "notes" in event]
+    assert "reconcile has no effect" in checked["notes"]

@@ -82,7 +82,7 @@ def test_a_changed_condition_reads_everything(
         postgres_database.execute("update orders set amount = amount + 0")
         project.run()
         assert newest(project, "orders", "id") == [(key,) for key in expected]
-    # Somebody changes the filter: it is mended, and all rows are read again.
+    # Another user changes the filter: it is set again, and all rows are read again.
     postgres_database.execute(
         "alter publication strandline_shop set table orders where (id > 100)",
         "insert into orders values (5, null, 5)",

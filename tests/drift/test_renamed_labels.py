@@ -17,7 +17,7 @@ def _latest(project: Project, table: str, column: str = "status") -> list[tuple[
 
 
 def _sync(project: Project, *tables: str) -> tuple[list[int], int]:
-    """Syncs; returns the rows appended to each table and how many tables are read anew."""
+    """Syncs; returns the rows appended to each table and how many tables are read again."""
     ran = project.run()
     appended = [ran.table(f"shop.{table}")["appended"] for table in tables]
     return appended, sum(CHANGED in warning for warning in ran.warnings)
@@ -94,12 +94,12 @@ def test_without_a_key_renamed_labels_and_new_defaults_are_reported(
         "insert into log values (4, 'still', 'x')",
     )
     ran = project.run()
-    told = (
+    expected = (
         "shop.log: rows that were read before have values in note, new in the source. Without a "
         "key, these rows keep nulls in raw until a full refresh"
     )
-    assert told in ran.warnings
-    assert told not in project.run().warnings
+    assert expected in ran.warnings
+    assert expected not in project.run().warnings
     assert project.run("--full-refresh").table("shop.log")["appended"] == 4
 
 

@@ -98,7 +98,7 @@ def test_a_replica_is_swept(project: Project, own_server: Postgres) -> None:
             _load(project, copy, ["events"])
             with _transaction(database) as late:
                 late.execute("update events set note = 'top' where id = 1")
-                for id_ in range(100, 200):  # more than the replica is told of at once
+                for id_ in range(100, 200):  # more savepoints than the log lists for a replica
                     late.execute("savepoint s")
                     late.execute(f"insert into events values ({id_}, 'saved', '2020-01-01Z')")
                     late.execute("release savepoint s")

@@ -162,6 +162,11 @@ def test_every_type_and_what_has_none(program: Program) -> None:
         "left_out": "secret",
     }
     program.stream("items", [whole, unfit], properties)
+    for excluded in ("id", "*d"):  # the key
+        program.configure(table_options={"items": {"columns": {"exclude": [excluded]}}})
+        refused = program.project.loader("run")
+        assert refused.code == 1
+        assert "'id' cannot be excluded" in refused.errors[0]
     options = {"column_types": {"price": "decimal(10, 2)"}, "columns": {"exclude": ["left_*"]}}
     program.configure(table_options={"items": options})
     ran = program.run()
