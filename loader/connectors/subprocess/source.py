@@ -251,13 +251,13 @@ class ProgramSource(Source):
             return None
         where = f"table {self.name}.{ref.name}"
         selection.check_names(names, where, allows_wildcards=True)
-        cursor = options.choose_cursor(names) or entry.cursor
+        cursor = options.choose_cursor(names)
         required = [*(options.primary_key or entry.primary_key), cursor, options.deleted_field]
         needed = [name for name in required if name]
         excluded = [name for name in needed if selection.excludes(name)]
         if excluded:
             raise TableError(
-                f"the field {excluded[0]!r} cannot be excluded: the key, the cursor and the "
+                f"the field {excluded[0]!r} cannot be excluded: the key, the cursor_field and the "
                 "deleted_field are always read",
                 where=f"{where}, columns",
                 remedy="Exclude other fields, by their names or by a wildcard that does not match "
@@ -265,7 +265,9 @@ class ProgramSource(Source):
             )
         if selection.include is None:
             return selection
-        return selection.model_copy(update={"include": (*selection.include, *needed)})
+        # The connector keeps its position itself: its cursor may be excluded, but not forgotten.
+        include = (*selection.include, *needed, *filter(None, [entry.cursor]))
+        return selection.model_copy(update={"include": include})
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[ProgramSnapshot]:
