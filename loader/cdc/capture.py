@@ -125,6 +125,12 @@ class CompositeSnapshot(Snapshot):
     contents = _delegate(Snapshot.contents, by_queries=True)
     _find_contents_bounds = _delegate(Snapshot._find_contents_bounds, by_queries=True)
 
+    def masks_rows(self, table: SourceTable) -> bool:
+        return table.ref.name in self.log.tables
+
+    def get_query_snapshot(self, table: SourceTable) -> Snapshot:
+        return self._open_for(table)
+
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self.log.use_marks(marks)
 

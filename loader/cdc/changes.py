@@ -16,12 +16,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import reduce
 from itertools import pairwise
 from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 from pyspark.sql.window import Window as Over
 
 from loader.cdc.debezium.spool import ChangeSpool
@@ -31,9 +33,10 @@ from loader.cdc.values import build_json_schema, convert_to_text, convert_value,
 from loader.names import literal_path
 from loader.rows.bookkeeping import DELETED
 from loader.rows.exact_cast import cast_exactly
+from loader.rows.mask_columns import add_secrets, derive_secrets, mask_column
 from loader.rows.version_order import BATCH, GENERATION, SEQUENCE, quote_name
 from loader.rows.window import Window
-from loader.sources.interface import SourceTable
+from loader.sources.interface import MaskedTable, SourceTable, get_original
 
 _NUMBER = "_cq_number"
 _TRANSACTION = "_cq_transaction"
@@ -42,6 +45,8 @@ _MISSING = "_cq_missing"
 _INSERT = "_cq_insert"
 _ROW_ID = "_cq_row_id"
 _NEWEST = "_cq_newest"
+_CORRUPT = "_cq_corrupt"
+_SPOOL_KEY = "_cq_spool_key"
 _JSON = {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
 """Options for parsing changes. Spark's default limit for a text is lower than PostgreSQL's 1 GB."""
 
@@ -62,6 +67,7 @@ class Changes:
             raw table. None if it is no longer needed (:class:`loader.cdc.position.Mark`).
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         placeholder: Debezium's text for a value that the log omits.
+        spool_key: the key with which the changes are encrypted if columns are masked.
         cache: caches a DataFrame until the run ends.
     """
 
@@ -74,6 +80,7 @@ class Changes:
     snapshot: VisibleTransactions | None
     earlier_chunks: Sequence[tuple[Key, VisibleTransactions]]
     placeholder: str
+    spool_key: bytes = dataclass_field(repr=False)
     cache: Callable[[DataFrame], DataFrame]
 
     def select_rows(self, spark: SparkSession, window: Window) -> DataFrame:
@@ -89,7 +96,8 @@ class Changes:
 
     def list_column_names(self, spark: SparkSession) -> set[str]:
         """Returns all column names in the changes."""
-        change = f.from_json("text", "after map<string, string>", _JSON)
+        texts = t.MapType(t.StringType(), t.StringType())
+        change = self._parse(t.StructType([t.StructField("after", texts)]))
         names = f.map_keys(change.getField("after"))
         rows = self._read_lines(spark).select(f.explode(names).alias("name"))
         return {name for (name,) in rows.distinct().collect()}
@@ -117,16 +125,47 @@ class Changes:
 
     def _parse_changes(self, spark: SparkSession) -> DataFrame:
         """Parses changes that the raw table lacks: their numbers, transactions and contents."""
-        schema = build_json_schema(self.columns)
-        change = f.from_json("text", schema, _JSON)
-        return self._read_lines(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
+        change = self._parse(build_json_schema(self.columns))
+        lines = add_secrets(self._read_lines(spark), self._secrets)
+        return lines.select(_NUMBER, _TRANSACTION, *self._secrets, change.alias("change"))
+
+    def _parse(self, schema: t.StructType) -> Column:
+        """Returns the parsed text of a change. Reading fails if it cannot be parsed."""
+        if not self._masks:
+            return f.from_json("text", schema, _JSON)
+        # In the mode FAILFAST, Spark would write the values to its log and its event log.
+        options = {**_JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        schema = t.StructType([*schema.fields, t.StructField(_CORRUPT, t.StringType())])
+        change = f.from_json("text", schema, options)
+        refusal = f.raise_error(
+            f.lit(
+                "a change in the log cannot be parsed (not shown, because the table has masked "
+                "columns): reload the table (--full-refresh)"
+            )
+        )
+        is_corrupt = change.getField(_CORRUPT).isNotNull()
+        return f.when(is_corrupt, refusal.cast(schema)).otherwise(change)
+
+    @property
+    def _masks(self) -> Mapping[str, str]:
+        return self.table.masks if isinstance(self.table, MaskedTable) else {}
+
+    @property
+    def _secrets(self) -> Mapping[str, bytes]:
+        """The secrets for the masks."""
+        if not isinstance(self.table, MaskedTable):
+            return {}
+        return derive_secrets(self.table.masks, self.table.key)
 
     def _read_lines(self, spark: SparkSession) -> DataFrame:
         """Returns the spool's lines of complete transactions that are not in the raw table."""
         parts = f.split("value", "\t", 4)
         lines = (
-            spark.read.option("lineSep", "\n")
-            .text(f"file:{literal_path(str(self.spool.get_folder(self.log_name)))}")
+            self._decrypt(
+                spark.read.option("lineSep", "\n").text(
+                    f"file:{literal_path(str(self.spool.get_folder(self.log_name)))}"
+                )
+            )
             .select(
                 parts[0].cast("bigint").alias(_NUMBER),
                 parts[1].cast("bigint").alias("ordinal"),
@@ -143,6 +182,15 @@ class Changes:
             if first_snapshot is None
             else lines.where(~is_visible(first_snapshot, f.col(_TRANSACTION)))
         )
+
+    def _decrypt(self, lines: DataFrame) -> DataFrame:
+        """Returns the lines of the encrypted blocks if the table has masked columns."""
+        if not isinstance(self.table, MaskedTable):
+            return lines
+        lines = add_secrets(lines, {_SPOOL_KEY: self.spool_key})
+        block = f.aes_decrypt(f.unbase64("value"), f.col(_SPOOL_KEY)).cast("string")
+        lines = lines.select(f.explode(f.split(block, "\n")).alias("value"))
+        return lines.where(f.col("value") != "")
 
     def _split_versions(self, lines: DataFrame) -> DataFrame:
         """Returns a row for each version and tombstone. A TRUNCATE is a tombstone without a key."""
@@ -181,20 +229,27 @@ class Changes:
         missing: list[Column] = []
         as_texts = self.table.ref.native.as_texts
         for i, (column, field) in enumerate(
-            zip(self.columns, self.table.schema.fields, strict=True)
+            zip(self.columns, get_original(self.table).schema.fields, strict=True)
         ):
+            mask = self._masks.get(field.name)
             is_written = not is_deleted or field.name.lower() in keys
             has_replaced = self.spool.warnings.has_replaced_elements(column.name)
             if not is_written:
                 value = f.lit(None)
             elif i in as_texts:
-                value = cast_exactly(convert_to_text(row, column), field.dataType, field.name)
+                text = convert_to_text(row, column)
+                value = cast_exactly(text, field.dataType, field.name, mask is not None)
             else:
-                value = convert_value(row, column, field.dataType, has_replaced)
+                value = convert_value(
+                    row, column, field.dataType, has_replaced, hides_value=mask is not None
+                )
+            if mask is not None and is_written:
+                value = mask_column(value, field.dataType, mask)
             is_missing = f.lit(False) if is_deleted else is_omitted(row, column, self.placeholder)
             missing.append(is_missing)
             value = f.when(~is_missing, value) if column.is_toastable and not is_deleted else value
-            fields.append(value.cast(field.dataType).alias(field.name))
+            data_type = self.table.schema[field.name].dataType
+            fields.append(value.cast(data_type).alias(field.name))
         return f.struct(
             *fields,
             f.lit(is_deleted).alias(DELETED),

@@ -41,8 +41,9 @@ from loader.cdc.table_definition import (
 from loader.cdc.wal_reader import LogRead, LogReader
 from loader.errors import TableError
 from loader.rows.bookkeeping import DELETED
+from loader.rows.mask_columns import mask_rows
 from loader.rows.window import Bounds, LogRange, Window
-from loader.sources.interface import Snapshot, SourceTable
+from loader.sources.interface import MaskedTable, Snapshot, SourceTable, get_original
 from loader.sources.jdbc.interface import Database
 from loader.spark.temporary_files import private_folder
 
@@ -77,7 +78,8 @@ class LogSnapshot(Snapshot):
         self._unfinished: dict[str, Mark] = {}
         self._definitions = TableDefinitions(database)
         self._placeholder = secrets.token_hex(16)
-        self._loads = FirstLoads(self.slot, list(tables), stack)
+        self._spool_key = secrets.token_bytes(32)
+        self._loads = FirstLoads(self.slot, list(map(get_original, tables)), stack)
         stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -174,7 +176,10 @@ class LogSnapshot(Snapshot):
     ) -> DataFrame:
         assert bounds.log is not None
         if bounds.log.low is None or bounds.log.is_first_load_chunk:
-            rows = self._loads.read(spark, table, bounds).withColumn(DELETED, f.lit(False))
+            rows = self._loads.read(spark, get_original(table), bounds)
+            if isinstance(table, MaskedTable):
+                rows = mask_rows(rows, table.masks, table.key)
+            rows = rows.withColumn(DELETED, f.lit(False))
             if window.read_raw is None or bounds.log.is_first_load_chunk:
                 return rows
             return rows.unionByName(
@@ -200,7 +205,7 @@ class LogSnapshot(Snapshot):
             )
 
     def is_steady(self, table: SourceTable) -> bool:
-        return self._loads.is_steady(table)
+        return self._loads.is_steady(get_original(table))
 
     def has_more(self, table: SourceTable) -> bool:
         return table.ref.name in self._unfinished
@@ -263,6 +268,7 @@ class LogSnapshot(Snapshot):
             snapshot=mark.snapshot,
             earlier_chunks=mark.earlier_chunks,
             placeholder=self._placeholder,
+            spool_key=self._spool_key,
             cache=self._cache_rows,
         )
 
@@ -305,12 +311,12 @@ class LogSnapshot(Snapshot):
         reload_reason: str,
     ) -> Bounds:
         """Plans a full read, or the first chunk of a large table if the raw table is empty."""
-        position, bounds, snapshot = self._loads.plan_load(table)
+        position, bounds, snapshot = self._loads.plan_load(get_original(table))
         key, rows = self._definitions.list_key_columns(table), bounds.rows
         last_key = None
         is_large = (rows or 0) > self.database.options.batch_rows
-        if is_large and window.read_raw is None and self._loads.is_divisible(table, key):
-            chunk, snapshot = self._loads.plan_next_chunk(table, key, None)
+        if is_large and window.read_raw is None and self._is_divisible(table, key):
+            chunk, snapshot = self._loads.plan_next_chunk(get_original(table), key, None)
             rows, last_key = chunk.rows, chunk.last_key
         mark = Mark(
             position,
@@ -338,9 +344,19 @@ class LogSnapshot(Snapshot):
             complete_until=bounds.complete_until if last_key is None else None,
         )
 
+    def _is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
+        """Returns whether a table can be loaded in chunks.
+
+        The state stores the last key of each chunk, so a table with a masked key cannot.
+        """
+        masks = table.masks if isinstance(table, MaskedTable) else {}
+        if masks.keys() & set(self._definitions.list_key(table)):
+            return False
+        return self._loads.is_divisible(get_original(table), key)
+
     def _plan_next_chunk(self, table: SourceTable, mark: Mark, setup: SlotSetup) -> Bounds:
         chunk, snapshot = self._loads.plan_next_chunk(
-            table, self._definitions.list_key_columns(table), mark.loaded_up_to
+            get_original(table), self._definitions.list_key_columns(table), mark.loaded_up_to
         )
         next_mark = replace(
             mark.add_chunk(chunk.last_key, snapshot),
@@ -350,7 +366,7 @@ class LogSnapshot(Snapshot):
             self._unfinished[table.ref.name] = next_mark
         is_resumed = mark.snapshot is not None and mark.snapshot.text != snapshot.text
         if is_resumed:
-            self._loads.refuse_lossy_values(table)
+            self._loads.refuse_lossy_values(get_original(table))
         position = format_position(mark.position)
         return Bounds(
             rows=chunk.rows,
@@ -401,6 +417,8 @@ class LogSnapshot(Snapshot):
             self._placeholder,
             self.where,
             excluded,
+            [build_log_name(t) for t in self.tables.values() if isinstance(t, MaskedTable)],
+            self._spool_key,
         )
         return reader.read()
 

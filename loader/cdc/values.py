@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 
 from loader.cdc.debezium.spool import Placeholder
 from loader.cdc.table_definition import DETECTABLE_ARRAYS, FLOATS, INTEGERS, LoggedColumn
+from loader.rows.masks import REDACTED
 from loader.sources.jdbc.interface import EARLIEST_TIME, LATEST_TIME
 
 SETTINGS = {
@@ -51,7 +52,11 @@ def build_json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
 
 
 def convert_value(
-    row: Column, column: LoggedColumn, data_type: t.DataType, has_replaced: bool = False
+    row: Column,
+    column: LoggedColumn,
+    data_type: t.DataType,
+    has_replaced: bool = False,
+    hides_value: bool = False,
 ) -> Column:
     """Returns a column's value. If a row has an array of arrays, Spark's query fails.
 
@@ -59,10 +64,11 @@ def convert_value(
         row: a change's `before` or `after`.
         data_type: the JDBC reader's type for the column.
         has_replaced: whether Debezium has replaced elements of an array in this column by null.
+        hides_value: whether errors omit the value, because the column is masked.
     """
     raw = row.getField(column.name)
     if not column.is_array:
-        return _convert_scalar(raw, column, data_type)
+        return _convert_scalar(raw, column, data_type, hides_value)
     assert isinstance(data_type, t.ArrayType)
     element_type = data_type.elementType
     is_nested = f.lit(False)
@@ -79,7 +85,9 @@ def convert_value(
             "table (--full-refresh)"
         )
     )
-    converted = f.transform(raw, lambda element: _convert_scalar(element, column, element_type))
+    converted = f.transform(
+        raw, lambda element: _convert_scalar(element, column, element_type, hides_value)
+    )
     return f.when(is_nested, refusal.cast(data_type)).otherwise(converted)
 
 
@@ -154,17 +162,19 @@ def _choose_json_type(column: LoggedColumn) -> t.DataType:
     return t.ArrayType(scalar) if column.is_array else scalar
 
 
-def _convert_scalar(raw: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
+def _convert_scalar(
+    raw: Column, column: LoggedColumn, data_type: t.DataType, hides_value: bool = False
+) -> Column:
     convert = _CONVERTERS.get(column.kind)
     value = convert(raw) if convert else raw
     if column.kind == "numeric" and isinstance(data_type, t.DecimalType):
-        value = _convert_decimal(raw, column.name, data_type)
+        value = _convert_decimal(raw, column.name, data_type, hides_value)
     if column.kind in ("timestamp", "timestamptz"):
         value = _refuse_overflow(raw, value, column)
     return value.cast(data_type)
 
 
-def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType) -> Column:
+def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType, hides_value: bool) -> Column:
     """Returns a decimal. Spark's query fails on NaN, infinity and values with too many digits."""
     decimal = raw.cast(data_type)
     digits = f.length(f.regexp_replace(f.substring_index(raw, ".", -1), "0+$", ""))
@@ -172,7 +182,7 @@ def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType) -> Column
     refusal = f.raise_error(
         f.concat(
             f.lit(f"{name} has the value "),
-            raw,
+            f.lit(REDACTED) if hides_value else raw,
             f.lit(
                 f", which does not fit {data_type.simpleString()}: correct the row or set the "
                 f"column's type in the source's column_types ({name}: string), then reload the "

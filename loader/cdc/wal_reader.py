@@ -6,7 +6,7 @@ import re
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -49,6 +49,8 @@ class LogReader:
         placeholder: the text that Debezium writes for a value that the log omits.
         where: the source, for messages.
         excluded: the columns that the spec excludes, `schema.table.column`.
+        encrypted: the tables with masked columns, by their names in the log.
+        spool_key: the key with which their changes are encrypted in the spool.
     """
 
     slot: SourceSlot
@@ -58,6 +60,8 @@ class LogReader:
     placeholder: str
     where: str
     excluded: Sequence[str] = ()
+    encrypted: Sequence[str] = ()
+    spool_key: bytes = field(default=b"", repr=False)
 
     def read(self) -> LogRead:
         """Reads the log up to its current end.
@@ -115,6 +119,8 @@ class LogReader:
             placeholder=self.placeholder,
             java=_find_java(database.spark._jvm),
             has_source=needs_source_names(self.log_names),
+            encrypted=self.encrypted,
+            spool_key=self.spool_key.hex(),
         )
         spool = read_into_spool(request, self.where, lambda: self._is_past_marker(marker_position))
         with database.connect() as connection:

@@ -6,6 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from loader.rows.masks import REDACTED
 from loader.spec.options import DECIMAL
 
 _TYPES: dict[str, t.DataType] = {
@@ -36,7 +37,7 @@ def parse_data_type(name: str) -> t.DataType:
     return t.DecimalType(int(decimal[1]), int(decimal[2])) if decimal else _TYPES[name]
 
 
-def cast_exactly(text: Column, target: t.DataType, name: str) -> Column:
+def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool = False) -> Column:
     """Casts a text to a type. Reading fails on values that the cast would change.
 
     Examples are too many digits for a number type, a time of day for a date, and a time zone for a
@@ -46,6 +47,7 @@ def cast_exactly(text: Column, target: t.DataType, name: str) -> Column:
         text: the text column.
         target: a type that `column_types` supports.
         name: the column's name for the error.
+        hides_value: whether the error omits the value, because the column is masked.
     """
     if isinstance(target, t.StringType):
         return text
@@ -75,7 +77,7 @@ def cast_exactly(text: Column, target: t.DataType, name: str) -> Column:
     refusal = f.raise_error(
         f.concat(
             f.lit(f"{name} has the value '"),
-            f.substring(text, 1, 80),
+            f.lit(REDACTED) if hides_value else f.substring(text, 1, 80),
             f.lit(
                 f"', which {target.simpleString()} cannot store exactly: set another type for the "
                 f"column in column_types ({name}: string stores every value), or correct the row"

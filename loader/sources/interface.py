@@ -148,6 +148,31 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
+class MaskedTable(SourceTable):
+    """A table whose columns have the types of the masked values.
+
+    Attributes:
+        original: the table as the source describes it.
+        masks: the masks by column (:func:`loader.rows.masks.make_mask`).
+        patterns: the option `mask`: the masks by the name or wildcard of a column.
+        key: the key of the mask `hash`; None if the spec has none.
+        key_id: identifies the key of the mask `hash` without exposing the key; empty if no column
+            has this mask.
+    """
+
+    original: SourceTable = field(kw_only=True)
+    masks: Mapping[str, str] = field(kw_only=True)
+    patterns: Mapping[str, str] = field(kw_only=True)
+    key: bytes | None = field(kw_only=True, repr=False)
+    key_id: str = field(kw_only=True)
+
+
+def get_original(table: SourceTable) -> SourceTable:
+    """Returns the table as the source describes it, without masks."""
+    return table.original if isinstance(table, MaskedTable) else table
+
+
+@dataclass(frozen=True)
 class ExclusiveResource:
     """A resource that only one source may read, such as a replication slot.
 
@@ -173,14 +198,22 @@ class Source(ABC):
 
     Attributes:
         hide: registers a secret that only the connector recognises, so that outputs redact it.
-        can_mask: whether the option `mask` is allowed. True if the connector neither writes rows to
-            disk nor quotes values in errors before :meth:`Snapshot.read` returns the rows.
+        can_mask: whether the option `mask` is allowed. True if the connector neither writes values
+            of masked columns to disk nor quotes them in errors.
+        can_mask_typed_columns: whether a masked column may have a type in `column_types`. True if
+            no error quotes a value that does not fit this type.
+        masks_records: whether the connector masks the values of all tables itself, because it
+            writes records to disk before :meth:`Snapshot.read`. Its snapshot then receives each
+            :class:`MaskedTable`; otherwise it receives the original table, unless
+            :meth:`Snapshot.masks_rows`, and the loader masks the rows that it reads.
         selects_columns: whether :meth:`describe` applies :meth:`select_columns`. If false, tables
             with the option `columns` are refused.
     """
 
     options_model: ClassVar[type[BaseModel]]
     can_mask: ClassVar[bool] = False
+    can_mask_typed_columns: ClassVar[bool] = False
+    masks_records: ClassVar[bool] = False
     selects_columns: ClassVar[bool] = False
 
     def __init__(self, name: str, options: Any, spark: SparkSession, folder: Path) -> None:
@@ -375,6 +408,20 @@ class Snapshot(ABC):
         """
         return None
 
+    def masks_rows(self, table: SourceTable) -> bool:
+        """Returns whether :meth:`read` masks the values of a table itself.
+
+        If so, the calls receive the :class:`MaskedTable` instead of the original table.
+        """
+        return False
+
+    def get_query_snapshot(self, table: SourceTable) -> Snapshot:
+        """Returns the snapshot that reads all rows of a table by queries.
+
+        A snapshot that reads changes from a log overrides this method.
+        """
+        return self
+
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
         """Returns DataFrames that identify the rows deleted since the last sync.
 
@@ -553,6 +600,7 @@ __all__ = [
     "CursorField",
     "Digest",
     "ExclusiveResource",
+    "MaskedTable",
     "Progress",
     "Request",
     "RunContext",
@@ -561,6 +609,7 @@ __all__ = [
     "SourceTable",
     "TableRef",
     "Window",
+    "get_original",
     "is_connector_state",
     "parse_bound",
 ]

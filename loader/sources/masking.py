@@ -3,41 +3,36 @@
 :class:`MaskedSource` wraps a source. Its tables have the types of the masked values, and its
 snapshots return masked rows, so no later step sees other values. The source itself gets the
 original tables.
-
-The mask `hash` is HMAC-SHA-256. Spark shows the literals of a query in its plans, its UI, its event
-log and in errors. So the key is not a literal. The two blocks that HMAC derives from the key are
-columns of a frame with one row, which is joined to the rows. Plans do not show the rows of such a
-frame.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from fnmatch import fnmatchcase
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from loader.error_report import did_you_mean
 from loader.errors import TableError
 from loader.names import is_wildcard
+from loader.rows import mask_columns
 from loader.rows.cursor import Cursor
-from loader.rows.version_order import quote_name
+from loader.rows.masks import HASH, find_mask
 from loader.rows.window import Bounds, Window
 from loader.sources.interface import (
     Digest,
+    MaskedTable,
     Request,
     RunContext,
     Snapshot,
     Source,
     SourceTable,
     TableRef,
+    get_original,
 )
 from loader.spec.options import TableOptions, options_for
 
@@ -46,31 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from loader.sources.contents import Contents
-
-HASH = "hash"
-REDACTED = "***"
-"""The text that replaces a value, or the part of a value that is not shown."""
-
-_BLOCK = 64
-"""The block size of SHA-256 in bytes."""
-_INNER, _OUTER = "_cq_mask_inner", "_cq_mask_outer"
-_ADDRESS = r"^\s*[^@\s]+@([^@\s<>,;:()\[\]\"]+\.[^@\s<>,;:()\[\]\".]+)\s*$"
-
-
-@dataclass(frozen=True)
-class MaskedTable(SourceTable):
-    """A table whose columns have the types of the masked values.
-
-    Attributes:
-        original: the table as the source describes it.
-        masks: the masks by column.
-        key_id: identifies the key of the mask `hash` without exposing the key; empty if no column
-            has this mask.
-    """
-
-    original: SourceTable = field(kw_only=True)
-    masks: Mapping[str, str] = field(kw_only=True)
-    key_id: str = field(kw_only=True)
 
 
 class MaskedSource(Source):
@@ -99,17 +69,19 @@ class MaskedSource(Source):
         where = f"table {self.name}.{ref.name}"
         options = options_for(self.table_options, ref.name, TableOptions())
         masks = find_masks(table, options.mask, f"{where}, mask")
-        if not masks:
+        if not masks and not (options.mask and self.source.masks_records):
             return table
         if not self.source.can_mask:
             raise TableError(
-                "this connector cannot mask columns: it writes rows to disk, or quotes values in "
+                "this connector cannot mask columns: it may write values to disk, or quote them in "
                 "errors, before the loader can mask them",
                 where=f"{where}, mask",
                 remedy="Remove the mask, and leave the column out or mask it in the source",
             )
         for name, mask in masks.items():
-            _check_mask(mask, table.schema[name], options.column_types, where)
+            _check_mask(mask, table.schema[name], where)
+        if not self.source.can_mask_typed_columns:
+            _check_types(masks, options.column_types, where)
         key_id = ""
         if HASH in masks.values():
             if self._key is None:
@@ -120,20 +92,12 @@ class MaskedSource(Source):
                     "`mask_key: ${STRANDLINE_MASK_KEY}` beside the source's name",
                 )
             key_id = hmac.digest(self._key, b"strandline mask_key", "sha256").hex()[:16]
-        schema = t.StructType(
-            [
-                replace_type(column, masks[column.name]) if column.name in masks else column
-                for column in table.schema.fields
-            ]
-        )
-        described = {each.name: getattr(table, each.name) for each in fields(SourceTable)}
-        described["schema"] = schema
-        return MaskedTable(**described, original=table, masks=masks, key_id=key_id)
+        return mask_table(table, masks, options.mask, self._key, key_id)
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
-        with self.source.snapshot([_get_original(table) for table in tables]) as snapshot:
-            yield MaskedSnapshot(snapshot, self._key)
+        with self.source.snapshot(tables) as snapshot:
+            yield snapshot if self.source.masks_records else MaskedSnapshot(snapshot, self._key)
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
@@ -162,26 +126,27 @@ class MaskedSnapshot(Snapshot):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        rows = self._snapshot.read(spark, _get_original(table), window, bounds)
-        return mask_rows(rows, table, self._key)
+        rows = self._snapshot.read(spark, self._choose(table), window, bounds)
+        return rows if self._snapshot.masks_rows(table) else mask_rows(rows, table)
 
     def read_first(
         self, spark: SparkSession, table: SourceTable, window: Window, limit: int
     ) -> DataFrame:
-        rows = self._snapshot.read_first(spark, _get_original(table), window, limit)
-        return mask_rows(rows, table, self._key)
+        rows = self._snapshot.read_first(spark, get_original(table), window, limit)
+        return mask_rows(rows, table)
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
-        found = self._snapshot.deletions(spark, _get_original(table))
-        return [mask_rows(rows, table, self._key) for rows in found]
+        found = self._snapshot.deletions(spark, self._choose(table))
+        return [mask_rows(rows, table) for rows in found]
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
         if isinstance(table, MaskedTable) and set(table.masks) & set(keys.columns):
-            return super().read_current_rows(spark, table, keys)  # no source can search for hashes
-        rows = self._snapshot.read_current_rows(spark, _get_original(table), keys)
-        return mask_rows(rows, table, self._key)
+            # No source can search for hashes.
+            return Snapshot.read_current_rows(self._by_queries(table), spark, table, keys)
+        rows = self._snapshot.read_current_rows(spark, get_original(table), keys)
+        return mask_rows(rows, table)
 
     def digest(
         self,
@@ -214,26 +179,34 @@ class MaskedSnapshot(Snapshot):
         if isinstance(table, MaskedTable):
             # Spark reads, masks and hashes the rows, because the database's checksums would be
             # those of the original values.
-            return super().contents(spark, table, key, window, unique)
+            by_queries = self._by_queries(table)
+            return Snapshot.contents(by_queries, spark, table, key, window, unique)
         return self._snapshot.contents(spark, table, key, window, unique)
 
     def _find_contents_bounds(self, table: SourceTable, part: Window, window: Window) -> Bounds:
-        return self._snapshot._find_contents_bounds(_get_original(table), part, window)
+        return self._snapshot._find_contents_bounds(get_original(table), part, window)
+
+    def _by_queries(self, table: SourceTable) -> MaskedSnapshot:
+        snapshot = self._snapshot.get_query_snapshot(table)
+        return self if snapshot is self._snapshot else MaskedSnapshot(snapshot, self._key)
+
+    def _choose(self, table: SourceTable) -> SourceTable:
+        return table if self._snapshot.masks_rows(table) else get_original(table)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        return self._snapshot.bounds(_get_original(table), window)
+        return self._snapshot.bounds(self._choose(table), window)
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
-        return self._snapshot.preview(_get_original(table), window)
+        return self._snapshot.preview(self._choose(table), window)
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
-        self._snapshot.confirm_stored(_get_original(table), mark)
+        self._snapshot.confirm_stored(self._choose(table), mark)
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self._snapshot.use_marks(marks)
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
-        return self._snapshot.list_unmet_requirements(_get_original(table))
+        return self._snapshot.list_unmet_requirements(self._choose(table))
 
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
@@ -242,13 +215,13 @@ class MaskedSnapshot(Snapshot):
         kept = [name for name in columns if masks.get(name) != "null"]
         if not kept:
             return 0
-        return self._snapshot.count_values(_get_original(table), kept, window, bounds)
+        return self._snapshot.count_values(self._choose(table), kept, window, bounds)
 
     def lower_window(self, table: SourceTable, window: Window) -> Window:
-        return self._snapshot.lower_window(_get_original(table), window)
+        return self._snapshot.lower_window(self._choose(table), window)
 
     def finds_late_rows_by_time(self, table: SourceTable) -> bool:
-        return self._snapshot.finds_late_rows_by_time(_get_original(table))
+        return self._snapshot.finds_late_rows_by_time(self._choose(table))
 
     def probe(self) -> None:
         self._snapshot.probe()
@@ -257,19 +230,39 @@ class MaskedSnapshot(Snapshot):
         self._snapshot.begin(requests, context)
 
     def has_more(self, table: SourceTable) -> bool:
-        return self._snapshot.has_more(_get_original(table))
+        return self._snapshot.has_more(self._choose(table))
 
     def abandon(self, table: SourceTable) -> None:
-        self._snapshot.abandon(_get_original(table))
+        self._snapshot.abandon(self._choose(table))
 
     def check_unaltered(self, table: SourceTable) -> None:
-        self._snapshot.check_unaltered(_get_original(table))
+        self._snapshot.check_unaltered(self._choose(table))
 
     def is_steady(self, table: SourceTable) -> bool:
-        return self._snapshot.is_steady(_get_original(table))
+        return self._snapshot.is_steady(self._choose(table))
 
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
-        return self._snapshot.estimate_bytes(_get_original(table), window, bounds)
+        return self._snapshot.estimate_bytes(self._choose(table), window, bounds)
+
+
+def mask_table(
+    table: SourceTable,
+    masks: Mapping[str, str],
+    patterns: Mapping[str, str],
+    key: bytes | None,
+    key_id: str = "",
+) -> MaskedTable:
+    """Returns a table with masks; see the attributes of :class:`MaskedTable`."""
+    described = {each.name: getattr(table, each.name) for each in fields(SourceTable)}
+    described["schema"] = t.StructType(
+        [
+            replace_type(column, masks[column.name]) if column.name in masks else column
+            for column in table.schema.fields
+        ]
+    )
+    return MaskedTable(
+        **described, original=table, masks=masks, patterns=patterns, key=key, key_id=key_id
+    )
 
 
 def mask_source(source: Source, key: SecretStr | None) -> Source:
@@ -284,7 +277,6 @@ def check_roles(
     key: Sequence[str],
     cursor: str | None,
     deleted: str | None,
-    follows_log: bool,
     where: str,
 ) -> None:
     """Checks that the loader can use the masked columns of a table.
@@ -297,19 +289,11 @@ def check_roles(
 
     Raises:
         TableError: if the cursor or the column that flags deleted rows is masked, if a key column
-            has a mask other than `hash`, or if changes are read from the log.
+            has a mask other than `hash`.
     """
     if not isinstance(table, MaskedTable):
         return
     where = f"{where}, mask"
-    if follows_log:
-        raise TableError(
-            "sync_mode: cdc cannot mask columns: changes from the log are written to disk before "
-            "the loader can mask them",
-            where=where,
-            remedy="Set sync_mode: incremental, or read the table without these columns: "
-            f"{', '.join(table.masks)}",
-        )
     for name, role in ((cursor, "cursor_field"), (deleted, "deleted_field")):
         if name in table.masks:
             raise TableError(
@@ -327,46 +311,41 @@ def check_roles(
 
 
 def find_masks(table: SourceTable, masks: Mapping[str, str], where: str) -> dict[str, str]:
-    """Returns the mask of each masked column. Names are case-insensitive.
-
-    A name overrides wildcards, and a later wildcard overrides an earlier one.
+    """Returns the mask of each masked column (:func:`loader.rows.masks.find_mask`).
 
     Raises:
         TableError: if the table has no column of a name. Wildcards need not match a column.
     """
     names = table.schema.names
-    found: dict[str, str] = {}
-    for pattern, mask in masks.items():
-        if is_wildcard(pattern):
-            found |= {name: mask for name in names if fnmatchcase(name.lower(), pattern.lower())}
-    for pattern, mask in masks.items():
-        # A column may have the name of a wildcard.
-        matches = [name for name in names if name.lower() == pattern.lower()]
-        is_excluded = pattern.lower() in map(str.lower, table.excluded)
-        if not matches and not is_wildcard(pattern) and not is_excluded:
+    known = {name.lower() for name in (*names, *table.excluded)}
+    for pattern in masks:
+        if pattern.lower() not in known and not is_wildcard(pattern):
             raise TableError(
                 f"there is no column {pattern!r} to mask",
                 where=where,
                 remedy=f"{did_you_mean(pattern, names)} Its columns: {', '.join(names)}. For a "
                 f'column that only some tables have, write a wildcard: "{pattern}*"'.strip(),
             )
-        found |= dict.fromkeys(matches, mask)
-    return {name: found[name] for name in names if name in found}
+    found = {name: find_mask(name, masks) for name in names}
+    return {name: mask for name, mask in found.items() if mask is not None}
 
 
-def _check_mask(
-    mask: str, column: t.StructField, column_types: Mapping[str, str], where: str
-) -> None:
+def _check_types(masks: Mapping[str, str], column_types: Mapping[str, str], where: str) -> None:
+    """Raises a TableError if a masked column has a type, except string, in `column_types`."""
+    types = {name.lower(): type_ for name, type_ in column_types.items()}
+    for name in masks:
+        if types.get(name.lower(), "string") != "string":
+            raise TableError(
+                f"the masked column {name!r} has a type in column_types: errors quote values that "
+                "do not fit this type",
+                where=f"{where}, mask",
+                remedy="Remove the column from column_types, or set its type to string",
+            )
+
+
+def _check_mask(mask: str, column: t.StructField, where: str) -> None:
     """Raises a TableError if a mask does not fit the type of a column."""
     kind, data_type = mask.partition(":")[0], column.dataType
-    types = {name.lower(): type_ for name, type_ in column_types.items()}
-    if types.get(column.name.lower(), "string") != "string":
-        raise TableError(
-            f"the masked column {column.name!r} has a type in column_types: errors quote values "
-            "that do not fit this type",
-            where=f"{where}, mask",
-            remedy="Remove the column from column_types, or set its type to string",
-        )
     fits = {
         HASH: (_is_hashable, "texts, whole numbers, dates and binary values"),
         "last": (_is_text, "texts"),
@@ -407,66 +386,8 @@ def replace_type(column: t.StructField, mask: str) -> t.StructField:
     return t.StructField(column.name, data_type, True, column.metadata)
 
 
-def mask_rows(rows: DataFrame, table: SourceTable, key: bytes | None) -> DataFrame:
-    """Returns the rows with masked values. Other columns stay as they are."""
+def mask_rows(rows: DataFrame, table: SourceTable) -> DataFrame:
+    """Returns the rows of a table with masked values."""
     if not isinstance(table, MaskedTable):
         return rows
-    names = rows.columns
-    if any(table.masks.get(name) == HASH for name in names):
-        assert key is not None
-        # The hint makes Spark send the key to the partitions, which keep the order of their rows.
-        rows = rows.crossJoin(f.broadcast(_frame_key(rows.sparkSession, key)))
-    schema = rows.schema
-    return rows.select(
-        *(
-            _mask_value(f.col(quote_name(name)), schema[name].dataType, table.masks[name]).alias(
-                name
-            )
-            if name in table.masks
-            else f.col(quote_name(name))
-            for name in names
-        )
-    )
-
-
-def _frame_key(spark: SparkSession, key: bytes) -> DataFrame:
-    """Returns a frame with one row, which contains the two blocks that HMAC derives from a key."""
-    block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
-    session: Any = spark
-    jvm = session._jvm
-    values = session.sparkContext._gateway.new_array(jvm.Object, 2)
-    values[0] = bytearray(byte ^ 0x36 for byte in block)
-    values[1] = bytearray(byte ^ 0x5C for byte in block)
-    schema = t.StructType([t.StructField(name, t.BinaryType(), False) for name in (_INNER, _OUTER)])
-    java_rows = jvm.java.util.ArrayList()
-    java_rows.add(jvm.org.apache.spark.sql.RowFactory.create(values))
-    java_schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
-    return DataFrame(session._jsparkSession.createDataFrame(java_rows, java_schema), spark)
-
-
-def _mask_value(value: Column, data_type: t.DataType, mask: str) -> Column:
-    """Returns the masked value. Nulls stay null."""
-    kind, _, count = mask.partition(": ")
-    if kind == "null":
-        return f.lit(None).cast(data_type)
-    if kind == "redact":
-        masked = f.lit(REDACTED)
-    elif kind == "year":
-        return f.year(value)
-    elif kind == "domain":
-        domain = f.lower(f.regexp_extract(value, _ADDRESS, 1))
-        masked = f.when(domain == "", f.lit(REDACTED)).otherwise(domain)
-    elif kind == "last":
-        text = f.rtrim(value)
-        is_longer = f.length(text) > int(count)
-        last = f.concat(f.lit(REDACTED), f.substring(text, -int(count), int(count)))
-        masked = f.when(is_longer, last).otherwise(f.lit(REDACTED))
-    else:
-        text = value if isinstance(data_type, t.BinaryType) else value.cast("string").cast("binary")
-        inner = f.unhex(f.sha2(f.concat(f.col(_INNER), text), 256))
-        masked = f.sha2(f.concat(f.col(_OUTER), inner), 256)
-    return f.when(value.isNotNull(), masked)
-
-
-def _get_original(table: SourceTable) -> SourceTable:
-    return table.original if isinstance(table, MaskedTable) else table
+    return mask_columns.mask_rows(rows, table.masks, table.key)

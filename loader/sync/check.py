@@ -23,8 +23,7 @@ from loader.rows.clock_slack import UNITS
 from loader.rows.cursor import CursorType
 from loader.rows.version_order import BATCH, GENERATION, quote_name
 from loader.sources.candidates import suggest_cursors, suggest_deletion_columns
-from loader.sources.interface import Snapshot, SourceTable, Window
-from loader.sources.masking import MaskedTable
+from loader.sources.interface import MaskedTable, Snapshot, SourceTable, Window
 from loader.spark.error_translation import DatabaseError, translate_error
 from loader.spark.named_steps import step
 from loader.sync.mask_changes import check_masks
@@ -108,7 +107,7 @@ def describe_masks(plan: TablePlan, stores: Stores) -> list[str]:
     Raises:
         TableError: if the next sync would be refused because masks have changed.
     """
-    if not isinstance(plan.table, MaskedTable):
+    if not isinstance(plan.table, MaskedTable) or not plan.table.masks:
         return []
     masked = (f"{name} ({mask})" for name, mask in plan.table.masks.items())
     notes = [f"masked columns: {', '.join(masked)}"]

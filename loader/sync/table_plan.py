@@ -209,9 +209,7 @@ def plan_table(
         initial=initial,
         deleted=_find_deleted_column(table, options, where),
     )
-    check_roles(
-        table, planned.key, cursor.name if cursor else None, planned.deleted, follows_log, where
-    )
+    check_roles(table, planned.key, cursor.name if cursor else None, planned.deleted, where)
     if follows_log and not planned.key:
         raise TableError(
             "sync_mode: cdc needs a primary key, and the table has none"

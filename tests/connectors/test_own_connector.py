@@ -59,3 +59,8 @@ def test_a_copy_of_the_example_is_a_connector(
     assert project.state("ecb.rates")["cursor"] == "2025-01-02"
     rows = project.rows("select currency, rate from raw.rates order by currency")
     assert rows == [("CHF", 0.9), ("USD", 1.1)]
+
+    options = {"rates": {"mask": {"currency": "redact"}}}
+    project.add("ecb", "rates", ["rates"], {"url": str(data), "table_options": options})
+    [error] = project.loader("run").errors
+    assert "this connector cannot mask columns" in error

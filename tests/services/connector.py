@@ -57,6 +57,8 @@ def misbehave(step: dict[str, Any]) -> None:
         signal.signal(signal.Signals[name], signal.SIG_IGN)
     if "raw" in step:
         print(step["raw"], flush=True)
+    if "raw_file" in step:
+        print(Path(step["raw_file"]).read_text(), flush=True)
     if "say" in step:
         print(json.dumps(step["say"]), flush=True)
     if "giant" in step:

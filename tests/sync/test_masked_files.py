@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gzip
 import hmac
+import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -51,7 +53,7 @@ def _read(path: Path) -> bytes:
         data = path.read_bytes()
     except OSError:  # deleted while all files are listed
         return b""
-    if path.suffix == ".parquet":
+    if path.suffix == ".parquet" and data.endswith(b"PAR1") and len(data) > 4:  # not a part
         return str(pq.read_table(path).to_pylist()).encode() + data
     if path.suffix == ".gz":
         return gzip.decompress(data)
@@ -105,7 +107,7 @@ class Watch(threading.Thread):
                     self.found |= {(name, text) for text in self.texts if text in data}
 
 
-def _write_project(folder: Path, database: Database, masks: dict[str, Any]) -> None:
+def _write_spec(folder: Path, **source: Any) -> None:
     shipped = yaml.safe_load((ROOT / "profiles/profiles.yml").read_text())["strandline"]
     embedded = shipped["outputs"]["embedded"]
     embedded["server_side_parameters"] |= {
@@ -116,28 +118,22 @@ def _write_project(folder: Path, database: Database, masks: dict[str, Any]) -> N
     }
     profiles = {"strandline": {"target": "embedded", "outputs": {"embedded": embedded}}}
     (folder / "profiles.yml").write_text(yaml.safe_dump(profiles))
-    options = {
-        "people": {"cursor_field": "at", "mask": masks, "sweep": "never"},
-        "visits": {"sync_mode": "full_refresh", "mask": {"person": "hash"} if masks else {}},
-    }
-    source = {
-        "name": "shop",
-        "path": "jdbc",
-        "tables": ["people", "visits"],
-        "destinations": ["lake"],
-        "mask_key": "${STRANDLINE_MASK_KEY}",
-        "spec": {
-            "url": database.url,
-            "user": database.user,
-            "password": database.password,
-            "table_options": options,
-        },
-    }
+    source |= {"name": "shop", "destinations": ["lake"], "mask_key": "${STRANDLINE_MASK_KEY}"}
     lake = {"name": "lake", "path": "spark", "spec": {"schema": "raw"}}
     documents = [{"kind": "source", "spec": source}, {"kind": "destination", "spec": lake}]
     (folder / "loader.yml").write_text(yaml.safe_dump_all(documents))
     for name in ("events", "tmp", "scratch"):
-        (folder / name).mkdir()
+        (folder / name).mkdir(exist_ok=True)
+
+
+def _write_project(folder: Path, database: Database, masks: dict[str, Any]) -> None:
+    options = {
+        "people": {"cursor_field": "at", "mask": masks, "sweep": "never"},
+        "visits": {"sync_mode": "full_refresh", "mask": {"person": "hash"} if masks else {}},
+    }
+    login = {"url": database.url, "user": database.user, "password": database.password}
+    tables = ["people", "visits"]
+    _write_spec(folder, path="jdbc", tables=tables, spec={**login, "table_options": options})
     # Rows are so many that Spark reads them in parallel, and shuffles and caches them.
     database.execute(
         "create table people (id text primary key, name text, email text, phone text, born date, "
@@ -151,7 +147,7 @@ def _write_project(folder: Path, database: Database, masks: dict[str, Any]) -> N
     )
 
 
-def _run(folder: Path, *arguments: str, code: int = 0) -> str:
+def _run(folder: Path, *arguments: str, code: int = 0, **more: str) -> str:
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("DBT_", "STRANDLINE_TARGET"))},
         "PYTHONPATH": str(ROOT),
@@ -160,6 +156,7 @@ def _run(folder: Path, *arguments: str, code: int = 0) -> str:
         "STRANDLINE_MASK_KEY": KEY,
         "SPARK_LOCAL_DIRS": str(folder / "scratch"),
         "TMPDIR": str(folder / "tmp"),
+        **more,
     }
     command = [sys.executable, "-m", "loader", "--debug", *arguments]
     done = subprocess.run(
@@ -169,15 +166,59 @@ def _run(folder: Path, *arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+class Search:
+    """Searches for planted data in all files, messages and processes of a project's runs."""
+
+    def __init__(self, folder: Path, *others: str) -> None:
+        self.folder = folder
+        self.planted = [text.encode() for text in (*PLANTED, *others)]
+        self.reported = ""
+        self._watch = Watch(folder, *self.planted, *SECRETS)
+        self._shown = ProcessList()
+
+    def __enter__(self) -> Search:
+        self._watch.start()
+        self._shown.__enter__()
+        return self
+
+    def run(self, *arguments: str, code: int = 0, **more: str) -> str:
+        """Runs a command, and returns its messages."""
+        reported = _run(self.folder, *arguments, code=code, **more)
+        self.reported += reported
+        return reported
+
+    def find_in_files(self) -> set[tuple[str, bytes]]:
+        """Returns the files of this moment that contain planted data."""
+        return _find(self.folder, *self.planted, *SECRETS)
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.__exit__()
+        self._watch.over.set()
+        self._watch.join()
+        deadline = time.monotonic() + 60
+        events = self.folder / "events"
+        while list(events.glob("*.inprogress")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def assert_nothing_found(self) -> None:
+        """Asserts that no file, message or process has contained planted data."""
+        assert not self._watch.found
+        assert not self.find_in_files()
+        texts = [text.decode(errors="replace") for text in (*self.planted, *SECRETS[:3])]
+        assert not [text for text in texts if text in self.reported]
+        assert not [line for line in self._shown.lines for text in texts if text in line]
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all files that were searched during the runs."""
+        return self._watch.names
+
+
 @pytest.mark.slow
 def test_masked_values_and_the_key_are_nowhere(tmp_path: Path, postgres_database: Database) -> None:
     _write_project(tmp_path, postgres_database, MASKS)
-    planted = [text.encode() for text in PLANTED]
-    reported = ""
-    watch = Watch(tmp_path, *planted, *SECRETS)
-    watch.start()
-    with ProcessList() as shown:
-        reported += _run(tmp_path, "run")
+    with Search(tmp_path) as search:
+        search.run("run")
         postgres_database.execute(
             "update people set name = 'Plantedname', at = '2025-03-01' where id = 'plantedid7'",
             "update people set phone = 'plantedphone', at = '2024-01-01' where id = 'plantedid8'",
@@ -185,28 +226,19 @@ def test_masked_values_and_the_key_are_nowhere(tmp_path: Path, postgres_database
             "insert into people values ('plantedid', 'Plantedname', 'planted.local@x.org', "
             "'plantedphone', '1987-06-05', 'PLANTEDIBAN', 'Plantedname', '2025-04-01')",
         )
-        reported += _run(tmp_path, "run")
-        reported += _run(tmp_path, "reconcile", "--repair")
-        reported += _run(tmp_path, "check")
+        search.run("run")
+        search.run("reconcile", "--repair")
+        search.run("check")
         postgres_database.execute("alter table people drop phone")
-        reported += _run(tmp_path, "run", code=1)
-    watch.over.set()
-    watch.join()
-    deadline = time.monotonic() + 60
-    while list((tmp_path / "events").glob("*.inprogress")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-
+        search.run("run", code=1)
     digest = hmac.new(KEY.encode(), b"plantedid8", "sha256").hexdigest()
-    assert digest in reported  # the key of a row that `reconcile` repaired
+    assert digest in search.reported  # the key of a row that `reconcile` repaired
     assert _find(tmp_path / "warehouse", digest.encode())
     assert len(list((tmp_path / "events").iterdir())) >= 4
     assert _find(tmp_path / "events", b"_cq_mask_inner")  # plans are in the log
-    assert any(name.startswith("temp_shuffle") or name.endswith(".data") for name in watch.names)
-    assert not watch.found
-    assert not _find(tmp_path, *planted, *SECRETS)
-    texts = [text.decode(errors="replace") for text in (*planted, *SECRETS[:3])]
-    assert not [text for text in texts if text in reported]
-    assert not [line for line in shown.lines for text in texts if text in line]
+    names = search.names
+    assert any(name.startswith("temp_shuffle") or name.endswith(".data") for name in names)
+    search.assert_nothing_found()
 
 
 @pytest.mark.slow
@@ -217,3 +249,124 @@ def test_the_search_finds_values_without_masks(tmp_path: Path, postgres_database
     assert {text.decode() for _, text in found} == set(PLANTED[:3])
     # Iceberg's statistics contain values, too
     assert any(name.endswith(".avro") for name, _ in found)
+
+
+FIELDS = ("id", "name", "email", "phone", "born", "iban", "note", "at")
+
+
+def _build_records(count: int, first: int = 1) -> list[dict[str, Any]]:
+    """Returns records with planted data in each masked field."""
+    return [
+        {
+            "id": f"plantedid{n}",
+            "name": f"Plantedname{n}",
+            "email": f"planted.local{n}@example.org",
+            "phone": f"plantedphone{n}",
+            "born": "1987-06-05",
+            "iban": "PLANTEDIBAN99",
+            "note": "Plantedname",
+            "at": f"2025-01-01T{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02}Z",
+        }
+        for n in range(first, first + count)
+    ]
+
+
+def _write_csv(path: Path, records: list[dict[str, Any]], end: str = "") -> None:
+    lines = [FIELDS, *(each.values() for each in records)]
+    path.write_text("".join(",".join(line) + "\n" for line in lines) + end)
+
+
+@pytest.mark.slow
+def test_masked_values_of_files_are_nowhere(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Not even if a record is malformed, which Spark would quote in its log and event log."""
+    drop = tmp_path_factory.mktemp("drop")
+    types = {"born": "date", "at": "timestamp"}
+    malformed = {
+        "csv_1": "too,few,Plantedname\n",
+        "csv_2": 'plantedid,"Plantedname\n',
+        "csv_3": '"Plantedname\\", x",\n',
+        "csv_4": "x,Plantedname,,,1987-06-05x,,,2025-01-01\n",
+        "lines_1": "too,few,Plantedname\n",
+        "json_1": '{"id": "plantedid", "name": Plantedname}\n',
+        "json_2": '{"id": "x"} Plantedname\n',
+        "json_3": '{"NAME": "Plantedname"}\n',
+        "json_4": '{"born": "1987-06-05x"}\n',
+        "json_5": '{"": "Plantedname"}\n',
+        "json_6": '{"at": "Plantedname"}\n',
+    }
+    options = {
+        "*": {"column_types": types, "mask": MASKS, "primary_key": "id"},
+        "json*": {"format": "json"},
+        "lines*": {"options": {"multiLine": "true"}},
+    }
+    spec = {"path": str(drop), "format": "csv", "table_options": options}
+    _write_spec(tmp_path, path="file", tables=["*"], spec=spec)
+    records = _build_records(20000)
+    for name in ("csv", "json", "lines", *malformed):
+        (drop / name).mkdir()
+        some = records if name == "csv" else records[:9]
+        if name.startswith("json"):
+            text = "".join(json.dumps(each) + "\n" for each in some)
+            (drop / name / "1.json").write_text(text + malformed.get(name, ""))
+        else:
+            _write_csv(drop / name / "1.csv", some, malformed.get(name, ""))
+    with Search(tmp_path) as search:
+        search.run("run", "--select", "shop.csv", "--select", "shop.json", "--select", "shop.lines")
+        _write_csv(drop / "csv/2.csv", _build_records(9, 30000))
+        reported = search.run("run", code=1)
+        search.run("check", code=1)
+    failed = {name for name in malformed if f"shop.{name}: failed" in reported}
+    refused = {name for name in malformed if f"error: table shop.{name}" in reported}
+    assert failed | refused == {*malformed}, reported
+    assert "shop.csv: synced, 9 rows" in reported
+    digest = hmac.new(KEY.encode(), b"plantedphone7", "sha256").hexdigest()
+    assert _find(tmp_path / "warehouse", digest.encode())
+    search.assert_nothing_found()
+
+
+@pytest.mark.slow
+def test_masked_values_of_connectors_are_nowhere(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Not in the spool of a run that is killed before its rows are published, nor in `_rest`."""
+    outside = tmp_path_factory.mktemp("outside")
+    text = {"type": ["null", "string"]}
+    properties = {
+        **dict.fromkeys(FIELDS, text),
+        "born": {**text, "format": "date"},
+        "at": {**text, "format": "date-time"},
+    }
+    stream = {
+        "name": "people",
+        "json_schema": {"type": "object", "properties": properties},
+        "supported_sync_modes": ["full_refresh", "incremental"],
+        "source_defined_cursor": True,
+        "default_cursor_field": ["at"],
+        "source_defined_primary_key": [["id"]],
+    }
+    data, catalog = outside / "data.json", outside / "catalog.json"
+    catalog.write_text(json.dumps({"streams": [stream]}))
+    records = _build_records(5000)
+    records[7] |= {"born": "Plantedname", "email_2": "planted.local@x.org", "Phone": "plantedphone"}
+    data.write_text(json.dumps({"people": records}))
+    data.with_suffix(".raw").write_text('{"type": "RECORD", "record": Plantedname}')
+    config: dict[str, Any] = {"data": str(data), "catalog": str(catalog)}
+    masks = {**MASKS, "email_*": "hash"}
+    command = [sys.executable, str(ROOT / "tests/services/connector.py")]
+    spec = {"command": command, "config": config, "table_options": {"people": {"mask": masks}}}
+    _write_spec(tmp_path, path="airbyte", tables=["people"], spec=spec)
+    with Search(tmp_path) as search:
+        search.run("run", code=-signal.SIGKILL, LOADER_CRASH_AT="staged")
+        [spool] = (tmp_path / "tmp").rglob("*.jsonl")
+        assert b"***" in spool.read_bytes()
+        assert not search.find_in_files()
+        search.run("run")
+        config["acts"] = {"people.0": [{"raw_file": str(data.with_suffix(".raw"))}]}
+        _write_spec(tmp_path, path="airbyte", tables=["people"], spec=spec)
+        search.run("run", code=1)
+    digest = hmac.new(KEY.encode(), b"plantedphone7", "sha256").hexdigest()
+    assert _find(tmp_path / "warehouse", digest.encode())
+    assert _find(tmp_path / "warehouse", b'"email_2":"***"')
+    search.assert_nothing_found()

@@ -268,7 +268,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"mask": {"card": "hash"}, "column_types": {"card": "decimal(38, 0)"}},
         "the masked column 'card' has a type in column_types",
     ),
-    "the log": ({"sync_mode": "cdc", "mask": {"card": "hash"}}, "cdc cannot mask columns"),
     "no key": ({"mask": {"card": "hash"}}, "the mask `hash` needs a key"),
 }
 
@@ -289,14 +288,45 @@ def test_what_cannot_be_masked_is_refused_before_anything_is_read(
     assert not project.lake().exists("people")
 
 
-def test_connectors_that_write_rows_to_disk_are_refused(project: Project, tmp_path: Path) -> None:
+def test_columns_of_files_that_cannot_be_masked(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "drop/events/name=Ann").mkdir(parents=True)
+    (tmp_path / "drop/events/name=Ann/one.csv").write_text("id,email\n1,a@x.org\n")
+    (tmp_path / "drop/lines").mkdir()
+    (tmp_path / "drop/lines/one.json").write_text('{"id": 1, "email": "a@x.org"}\n{"id\n')
+    options = {"format": "json", "options": {"mode": "PERMISSIVE"}}
+    for table, masks, expected in (
+        ("events", {"name": "redact"}, "its values are in the names of folders"),
+        ("events", {"_file_path": "hash"}, "the loader needs its values"),
+        ("events", {"emial": "redact"}, "Did you mean `email`?"),
+        ("events", {"email": "year"}, "it masks dates and timestamps"),
+        ("lines", {"email": "redact"}, "contains whole records"),
+    ):
+        tables = {"events": {"mask": masks}, "lines": {"mask": masks, **options}}
+        own = {"path": "drop", "format": "csv", "table_options": tables}
+        project.add("files", "file", [table], own)
+        project.sources[-1]["mask_key"] = KEY
+        project.write()
+        [error] = project.loader("run").errors
+        assert expected in error
+
+
+def test_masks_of_files(project: Project, tmp_path: Path) -> None:
     (tmp_path / "drop/events").mkdir(parents=True)
-    (tmp_path / "drop/events/one.csv").write_text("id,email\n1,a@x.org\n")
-    options = {"events": {"mask": {"email": "redact"}}}
-    own = {"path": "drop", "format": "csv", "table_options": options}
-    project.add("files", "file", ["events"], own)
-    [error] = project.loader("run").errors
-    assert "this connector cannot mask columns" in error
+    (tmp_path / "drop/events/one.csv").write_text("id,email,born\n7,Ann@X.org,1980-02-29\n")
+    masks = {"id": "hash", "email": "domain", "born": "year"}
+    options = {"primary_key": "id", "mask": masks, "column_types": {"id": "int", "born": "date"}}
+    for types in (options["column_types"], "id int, email string, born date"):
+        table = {**options, "column_types": types}
+        own = {"path": "drop", "format": "csv", "table_options": {"events": table}}
+        project.add("files", "file", ["events"], own)
+        project.sources[-1]["mask_key"] = KEY
+        project.write()
+        project.run()
+    assert project.rows("select id, email, born from raw.events") == [(digest(7), "x.org", 1980)]
+    (tmp_path / "drop/events/one.csv").write_text("id,email,born\n7,bob@y.org,1981-02-28\n")
+    assert project.run().table("files.events")["appended"] == 1
+    newest = "select max_by(email, _cq_batch) from raw.events group by id"
+    assert project.rows(newest) == [("y.org",)]
 
 
 def test_days_of_any_year_have_a_year(project: Project, postgres_database: Database) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from loader.cdc.debezium import spool
 from loader.cdc.debezium.program import Reader, ReadRequest
-from loader.cdc.debezium.spool import ChangeSpool, ConversionWarnings, Placeholder
+from loader.cdc.debezium.spool import ChangeSpool, ConversionWarnings, DebeziumLog, Placeholder
 
 TABLES = ["public.orders", "public.lines"]
 
@@ -141,9 +141,35 @@ def test_an_order_is_one_line() -> None:
     assert ReadRequest.from_line(order.to_line()) == order
 
 
-def test_values_that_debezium_has_replaced_are_known_by_its_warnings(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(
+def test_changes_of_tables_with_masks_are_encrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "BLOCK_BYTES", 100)
+    blocks: list[bytes] = []
+
+    def encrypt(block: bytes) -> bytes:
+        blocks.append(block)
+        return block[::-1]
+
+    writer = spool.SpoolWriter(tmp_path, TABLES, "missing", ["public.orders"], encrypt)
+    for number in range(9):
+        for table in TABLES:
+            writer.write_change(table, 7, _change(number, note="missing"))
+    writer.end_transaction(7, 100)
+    writer.close()
+    found = ChangeSpool(tmp_path, TABLES)
+    [encrypted], [plain] = ([*found.get_folder(table).iterdir()] for table in TABLES)
+    read = [base64.b64decode(line)[::-1] for line in encrypted.read_bytes().splitlines()]
+    assert read == blocks
+    assert len(blocks) > 2
+    changes = [line.split(b"\t")[3] for line in b"".join(read).splitlines()]
+    assert changes == [line.split(b"\t")[3] for line in plain.read_bytes().splitlines()]
+    assert {found.count_omitted(table) for table in TABLES} == {9}
+
+
+def test_values_that_debezium_has_replaced_are_known_by_its_warnings() -> None:
+    log = DebeziumLog()
+    text = (
         "WARN TableSchemaBuilder: No converter found for column public.a.b c of type _xml. The "
         "column will not be part of change events for that table.\n"
         "WARN TableSchemaBuilder: Failed to properly convert data value for 'public.t.mood' of "
@@ -155,7 +181,9 @@ def test_values_that_debezium_has_replaced_are_known_by_its_warnings(tmp_path: P
         "WARN PostgresValueConverter: Failed to convert value '[1, from column 'x' from column "
         "'at-element timestamp(29, 6) DEFAULT VALUE NULL' to 'Field{name=at-element}'\n"
     )
-    found = ConversionWarnings.parse(log)
+    for line in text.splitlines():
+        log.add_line(line)
+    found = log.warnings
     assert found.has_replaced_values("public.a", "b c")
     assert found.has_replaced_values("public.t", "mood")
     assert found.has_replaced_values("any.table", "n")

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from loader.cdc.debezium.program import LOG, ReadRequest, compute_heap_mb
-from loader.cdc.debezium.spool import ChangeSpool, ConversionWarnings
+from loader.cdc.debezium.program import ReadRequest, compute_heap_mb
+from loader.cdc.debezium.spool import ChangeSpool, DebeziumLog
 from loader.connectors.subprocess.supervisor import Child
 from loader.errors import TableError
 from loader.spark.child_environment import child_environment
@@ -89,22 +89,22 @@ def read_into_spool(
         interrupted = True
         process.stop(patience=0)
 
-    with (folder / LOG).open("w", encoding="utf-8") as log:
-        process = Child(
-            command,
-            _build_environment(),
-            lambda line: print(line, file=log),
-            folder=folder,  # some libraries write files to the current folder
-            takes_input=True,
-            shorten=excerpt,
-        )
-        try:
-            with interruptible(interrupt), _watch_process(process, is_past_marker, past_marker):
-                process.send(request.to_line())
-                output = b"".join(process.lines()).decode().strip().splitlines()
-                code = process.end()
-        finally:
-            process.stop(patience=0)
+    log = DebeziumLog()
+    process = Child(
+        command,
+        _build_environment(),
+        log.add_line,
+        folder=folder,  # some libraries write files to the current folder
+        takes_input=True,
+        shorten=excerpt,
+    )
+    try:
+        with interruptible(interrupt), _watch_process(process, is_past_marker, past_marker):
+            process.send(request.to_line())
+            output = b"".join(process.lines()).decode().strip().splitlines()
+            code = process.end()
+    finally:
+        process.stop(patience=0)
     if interrupted:
         raise TableError(
             "the reading of the log was interrupted",
@@ -116,7 +116,7 @@ def read_into_spool(
         return None
     error = excerpt(str(result.get("error") or ""), 1000)
     if code == 0 and not error:
-        return ChangeSpool(folder, request.tables, ConversionWarnings.parse(folder / LOG))
+        return ChangeSpool(folder, request.tables, log.warnings)
     if code == -signal.SIGKILL:
         error = "its process was killed: the machine may lack memory"
     if code in (-signal.SIGTERM, 128 + signal.SIGTERM) and not error:
@@ -129,7 +129,8 @@ def read_into_spool(
             remedy="Run on a machine with more memory. Or drop the replication slot, and run "
             "again, which reloads all rows by queries",
         )
-    error = error or _read_last_line(folder / LOG)
+    hidden = "its process ended without a result" if request.encrypted else ""
+    error = error or hidden or _read_last_line(log)
     if re.search(_CONNECTION_LOST, error, re.IGNORECASE):
         raise TableError(
             f"the database ended the connection while its log was read ({error})",
@@ -185,6 +186,5 @@ def _build_environment() -> dict[str, str]:
     return {**child_environment(*_JAVA_VARIABLES), "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _read_last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return excerpt(lines[-1], 500) if lines else "its process ended without output"
+def _read_last_line(log: DebeziumLog) -> str:
+    return excerpt(log.last_line, 500) or "its process ended without output"

@@ -13,7 +13,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ TOPICS = "s"
 """The prefix of Debezium's topics, such as `s.public.orders`."""
 MARKER = "strandline"
 """The prefix of the marker. A run writes the marker into the log, and stops reading at it."""
-LOG = "log"
-"""The file in the spool's folder that contains Debezium's warnings."""
 
+_HIDDEN = "{} (its text is not shown, because a table has masked columns)"
 _LOGGING = """\
 status = error
 rootLogger.level = warn
@@ -65,6 +65,9 @@ class ReadRequest:
         java: the path of the JVM library; empty for the machine's default.
         has_source: whether changes contain the table's name. This is necessary if a topic's name
             does not identify the table, because Debezium replaces characters: `a b` becomes `a_b`.
+        encrypted: the tables with masked columns, whose changes are encrypted in the spool. If
+            there are such tables, errors do not quote values.
+        spool_key: the key with which they are encrypted, as hexadecimal digits.
     """
 
     folder: str
@@ -75,6 +78,8 @@ class ReadRequest:
     placeholder: str
     java: str = ""
     has_source: bool = False
+    encrypted: Sequence[str] = field(default_factory=list)
+    spool_key: str = ""
 
     def to_line(self) -> str:
         """Returns the request as one line of JSON."""
@@ -92,11 +97,19 @@ class Reader:
     Attributes:
         finished: set once the marker's transaction was read, or reading failed.
         error: the reason why reading failed, or None if it did not fail.
+        hides_values: whether errors must not quote values.
         is_past_marker: whether the reading started after the marker.
     """
 
     def __init__(self, request: ReadRequest) -> None:
-        self.spool = SpoolWriter(Path(request.folder), request.tables, request.placeholder)
+        self.spool = SpoolWriter(
+            Path(request.folder),
+            request.tables,
+            request.placeholder,
+            request.encrypted,
+            partial(_encrypt, bytes.fromhex(request.spool_key)),
+        )
+        self.hides_values = bool(request.encrypted)
         self.finished = threading.Event()
         self.error: str | None = None
         self.is_past_marker = False
@@ -153,10 +166,34 @@ def main() -> None:
             code = 0
         print(json.dumps({"error": reader.error, "passed": reader.is_past_marker}), flush=True)
     except Exception as error:  # such as a full disk
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        print(json.dumps({"error": describe_error(error, reader.hides_values)}), flush=True)
     finally:
         # Debezium would take seconds to shut down. The server notices the closed connection.
         os._exit(code)
+
+
+def describe_error(error: Exception, hides_values: bool) -> str:
+    """Returns the text of an error, without values of rows if they must be hidden."""
+    if hides_values and not isinstance(error, OSError):
+        return _HIDDEN.format(type(error).__name__)
+    return f"{type(error).__name__}: {error}"
+
+
+def _encrypt(key: bytes, data: bytes) -> bytes:
+    """Encrypts data by AES in the mode GCM, in the format of Spark's function `aes_decrypt`."""
+    import jpype
+
+    def to_java(content: bytes) -> Any:
+        return jpype.JArray(jpype.JByte)(content)
+
+    start = os.urandom(12)
+    cipher = jpype.JClass("javax.crypto.Cipher").getInstance("AES/GCM/NoPadding")
+    cipher.init(
+        1,  # ENCRYPT_MODE
+        jpype.JClass("javax.crypto.spec.SecretKeySpec")(to_java(key), "AES"),
+        jpype.JClass("javax.crypto.spec.GCMParameterSpec")(128, to_java(start)),
+    )
+    return start + bytes(cipher.doFinal(to_java(data)))
 
 
 def _end_with_parent() -> None:
@@ -226,7 +263,7 @@ class _ChangeConsumer:
             for topic, value in zip(topics, values, strict=True):
                 self.reader.read_record(topic, value)
         except Exception as error:
-            self.reader.fail(f"{type(error).__name__}: {error}")
+            self.reader.fail(describe_error(error, self.reader.hides_values))
 
     def supportsTombstoneEvents(self) -> bool:
         return False
@@ -268,7 +305,17 @@ class _CompletionCallback:
         while cause is not None and cause.getCause() is not None:
             cause = cause.getCause()
         text = str(cause.getMessage() or cause.toString()) if cause is not None else str(message)
+        if self.reader.hides_values and not _is_of_connection(cause):
+            text = _HIDDEN.format(cause.getClass().getName() if cause is not None else "error")
         self.reader.fail(" ".join(text.split()))
+
+
+def _is_of_connection(cause: Any) -> bool:
+    """Returns whether the driver or the server has reported an error, which quotes no row."""
+    import jpype
+
+    kinds = ("java.sql.SQLException", "java.io.IOException")
+    return any(isinstance(cause, jpype.JClass(kind)) for kind in kinds)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ Only this user can read the spool's folder. It contains:
 
 - a folder for each table, with text files. Each line is a change:
   `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` numbers the changes, and
-  `ordinal` numbers the transactions from 0, in the order of their commits.
+  `ordinal` numbers the transactions from 0, in the order of their commits. For tables with masked
+  columns, each line is instead an encrypted block of such lines, in base64. Its key exists only in
+  the memory of the run.
 - `transactions`, with an entry for each complete transaction. Changes of a transaction without an
   entry are ignored.
 - `done`, with the number of each table's changes. This file is written last.
@@ -19,7 +21,7 @@ import os
 import re
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,6 +30,8 @@ TRANSACTIONS = "transactions"
 DONE = "done"
 FILE_BYTES = 64 * 1024 * 1024
 """The size at which the writer starts a new file, because Spark reads files in parallel."""
+BLOCK_BYTES = 256 * 1024
+"""The size at which the writer encrypts a block of lines."""
 _TRUNCATES = '"op":"t"'  # may also match the value of a column named op
 _ENTRY = struct.Struct(">QQ")
 _WARNING = re.compile(
@@ -51,13 +55,6 @@ class ConversionWarnings:
 
     mentions: frozenset[str] = frozenset()
 
-    @classmethod
-    def parse(cls, log: Path) -> ConversionWarnings:
-        """Reads the warnings from Debezium's log."""
-        with log.open(errors="replace") as lines:
-            matches = (_WARNING.search(line) for line in lines)
-            return cls(frozenset(match[1] for match in matches if match))
-
     def has_replaced_values(self, table: str, column: str) -> bool:
         """Returns whether values of a column may have been replaced by null.
 
@@ -72,6 +69,30 @@ class ConversionWarnings:
         return any(mention.startswith(f"{column}{_ELEMENT}") for mention in self.mentions)
 
 
+class DebeziumLog:
+    """Collects the warnings in Debezium's log. The log is not stored, because it may quote values.
+
+    Attributes:
+        last_line: the last line that is not empty.
+    """
+
+    def __init__(self) -> None:
+        self.last_line = ""
+        self._mentions: set[str] = set()
+
+    def add_line(self, line: str) -> None:
+        """Adds a line of the log."""
+        self.last_line = line.strip() or self.last_line
+        match = _WARNING.search(line)
+        if match:
+            self._mentions.add(match[1])
+
+    @property
+    def warnings(self) -> ConversionWarnings:
+        """The warnings so far."""
+        return ConversionWarnings(frozenset(self._mentions))
+
+
 class SpoolWriter:
     """Writes a spool, in Debezium's process.
 
@@ -79,10 +100,21 @@ class SpoolWriter:
         tables: the tables' names in the log, `schema.table`. The index of a table in this sequence
             is the name of its folder.
         placeholder: Debezium's text for a value that the log omits.
+        encrypted: the tables whose changes are encrypted.
+        encrypt: encrypts a block of lines.
     """
 
-    def __init__(self, folder: Path, tables: Sequence[str], placeholder: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Sequence[str],
+        placeholder: str,
+        encrypted: Collection[str] = (),
+        encrypt: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         self.folder = folder
+        self._encrypt = encrypt
+        self._blocks = {n: bytearray() for n, name in enumerate(tables) if name in encrypted}
         self._placeholders = Placeholder(placeholder).encodings
         self._table_ids = {name: number for number, name in enumerate(tables)}
         self._files: dict[int, IO[bytes]] = {}
@@ -99,13 +131,28 @@ class SpoolWriter:
             return
         self._number += 1
         line = f"{self._number}\t{self._ordinal}\t{transaction}\t{text}\n".encode()
-        self._open_file(table_id).write(line)
-        self._sizes[table_id] += len(line)
+        block = self._blocks.get(table_id)
+        if block is None:
+            self._write_line(table_id, line)
+        else:
+            block += line
+            if len(block) >= BLOCK_BYTES:
+                self._write_block(table_id)
         self._count("changes", table_id)
         if _TRUNCATES in text and json.loads(text)["op"] == "t":
             self._count("truncates", table_id)
         elif any(placeholder in text for placeholder in self._placeholders):
             self._count("unavailable", table_id)
+
+    def _write_block(self, table_id: int) -> None:
+        assert self._encrypt is not None
+        block = self._blocks[table_id]
+        self._write_line(table_id, base64.b64encode(self._encrypt(bytes(block))) + b"\n")
+        block.clear()
+
+    def _write_line(self, table_id: int, line: bytes) -> None:
+        self._open_file(table_id).write(line)
+        self._sizes[table_id] += len(line)
 
     def end_transaction(self, transaction: int, end: int) -> None:
         """Ends the current transaction.
@@ -118,6 +165,9 @@ class SpoolWriter:
 
     def close(self) -> None:
         """Completes the spool."""
+        for table_id, block in self._blocks.items():
+            if block:
+                self._write_block(table_id)
         for file in (*self._files.values(), self._transactions):
             file.close()
         part = self.folder / f"{DONE}.part"

@@ -67,7 +67,7 @@ class AirbyteMessages:
         self._resolved: dict[Key, Key] = {}
 
     def handle_line(self, line: bytes, reader: MessageReader) -> None:
-        message = parse_line(line, reader.source, reader.log.before_output)
+        message = parse_line(line, reader.source, reader.log.before_output, reader.quote_line)
         if message is None:
             text = line.decode("utf-8", "replace").strip()
             if text:
@@ -169,8 +169,15 @@ class AirbyteMessages:
             )
 
 
+def _quote(line: bytes) -> str:
+    return repr(excerpt(line.decode("utf-8", "replace"), 120))
+
+
 def parse_line(
-    line: bytes, source: str, before_output: Callable[[], None]
+    line: bytes,
+    source: str,
+    before_output: Callable[[], None],
+    quote: Callable[[bytes], str] = _quote,
 ) -> dict[str, Any] | None:
     """Returns the message in a line, or None if it is a log line.
 
@@ -179,6 +186,7 @@ def parse_line(
 
     Args:
         before_output: called before the log line is shown.
+        quote: returns the beginning of a damaged message for the error.
 
     Raises:
         TableError: if the line is a damaged message.
@@ -187,8 +195,7 @@ def parse_line(
     if is_broken:
         before_output()
         raise TableError(
-            "the program sent a message that cannot be read: "
-            f"{excerpt(line.decode('utf-8', 'replace'), 120)!r}",
+            f"the program sent a message that cannot be read: {quote(line)}",
             where=f"source {source}",
             remedy="The records before the last state are appended; run again. If the error "
             "remains, report it to the connector's authors",

@@ -50,16 +50,16 @@ class SingerMessages:
                 is_deep, message = True, decode(truncate_nesting(line).decode())
         except (ValueError, RecursionError):
             if is_broken_message(line):
-                raise _build_broken_error(line, reader.source) from None
+                raise _build_broken_error(line, reader) from None
             message = None
         kind = message.get("type") if isinstance(message, dict) else None
         if kind == "RECORD":
             self._handle_record(message, line, reader, is_deep)
         elif is_deep and kind != "STATE":
-            raise _build_broken_error(line, reader.source)
+            raise _build_broken_error(line, reader)
         elif kind == "STATE":
             if "value" not in message:
-                raise _build_broken_error(line, reader.source)
+                raise _build_broken_error(line, reader)
             try:
                 text = None if is_deep else encode(message["value"])
             except RecursionError:
@@ -77,7 +77,7 @@ class SingerMessages:
                 remedy="Remove `batch_config` from the tap's configuration",
             )
         elif is_untyped_record(message, line):
-            raise _build_broken_error(line, reader.source)
+            raise _build_broken_error(line, reader)
         elif kind is None and line.strip():
             reader.log.relay("INFO", line.decode("utf-8", "replace").strip())
 
@@ -86,7 +86,7 @@ class SingerMessages:
     ) -> None:
         name, record = message.get("stream"), message.get("record")
         if not isinstance(name, str) or not isinstance(record, dict):
-            raise _build_broken_error(line, reader.source)
+            raise _build_broken_error(line, reader)
         key = self._aliases.get(name)
         if key is None:
             raise TableError(
@@ -113,11 +113,10 @@ class SingerMessages:
             )
 
 
-def _build_broken_error(line: bytes, source: str) -> TableError:
-    shown = excerpt(line.decode("utf-8", "replace"), 120)
+def _build_broken_error(line: bytes, reader: MessageReader) -> TableError:
     return TableError(
-        f"the program sent a message that cannot be read: {shown!r}",
-        where=f"source {source}",
+        f"the program sent a message that cannot be read: {reader.quote_line(line)}",
+        where=f"source {reader.source}",
         remedy="The records before the last state are appended; run again. If the error remains, "
         "report it to the tap's authors",
     )

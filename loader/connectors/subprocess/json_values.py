@@ -29,12 +29,12 @@ _TIME = re.compile(
 )
 _canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 _SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode lone surrogates
-_EPOCH = dt.datetime(1970, 1, 1)
+EPOCH = dt.datetime(1970, 1, 1)
 _ZERO_OFFSET = dt.timedelta()
 _DAY = 86_400_000_000
 _LONGEST_TIME = 100
 """The maximum length of a time, because a cache stores the parsed times."""
-_FIRST_DAY = dt.date(1970, 1, 1).toordinal()
+FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
 _MAX_EXACT_INTEGER = 1 << 53  # a float cannot represent all integers above this limit
 _INTEGER_TEXT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
@@ -134,9 +134,9 @@ def cast_from_spool(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
 def format_value(value: Any, data_type: t.DataType) -> str:
     """Formats a value of the spool as the text of a cursor."""
     if isinstance(data_type, t.DateType):
-        return dt.date.fromordinal(value + _FIRST_DAY).isoformat()
+        return dt.date.fromordinal(value + FIRST_DAY).isoformat()
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
-        moment = _EPOCH + dt.timedelta(microseconds=value)
+        moment = EPOCH + dt.timedelta(microseconds=value)
         return moment.isoformat(sep=" ")
     return str(value) if not isinstance(value, float) else repr(value)
 
@@ -268,7 +268,7 @@ def _parse_microseconds(text: str) -> int:
     except ValueError:
         moment = _parse_time(text)
     try:
-        since = moment.replace(tzinfo=None) - (moment.utcoffset() or _ZERO_OFFSET) - _EPOCH
+        since = moment.replace(tzinfo=None) - (moment.utcoffset() or _ZERO_OFFSET) - EPOCH
     except OverflowError:
         raise ConversionError from None
     return since.days * _DAY + since.seconds * 1_000_000 + since.microseconds

@@ -162,6 +162,16 @@ class MessageReader:
         self._thread = threading.Thread(target=self._read, name=f"read {source}", daemon=True)
         self._thread.start()
 
+    def quote_line(self, line: bytes) -> str:
+        """Returns the beginning of a line for an error, unless it may contain masked values."""
+        if self._hides_values:
+            return "not shown, because a table has masked columns"
+        return repr(excerpt(line.decode("utf-8", "replace"), 120))
+
+    @property
+    def _hides_values(self) -> bool:
+        return any(stream.spool.layout.masks.patterns for stream in self.streams.values())
+
     def next_batch(self, key: Hashable, proceed: Callable[[], None]) -> SpooledBatch:
         """Waits for the next batch of a stream, and returns it.
 
@@ -413,12 +423,14 @@ class MessageReader:
                 remedy=remedy,
             )
         except Exception as error:
+            text = "" if self._hides_values else f": {error}"
             problem = TableError(
-                f"the program's messages cannot be processed: {type(error).__name__}: {error}",
+                f"the program's messages cannot be processed: {type(error).__name__}{text}",
                 where=f"source {self.source}",
                 remedy="This is a bug: run again with --debug, and report the stack trace",
             )
-            problem.__cause__ = error
+            if not self._hides_values:
+                problem.__cause__ = error
         if problem is not None and self._process is not None:
             self._process.stop(patience=1.0)
         self._end_all(code, self._stopped or problem)

@@ -16,6 +16,7 @@ from loader.connectors.subprocess.connector_state import (
 )
 from loader.connectors.subprocess.json_values import format_value
 from loader.connectors.subprocess.message_reader import MessageReader, Stream
+from loader.connectors.subprocess.record_masks import RecordMasks
 from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
 from loader.connectors.subprocess.spool_format import DELETIONS_BEFORE, RecordLayout, flag_deleted
 from loader.errors import StateError, TableError
@@ -286,7 +287,8 @@ class ProgramSnapshot(Snapshot):
 
     def _build_layout(self, request: Request) -> RecordLayout:
         native = request.table.ref.native
-        return RecordLayout(request.name, native.columns, request.key, native.selection)
+        masks = RecordMasks.of_table(request.table)
+        return RecordLayout(request.name, native.columns, request.key, native.selection, masks)
 
     def _parse_edge(self, value: object, table: SourceTable, window: Window) -> Cursor | None:
         if value is None or window.cursor is None:

@@ -140,6 +140,9 @@ class ProgramSource(Source):
     """
 
     protocol: ClassVar[str]
+    can_mask = True
+    can_mask_typed_columns = True
+    masks_records = True
     selects_columns = True
     options: ProgramOptions
     _all_names: Sequence[str] = ()

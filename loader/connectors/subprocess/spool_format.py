@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_, or_
 from pathlib import Path
@@ -24,9 +24,11 @@ from loader.connectors.subprocess.json_values import (
     make_key_converter,
     to_text,
 )
+from loader.connectors.subprocess.record_masks import NO_MASKS, RecordMasks
 from loader.errors import TableError
 from loader.names import literal_path
 from loader.rows.bookkeeping import DELETED
+from loader.rows.masks import HASH, REDACTED
 from loader.rows.version_order import quote_name
 from loader.spec.options import ColumnSelection
 from loader.spec.redaction import excerpt
@@ -69,6 +71,7 @@ class RecordLayout:
         columns: the columns of the stream.
         key: the key columns, whose values must be stored exactly.
         selection: the fields that the spec selects; None for all fields.
+        masks: the masks of columns and fields.
     """
 
     def __init__(
@@ -77,21 +80,25 @@ class RecordLayout:
         columns: Sequence[Column],
         key: Sequence[str],
         selection: ColumnSelection | None,
+        masks: RecordMasks = NO_MASKS,
     ) -> None:
         self.name = name
-        self.columns = tuple(columns)
+        self.masks = masks
+        self._types = {c.name: c.type for c in columns}
+        self._key = frozenset(key)
+        self.columns = tuple(
+            masks.mask_column(
+                replace(c, convert=make_key_converter(c.type, c.convert))
+                if c.name in self._key
+                else c
+            )
+            for c in columns
+        )
         self.unfit_counts: Counter[str] = Counter()
         """For each field, the number of values that its column cannot store."""
         self.undeclared_counts: Counter[str] = Counter()
         """For each field that the schema does not declare, the number of records with it."""
-        self._key = frozenset(key)
-        self._fields = {
-            c.name: (
-                f"c{n}",
-                make_key_converter(c.type, c.convert) if c.name in self._key else c.convert,
-            )
-            for n, c in enumerate(self.columns)
-        }
+        self._fields = {c.name: (f"c{n}", c.convert) for n, c in enumerate(self.columns)}
         self._selection = selection
         self._skipped_names: dict[str, bool] = {}
 
@@ -127,7 +134,7 @@ class RecordLayout:
                 if not self._is_skipped(name):
                     if name in self.undeclared_counts or len(self.undeclared_counts) < _MOST_NAMES:
                         self.undeclared_counts[name] += 1
-                    rest[name] = value
+                    rest[name] = self.masks.hide(name, value)
                 continue
             try:
                 encoded[field[0]] = field[1](value)
@@ -135,9 +142,10 @@ class RecordLayout:
                 if name in self._key:
                     raise self._build_key_error(name, value) from None
                 self.unfit_counts[name] += 1
-                rest[name] = value
+                rest[name] = self.masks.hide(name, value)
+        rest = {name: value for name, value in rest.items() if value is not None}
         if rest:
-            encoded["r"] = to_text(rest)
+            encoded["r"] = self.masks.mask_text(REST_COLUMN, to_text(rest))
         if deletions_before:
             encoded["d"] = deletions_before
         line = _encode(encoded).encode("ascii") + b"\n"
@@ -153,7 +161,8 @@ class RecordLayout:
             number: the number of the deletion in its batch.
 
         Raises:
-            TableError: if the table has no primary key, or no column can store one of the values.
+            TableError: if the table has no primary key, or no column can store one of the values,
+                or a column has a mask that does not distinguish all values.
         """
         if not self._key:
             raise TableError(
@@ -165,11 +174,18 @@ class RecordLayout:
             )
         encoded: dict[str, Any] = {"d": number, "r": _format_columns(tuple(sorted(values)))}
         for name, value in values.items():
+            if self.masks.columns.get(name, HASH) != HASH:
+                raise TableError(
+                    f"the source deletes rows by their {name}, whose mask "
+                    f"`{self.masks.columns[name]}` does not distinguish all values",
+                    where=f"table {self.name}, mask",
+                    remedy="Write `hash`, the only mask that distinguishes all values",
+                )
             try:
                 field, convert = self._fields[name]
                 encoded[field] = convert(value)
             except (KeyError, ConversionError) as problem:
-                shown = excerpt(to_text(value), 80)
+                shown = self._quote(name, value)
                 raise TableError(
                     f"the source has deleted rows whose {name} is {shown!r}, and "
                     + (
@@ -231,11 +247,15 @@ class RecordLayout:
                 self._skipped_names[name] = result
         return result
 
+    def _quote(self, name: str, value: Any) -> str:
+        """Returns the beginning of a value for an error, or `***` if the field has a mask."""
+        return excerpt(to_text(REDACTED if self.masks.hide(name, 0) != 0 else value), 80)
+
     def _build_key_error(self, name: str, value: Any) -> TableError:
         return TableError(
-            f"a record's {name} is {excerpt(to_text(value), 80)!r}, which its type, "
-            f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, cannot store "
-            "exactly: with a changed key, the record could replace another record",
+            f"a record's {name} is {self._quote(name, value)!r}, which its type, "
+            f"{self._types[name].simpleString()}, cannot store exactly: with a changed key, the "
+            "record could replace another record",
             where=f"table {self.name}",
             remedy=f"Set {self._options}.column_types: {{{name}: string}}, and reload all "
             "records: --full-refresh",

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructField
 
 from loader.errors import TableError
 from loader.sources.file.options import ReaderOptions
+from loader.sources.interface import SourceTable
+from loader.sources.masking import find_masks
 from loader.spark.error_translation import UNPACK
 
 _KINDS = {
@@ -191,4 +194,43 @@ def check_unpacked(path: str, stream: Any) -> None:
         raise TableError(
             f"{path} is {kind} without the usual extension",
             remedy=renamed if ending else "Unpack it",
+        )
+
+
+def check_masks(
+    table: SourceTable, of_listing: Sequence[str], of_folders: Sequence[StructField], where: str
+) -> None:
+    """Checks that no other column contains the values of masked columns.
+
+    Args:
+        of_listing: the columns that the loader adds to the table.
+        of_folders: the columns from folders named `column=value`.
+
+    Raises:
+        TableError: if a masked column is one of these columns, or if a column contains whole
+            records.
+    """
+    native: ReaderOptions = table.ref.native
+    masked = find_masks(table, dict(native.masks), f"{where}, mask")
+    for name in of_listing:
+        if name in masked:
+            raise TableError(
+                f"the column {name!r} cannot be masked: the loader needs its values",
+                where=f"{where}, mask",
+                remedy="Write the names of columns, or a wildcard that does not match this column",
+            )
+    for column in of_folders:
+        if column.name in masked:
+            raise TableError(
+                f"the column {column.name!r} cannot be masked: its values are in the names of "
+                "folders, and the loader stores the paths of files",
+                where=f"{where}, mask",
+                remedy="Rename the folders, or move the files into other folders",
+            )
+    records = native.option("columnnameofcorruptrecord") or "_corrupt_record"
+    if records in table.schema.names and masked.get(records) not in ("null", "redact"):
+        raise TableError(
+            f"the column {records!r} contains whole records, and so the values of masked columns",
+            where=f"{where}, mask",
+            remedy="Mask it, too (redact), or exclude it by the table's `columns`",
         )

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
+from loader.rows.masks import REDACTED
 from loader.sources.file.lines import read_lines
 from loader.sources.file.listing import MODIFIED, PATH
 
@@ -82,8 +83,9 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
     more = read.toLocalIterator() if len(rows) == _AT_ONCE else iter(())
     for path, line in chain(rows, islice(more, _AT_ONCE, None)):
         for column, number in _find_rounded(line, columns, doubles):
+            shown = REDACTED if native.masks else number.text[:60]
             raise TableError(
-                f"the number {number.text[:60]} of {path} has more digits than a double, and Spark "
+                f"the number {shown} of {path} has more digits than a double, and Spark "
                 "reads it as a double",
                 where=f"table {table.ref.name}, column {column}",
                 remedy="Declare the column's type in the table's `column_types`: decimal(38, 20), "

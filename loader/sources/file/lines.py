@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
+from loader.rows.masks import REDACTED
 from loader.sources.file import listing as list_of
 from loader.sources.file.csv import has_escaped_quote, has_open_quote
 from loader.sources.file.file_checks import is_archive
@@ -110,28 +111,29 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
     reason = f.concat(PATH, f.lit(f" contains bytes that are not {encoding}"))
     refusal = archive.when(~is_decodable, f.raise_error(reason))
     text = raw if utf8 else text
+    shown = f.lit(REDACTED) if native.masks else text
     if form == "csv":
         opened = has_open_quote(native, text)
         if opened is not None:
             reason = f.concat(f.lit("a quote is still open where a line ends, in "), PATH)
-            refusal = refusal.when(opened, _refuse(reason, text))
+            refusal = refusal.when(opened, _refuse(reason, shown))
         escaped = has_escaped_quote(native, text)
         if escaped is not None:
             reason = f.concat(f.lit("a quote follows a backslash within a quoted value, in "), PATH)
-            refusal = refusal.when(escaped, _refuse(reason, text))
+            refusal = refusal.when(escaped, _refuse(reason, shown))
     if form == "json":
         if native.multiline:  # Spark's parser rejects undecodable bytes
             refusal = archive
         reason = f.concat(f.lit("text follows a JSON value, in "), PATH)
-        refusal = refusal.when(_goes_on(native, text), _refuse(reason, text))
+        refusal = refusal.when(_goes_on(native, text), _refuse(reason, shown))
         if native.columns is None:
             reason = f.concat(f.lit("a JSON key is an empty text, in "), PATH)
-            refusal = refusal.when(_has_empty_key(text), _refuse(reason, text))
+            refusal = refusal.when(_has_empty_key(text), _refuse(reason, shown))
         other = find_miscased_key(text, schema, _options(native))
         reason = f.concat(f.lit("a key differs from a column only in case, "), other)
         reason = f.concat(reason, f.lit(", in "), PATH)
         # The expression is null without a miscased key.
-        refused = f.when(other.isNotNull(), _refuse(reason, text))
+        refused = f.when(other.isNotNull(), _refuse(reason, shown))
         refusal = f.when(~is_plain(text, schema, _options(native)), refusal.otherwise(refused))
     return refusal
 

@@ -92,6 +92,7 @@ class ReaderOptions:
         rivals: other files and folders with the same table name.
         apart: whether no schema fits all files, because types differ or are unsupported.
         selection: the columns that the spec selects, as text; empty for all columns.
+        masks: the option `mask`. If it is set, no error quotes values.
         all_columns: the columns of the files, including those that the spec excludes, which are
             read as texts; None if the spec selects all columns.
     """
@@ -109,12 +110,18 @@ class ReaderOptions:
     rivals: tuple[str, ...] = ()
     apart: bool = False
     selection: str = ""
+    masks: tuple[tuple[str, str], ...] = ()
     all_columns: StructType | None = None
 
     def option(self, *names: str) -> str | None:
         """Returns the value of the first set option. Names must be lower case."""
         given = {name.lower(): value for name, value in self.options}
         return next((given[name] for name in names if name in given), None)
+
+    @property
+    def fails_on_malformed_records(self) -> bool:
+        """Returns whether reading fails on a record that Spark cannot parse."""
+        return (self.option("mode") or "").lower() == "failfast"
 
     @property
     def encoding(self) -> str:

@@ -34,12 +34,16 @@ from loader.sources.file.parquet_schemas import (
     read_schemas,
 )
 from loader.sources.interface import SourceTable
+from loader.spark.error_translation import BROKEN_LINE
 
 if TYPE_CHECKING:
     from loader.sources.file.options import ReaderOptions
 
 _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
 """Formats whose readers match the columns of the requested schema by name."""
+
+_CORRUPT = "_cq_corrupt"
+"""The column with the text of a record that Spark cannot parse."""
 
 _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
@@ -93,11 +97,43 @@ def partition_columns(spark: SparkSession, native: ReaderOptions) -> list[Struct
 
 def _reader(spark: SparkSession, native: ReaderOptions, schema: StructType | None) -> DataFrame:
     reader = spark.read.format(native.format).options(**dict(native.options))
+    hides_values = bool(native.masks) and native.fails_on_malformed_records
+    if hides_values:
+        # If Spark read only some columns, it would not count the values of a line. Spark does not
+        # need the columns whose mask is null.
+        reader = reader.options(
+            mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT, columnPruning="false"
+        )
     if schema is not None:
-        reader = reader.schema(schema)
+        reader = reader.schema(schema.add(_CORRUPT, StringType()) if hides_values else schema)
     elif native.columns is not None:
         reader = reader.schema(native.columns)
-    return reader.load(native.pattern)
+    rows = reader.load(native.pattern)
+    if hides_values and _CORRUPT in rows.columns:
+        return _refuse_malformed_records(rows, native, is_inferred=schema is None)
+    return rows
+
+
+def _refuse_malformed_records(
+    rows: DataFrame, native: ReaderOptions, is_inferred: bool
+) -> DataFrame:
+    """Returns the rows. Reading fails on malformed records, and the error does not quote them.
+
+    In the mode FAILFAST, Spark would write the record's values to its log and its event log.
+
+    Raises:
+        TableError: if the columns were inferred, and a record is malformed.
+    """
+    if is_inferred:
+        raise TableError(
+            f"malformed records are detected in {native.path}. Their text is not shown, because "
+            "the table has masked columns",
+            remedy=BROKEN_LINE,
+        )
+    reason = f.concat(f.lit("malformed records are detected in "), list_of.path())
+    reason = f.concat(reason, f.lit(" (not shown, because the table has masked columns)"))
+    refusal = f.when(f.col(_CORRUPT).isNotNull(), f.raise_error(reason).cast("boolean"))
+    return rows.where(refusal.otherwise(f.lit(True)))
 
 
 def _infers(native: ReaderOptions) -> bool:
@@ -131,7 +167,8 @@ def read_rows(spark: SparkSession, table: SourceTable, chosen: Column | None) ->
     cast: dict[str, Column] = {}
     for name, kind in as_read.items():
         text = cast_to_text(f.col(quote_name(name)), kind, name)
-        cast[name] = cast_exactly(text, table.schema[name].dataType, name)
+        hides_value = bool(table.ref.native.masks)
+        cast[name] = cast_exactly(text, table.schema[name].dataType, name, hides_value)
     return rows.select(
         *(cast[n].alias(n) if n in cast else f.col(quote_name(n)) for n in rows.columns)
     )

@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.errors import LoaderError, TableError
 from loader.names import literal_path
-from loader.sources.file.file_checks import check_entries, show_name
+from loader.sources.file.file_checks import check_entries, check_masks, show_name
 from loader.sources.file.lines import limiting_options
 from loader.sources.file.listing import (
     MODIFIED,
@@ -57,6 +57,8 @@ class FileSource(Source):
     """Reads tables from folders of files."""
 
     options_model = FileOptions
+    can_mask = True
+    can_mask_typed_columns = True
     selects_columns = True
     options: FileOptions
 
@@ -140,6 +142,7 @@ class FileSource(Source):
             given_names,
             types=types,
             selection=options.columns.model_dump_json() if options.columns else "",
+            masks=(*options.mask.items(),),
         )
 
     def _home(self, path: str) -> str:
@@ -162,6 +165,7 @@ class FileSource(Source):
             native, schema = apply_types(self.spark, native, schema, where)
             all_names = schema.names
             native, schema = self._select_columns(ref, native, schema)
+            of_folders = partition_columns(self.spark, native) if native.masks else []
         except (PySparkException, Py4JJavaError) as error:
             raise explain_read_error(self.spark, ref.native, error, where) from error
         except TableError as error:
@@ -174,7 +178,7 @@ class FileSource(Source):
                 remedy="Rename it in the files, or exclude it by the table's `columns`",
             )
         loader_fields = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
-        return SourceTable(
+        table = SourceTable(
             replace(ref, native=native),
             StructType([*schema.fields, *loader_fields]),
             cursor_field=MODIFIED,
@@ -184,6 +188,9 @@ class FileSource(Source):
             },
             excluded=tuple(name for name in all_names if name not in schema.names),
         )
+        if native.masks:
+            check_masks(table, [MODIFIED, PATH], of_folders, where)
+        return table
 
     def _select_columns(
         self, ref: TableRef, native: ReaderOptions, schema: StructType

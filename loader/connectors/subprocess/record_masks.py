@@ -1,0 +1,87 @@
+"""Masks the values of a stream's records before they are written to the spool."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import types as t
+
+from loader.connectors.subprocess.json_schema import Column
+from loader.connectors.subprocess.json_values import EPOCH, FIRST_DAY
+from loader.rows.masks import REDACTED, find_mask, make_mask
+from loader.sources.interface import MaskedTable, SourceTable
+
+
+@dataclass(frozen=True)
+class RecordMasks:
+    """The masks of a stream.
+
+    Attributes:
+        schema: the table's columns, with the types of the masked values.
+        columns: the masks by column.
+        patterns: the masks by the name or wildcard of a field, also of undeclared fields.
+        key: the key of the mask `hash`.
+    """
+
+    schema: t.StructType = field(default_factory=t.StructType)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    key: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_table(cls, table: SourceTable) -> RecordMasks:
+        """Returns the masks of a table."""
+        if not isinstance(table, MaskedTable):
+            return cls()
+        return cls(table.schema, table.masks, table.patterns, table.key)
+
+    def mask_column(self, column: Column) -> Column:
+        """Returns a column whose converter also masks the value."""
+        if column.name not in self.columns:
+            return column
+        mask = make_mask(self.columns[column.name], self.key)
+        convert, decode = column.convert, _DECODERS.get(type(column.type), _keep)
+        return replace(
+            column,
+            type=self.schema[column.name].dataType,
+            convert=lambda value: mask(decode(convert(value))),
+        )
+
+    def mask_text(self, column: str, text: str) -> Any:
+        """Masks a text of a column."""
+        mask = self.columns.get(column)
+        return text if mask is None else make_mask(mask, self.key)(text)
+
+    def hide(self, name: str, value: Any) -> Any:
+        """Returns a value that no column can store, or `***` if its field has a mask.
+
+        Returns None if the mask is `null`.
+        """
+        mask = find_mask(name, self.patterns)
+        if mask is None:
+            return value
+        return None if mask == "null" else REDACTED
+
+
+NO_MASKS = RecordMasks()
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+def _to_time(microseconds: int) -> dt.datetime:
+    return EPOCH + dt.timedelta(microseconds=microseconds)
+
+
+_DECODERS: Mapping[type[t.DataType], Callable[[Any], Any]] = {
+    t.DateType: lambda days: dt.date.fromordinal(days + FIRST_DAY),
+    t.TimestampType: _to_time,
+    t.TimestampNTZType: _to_time,
+    t.DecimalType: Decimal,
+}
+"""Functions that convert a value from the format of the spool, by type of the column."""
