@@ -51,6 +51,24 @@ def test_a_null_is_a_key_like_any_other(project: Project, postgres_database: Dat
     ]
 
 
+def test_braces_in_where_beside_a_key_that_is_a_date(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table days (until date primary key, tags text[], note text, c int)",
+        "insert into days values ('2025-01-01', '{a}', 'x', 1), ('2025-01-02', '{}', 'x', 2), "
+        "('infinity', '{a}', 'x', 3), ('9999-12-31', '{}', 'x', 4)",
+    )
+    options = {"cursor_field": "c", "where": "tags <> '{}' and note not in ('{rows}', '{until}')"}
+    project.jdbc(postgres_database, ["days"], table_options={"days": options})
+    project.run()
+    loaded = [(datetime.date(2025, 1, 1),), (datetime.date(9999, 12, 31),)]
+    assert project.rows("select until from raw.days order by 1") == loaded
+    postgres_database.execute("update days set tags = '{b}', c = c + 10 where c = 4")
+    ran = project.loader("run")
+    assert "different keys would become equal" in ran.text
+
+
 def test_a_key_does_not_hold_for_child_tables(
     project: Project, postgres_database: Database
 ) -> None:

@@ -61,7 +61,8 @@ class LossyValue:
 
     Attributes:
         index: the position of the column.
-        wrong: SQL that is true for these values; ``{}`` stands for the column.
+        wrong: SQL that is true for these values; ``{}`` stands for the column, and ``{rows}`` for
+            `rows`.
         message: the description that follows "3 values of c" in warnings and errors.
         remedy: the remedy for the error; empty if the values cause only a warning.
         loaded: SQL that converts the column; ``{}`` stands for the column; empty without
@@ -70,6 +71,7 @@ class LossyValue:
         replacements: pairs of an original value and the loaded value.
         ordinary: SQL that is true for most values and false for every lossy value of the column.
             If it is true for all values, no other check is necessary. May be empty.
+        rows: the rows that the spec selects, for a FROM clause. Its SQL may contain braces.
     """
 
     index: int
@@ -80,10 +82,12 @@ class LossyValue:
     cursors: bool = True
     replacements: tuple[tuple[str, str], ...] = ()
     ordinary: str = ""
+    rows: str = ""
 
     def condition(self, column: str) -> str:
         """Returns SQL that is true for these values of a column."""
-        return self.wrong.replace("{}", column)
+        parts = self.wrong.split("{rows}")
+        return self.rows.join(part.replace("{}", column) for part in parts)
 
     def describe_loss(self, count: int, where: str, column: str) -> str:
         """Returns a warning about `count` values.
@@ -144,12 +148,12 @@ def move_into_array(check: LossyValue) -> LossyValue:
     return LossyValue(check.index, wrong, check.message, check.remedy)
 
 
-def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
+def refuse_in_key(check: LossyValue, rows: str) -> list[LossyValue]:
     """Returns checks for a key column that keep different keys from becoming equal in the lake.
 
     Args:
-        relation: the qualified and quoted name of the table, which is searched for keys that equal
-            the replacement of another key.
+        rows: the rows that the spec selects, for a FROM clause. They are searched for keys that
+            equal the replacement of another key.
     """
     message = check.message.partition(":")[0]
     remedy = check.remedy or "Give the table another key, or exclude these rows with a view"
@@ -157,7 +161,7 @@ def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
         message += ", so that different keys would become equal"
         return [replace(check, message=message, remedy=remedy, loaded="", cursors=True)]
     both = [
-        f"({{}} = '{value}' and exists (select from {relation} where {{}} = '{other}'))"
+        f"({{}} = '{value}' and exists (select from {{rows}} where {{}} = '{other}'))"
         for pair in check.replacements
         for value, other in (pair, pair[::-1])
     ]
@@ -167,7 +171,9 @@ def refuse_in_key(check: LossyValue, relation: str) -> list[LossyValue]:
     usual = f"({{}} not in ({rare}))"
     return [
         check,
-        LossyValue(check.index, f"({' or '.join(both)})", message, remedy, ordinary=usual),
+        LossyValue(
+            check.index, f"({' or '.join(both)})", message, remedy, ordinary=usual, rows=rows
+        ),
     ]
 
 
