@@ -183,16 +183,25 @@ class Drift:
         pending = set(self.before.excluded) & set(self.after.columns)
         return self.before.exclude({*self.after.excluded, *pending})
 
-    def defer_included(self) -> Drift:
-        """Returns a copy for a batch that may lack rows with values in the included columns.
+    def defer_added(self) -> Drift:
+        """Returns a copy for a batch that may lack rows with values in the added columns.
 
-        The next normal sync still treats these columns as included.
+        The next normal sync still treats these columns as added or included.
         """
-        names = {name.lower() for name in self.included}
+        names = {name.lower() for name in self.added}
+        fields = [field for name, field in self.after.columns.items() if name not in names]
+        deferred = {
+            f"{verb} {n} " for verb in ("added", "re-added", "included") for n in self.added
+        }
         return replace(
             self,
-            notes=tuple(note for note in self.notes if not note.startswith("included ")),
-            after=self.after.exclude({*self.after.excluded, *names}),
+            notes=tuple(note for note in self.notes if not note.startswith(tuple(deferred))),
+            after=SourceSchema.of(
+                t.StructType(fields),
+                {*self.after.dropped, *(names & {*self.before.dropped})},
+                self.after.variants,
+                {*self.after.excluded, *(name.lower() for name in self.included)},
+            ),
         )
 
     @property

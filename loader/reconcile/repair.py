@@ -77,7 +77,7 @@ def append_differences(
         return PlannedBatch(
             Window(),
             Bounds(count),
-            plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy).defer_included(),
+            plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy).defer_added(),
             mode=RECONCILE,
             state=replace(
                 prior.state,

@@ -195,7 +195,7 @@ def _plan_chunk(
     return PlannedBatch(
         window,
         sync.snapshot.bounds(plan.table, window),
-        drift.defer_included(),
+        drift.defer_added(),
         mode=BACKFILL,
         state=replace(state, batch=prior.next_batch),
         idle_state=replace(prior.state, backfill=progress),

@@ -66,6 +66,28 @@ def test_rows_that_were_read_before_get_the_values_of_a_new_column(
     assert _latest(project, "b", "c")[0] == (1, 5, 9)
 
 
+def test_a_backfill_leaves_the_values_of_a_new_column_to_the_next_run(
+    project: Project, postgres_database: Database
+) -> None:
+    """It reads only some of the rows, and must not record the column as loaded."""
+    postgres_database.execute(
+        "create table t (id int primary key, c int)",
+        "insert into t values (1, 1), (2, 2), (3, 3)",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    postgres_database.execute("alter table t add column note text default 'none'")
+    assert project.run("--from", "2", "--to", "2").table("shop.t")["appended"] == 1
+    ran = project.run()
+    assert (ran.table("shop.t")["appended"], len(_told(ran))) == (2, 1)
+    assert _latest(project, "note") == [(1, "none"), (2, "none"), (3, "none")]
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    changes = project.rows(
+        "select schema_changes from raw._cq_syncs where batch > 1 order by batch"
+    )
+    assert changes == [(None,), ("added note string",)]
+
+
 def test_a_column_that_comes_back_and_one_that_only_a_late_row_has(
     project: Project, postgres_database: Database
 ) -> None:
