@@ -152,7 +152,7 @@ def reset(settings: Settings, table: str) -> None:
                 where="loader state reset",
                 remedy="`loader state list` shows the stored cursors",
             )
-        return known.move_cursor(None, known.cursor_field)
+        return known.start_over()
 
     with open_pipeline_with_pushed_tables(settings) as pipeline:
         table = _resolve_name(pipeline, table, "loader state reset")

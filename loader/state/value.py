@@ -22,6 +22,10 @@ rejects.
 LARGEST = 2**62
 """The highest version, batch or generation, so that the next value also fits 64 bits."""
 
+MIXED = "mixed"
+"""The selection in a state if the batches of raw have different selections, or may have rows that
+are no longer selected."""
+
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
 
@@ -172,6 +176,15 @@ class TableState:
     def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
         """Returns a copy with another cursor and without the old cursor's mark and digest."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
+
+    def start_over(self) -> TableState:
+        """Returns a copy without a cursor, so that the next sync reads all rows.
+
+        If the spec selects rows by a filter or query, the next sync handles the selection as new.
+        Otherwise rows that stopped matching since the last sync would never become tombstones.
+        """
+        selection = MIXED if self.selection else ""
+        return replace(self.move_cursor(None, self.cursor_field), selection=selection)
 
     def set_by_hand(self, cursor: Cursor) -> TableState:
         """Returns a copy with a cursor that the user has set.

@@ -116,8 +116,8 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
 def _describe_new_selection(plan: TablePlan) -> str:
     rest = "become tombstones" if plan.key else "stay in raw, in an older generation"
     return (
-        "the spec selects other rows than at the last sync (where, query): all rows are read "
-        f"again; rows in raw that are no longer selected {rest}"
+        "the spec selects other rows than at the last sync (where, query), or the state was reset: "
+        f"all rows are read again; rows in raw that are no longer selected {rest}"
     )
 
 

@@ -11,15 +11,13 @@ from loader.lake.raw_table import drop_outdated_table
 from loader.lake.staging import discard_staged
 from loader.sources.interface import Request
 from loader.state import TableState
+from loader.state.value import MIXED
 from loader.sync.mask_changes import check_masks
 from loader.sync.ownership import check_origin, check_ownership, record_origin, register_sharer
 from loader.sync.run_context import Watch
 from loader.sync.stores import StoredProgress, Stores, load_progress
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
-
-_MIXED = "mixed"
-"""The selection in a state if the batches of raw have different selections."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class PriorState:
         If the spec has begun to select other rows, raw afterwards has rows of both selections. So
         the next sync must read all rows, even if the spec selects the former rows again.
         """
-        return _MIXED if self.has_new_selection else self.state.selection
+        return MIXED if self.has_new_selection else self.state.selection
 
 
 def recover(sync: TableSync) -> PriorState:

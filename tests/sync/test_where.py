@@ -60,6 +60,19 @@ def is_postgresql(database: Database) -> bool:
     return database.url.startswith("jdbc:postgresql")
 
 
+def test_a_reset_forgets_no_row_that_stopped_matching(project: Project, database: Database) -> None:
+    """The next run reads all rows that match, so other keys in raw get tombstones."""
+    load(project, database, where=OPEN)
+    database.execute("update orders set state = 'gone' where id = 4")
+    assert project.loader("state", "reset", "shop.orders").code == 0
+    ran = project.run()
+    assert ids(project) == [1]
+    assert [w for w in ran.warnings if "the state was reset" in w]
+    assert ran.table("shop.orders")["appended"] == 2
+    ran = project.run()
+    assert (ran.table("shop.orders")["appended"], ids(project)) == (0, [1])
+
+
 def test_only_rows_that_match_are_read(project: Project, database: Database) -> None:
     """A condition that is null excludes a row, and `or` does not reach beyond the condition."""
     assert load(project, database, where=OPEN) == [1, 4]
