@@ -355,3 +355,25 @@ def test_a_masked_column_that_is_new_in_a_backfill_or_an_excluded_one(
     project.run()
     [(email,)] = project.rows("select max_by(email, _cq_batch) from raw.t")
     assert email == digest("x")
+
+
+def test_a_new_column_with_the_mask_null_reads_no_older_rows(
+    project: Project, database: Database
+) -> None:
+    """Their values are null in raw, whatever they are in the source."""
+    database.execute(
+        "create table t (id int primary key, at timestamp not null)",
+        "insert into t values (1, '2025-01-01 00:00:01'), (2, '2025-01-02 00:00:02')",
+    )
+    spec(project, database, {"t": {"mask": {"e*": None, "p*": "hash"}}})
+    project.run()
+    database.execute("alter table t add email varchar(20) not null default 'x'")
+    for _ in range(2):
+        ran = project.run()
+        assert not any("all rows are read again" in text for text in ran.warnings), ran.text
+        assert ran.table("shop.t")["read"] == 1
+    # another one has values to load
+    database.execute("alter table t add phone varchar(20) not null default 'y'")
+    assert any("all rows are read again" in text for text in project.run().warnings)
+    newest = "select max_by(struct(email, phone), _cq_batch) as newest from raw.t group by id"
+    assert project.rows(f"select newest.* from ({newest})") == [(None, digest("y"))] * 2
