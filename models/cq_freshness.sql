@@ -3,7 +3,8 @@
     {%- set text = dbt.type_string() -%}
     {%- set comparisons = strandline._no_rows([
         ("source_name", text), ("table_name", text), ("bucket", "bigint"), ("buckets", "bigint"),
-        ("verified_at", "timestamp"),
+        ("verified_at", "timestamp"), ("missed_updates", "bigint"), ("missed_rows", "bigint"),
+        ("missed_deletes", "bigint"), ("repaired", "boolean"),
     ]) -%}
 {%- endif -%}
 with attempts as (
@@ -61,6 +62,7 @@ totals as (
 ),
 
 verified as (
+    -- keys with differences that were not repaired count as never compared
     select
         source_name,
         table_name,
@@ -68,6 +70,8 @@ verified as (
         bucket,
         max(verified_at) as verified_at
     from {{ comparisons }} as comparisons
+    where repaired
+        or missed_updates + missed_rows + missed_deletes = 0
     group by source_name, table_name, buckets, bucket
 ),
 

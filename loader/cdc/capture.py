@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar, cast
 
 from loader.cdc.debezium.engine import build_missing_error, is_installed
 from loader.cdc.log_snapshot import LogSnapshot, open_log
 from loader.cdc.requirements import list_setup_sql
 from loader.cdc.slot import choose_slot_name
-from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable
+from loader.sources.interface import Bounds, ExclusiveResource, Snapshot, SourceTable, Window
 from loader.sources.jdbc.interface import (
     Database,
     JdbcOptions,
@@ -61,7 +61,8 @@ class PostgresCapture(LogCapture):
             snapshot = CompositeSnapshot(
                 lambda: opened.enter_context(open_queries(queried)),
                 log,
-                lambda: opened.enter_context(open_queries(())),
+                lambda: open_queries(()),
+                opened,
             )
             if queried:
                 snapshot.open_queries()
@@ -90,23 +91,28 @@ class CompositeSnapshot(Snapshot):
     Args:
         open_jdbc: opens a snapshot of the database for queries.
         log: the snapshot for the tables with `sync_mode: cdc`.
-        open_later: opens a snapshot for queries of the tables with `sync_mode: cdc`.
+        open_beside: opens a snapshot for queries of the tables with `sync_mode: cdc`.
+        stack: a stack that closes this snapshot.
+        rereads_log: whether to read the log once more if a table is synced.
     """
 
     def __init__(
         self,
         open_jdbc: Callable[[], JdbcSnapshot],
         log: LogSnapshot,
-        open_later: Callable[[], JdbcSnapshot],
+        open_beside: Callable[[], AbstractContextManager[JdbcSnapshot]],
+        stack: ExitStack,
+        rereads_log: bool = False,
     ) -> None:
         self.log = log
         self._open_jdbc = open_jdbc
-        self._open_later = open_later
+        self._open_beside = open_beside
+        self._stack = stack
+        self._rereads_log = rereads_log
         self._lock = threading.Lock()
         self._jdbc: JdbcSnapshot | None = None
-        self._later: JdbcSnapshot | None = None
+        self._beside: JdbcSnapshot | None = None
 
-    bounds = _delegate(Snapshot.bounds)
     read = _delegate(Snapshot.read)
     preview = _delegate(Snapshot.preview)
     has_more = _delegate(Snapshot.has_more)
@@ -134,6 +140,21 @@ class CompositeSnapshot(Snapshot):
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self.log.use_marks(marks)
 
+    def bounds(self, table: SourceTable, window: Window) -> Bounds:
+        if self._rereads_log:
+            self._rereads_log = False
+            self.log.forget_changes()
+        return self.find_snapshot(table).bounds(table, window)
+
+    @contextmanager
+    def open_later(self, table: SourceTable) -> Iterator[Snapshot]:
+        if table.ref.name not in self.log.tables:
+            with self.open_queries().open_later(table) as later:
+                yield later
+            return
+        with ExitStack() as stack:
+            yield CompositeSnapshot(self._open_jdbc, self.log, self._open_beside, stack, True)
+
     def open_queries(self) -> JdbcSnapshot:
         """Returns the snapshot for queries, which the first call opens."""
         with self._lock:
@@ -144,15 +165,14 @@ class CompositeSnapshot(Snapshot):
     def _open_for(self, table: SourceTable) -> JdbcSnapshot:
         """Returns the snapshot for queries of a table.
 
-        For tables with `sync_mode: cdc`, it is opened by the first such query. A comparison runs
-        after the log was read, so an older snapshot would lack changes that raw already has.
+        For tables with `sync_mode: cdc`, it is opened by the first such query.
         """
         if table.ref.name not in self.log.tables:
             return self.open_queries()
         with self._lock:
-            if self._later is None:
-                self._later = self._open_later()
-            return self._later
+            if self._beside is None:
+                self._beside = self._stack.enter_context(self._open_beside())
+            return self._beside
 
     def find_snapshot(self, table: SourceTable) -> Snapshot:
         """Returns the snapshot that reads a table."""

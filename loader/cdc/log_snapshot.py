@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -76,6 +77,8 @@ class LogSnapshot(Snapshot):
         self._failure: Exception | None = None
         self._slot_advance = SlotAdvance(self.slot)
         self._unfinished: dict[str, Mark] = {}
+        self._planned: dict[str, LogRead] = {}
+        self._loaded: set[str] = set()
         self._definitions = TableDefinitions(database)
         self._placeholder = secrets.token_hex(16)
         self._spool_key = secrets.token_bytes(32)
@@ -98,7 +101,8 @@ class LogSnapshot(Snapshot):
             excluded = self._definitions.excluded[table.ref.name]
             partitions, reload_reason = self._definitions.read_partitions(table, mark)
             if mark is not None:
-                loss = "" if unfinished is not None else setup.explain_loss(self.slot, table, mark)
+                is_from_this_run = unfinished is not None or table.ref.name in self._loaded
+                loss = "" if is_from_this_run else setup.explain_loss(self.slot, table, mark)
                 reload_reason = (
                     loss
                     or describe_selection(mark.excluded, columns)
@@ -115,6 +119,7 @@ class LogSnapshot(Snapshot):
             if mark.loaded_up_to is not None:
                 return self._plan_next_chunk(table, mark, setup)
             log_read = self._run_once(lambda: self._log_read)
+            self._planned[table.ref.name] = log_read
         if log_read.oldest_position > mark.position:
             raise TableError(
                 "another run moved the replication slot during this run",
@@ -185,7 +190,7 @@ class LogSnapshot(Snapshot):
             return rows.unionByName(
                 find_missing_keys(rows, table, self._definitions.list_key(table), window.read_raw)
             )
-        mark, spool = Mark.from_dict(window.mark), self._log_read.spool
+        mark, spool = Mark.from_dict(window.mark), self._planned[table.ref.name].spool
         assert mark is not None
         assert spool is not None
         return self._build_changes(
@@ -248,6 +253,11 @@ class LogSnapshot(Snapshot):
                 self._definitions.list_key,
                 self.where,
             )
+
+    def forget_changes(self) -> None:
+        """Lets the next table that needs changes read the log again, up to its new end."""
+        with self._lock:
+            self.__dict__.pop("_log_read", None)
 
     def advance_slot(self) -> None:
         """Moves the slot to the lowest stored position; called after all tables are published."""
@@ -312,6 +322,7 @@ class LogSnapshot(Snapshot):
     ) -> Bounds:
         """Plans a full read, or the first chunk of a large table if the raw table is empty."""
         position, bounds, snapshot = self._loads.plan_load(get_original(table))
+        self._loaded.add(table.ref.name)
         key, rows = self._definitions.list_key_columns(table), bounds.rows
         last_key = None
         is_large = (rows or 0) > self.database.options.batch_rows
@@ -413,7 +424,7 @@ class LogSnapshot(Snapshot):
             self.slot,
             self._setup.slot,
             log_names,
-            self._folder,
+            Path(mkdtemp(dir=self._folder)),  # other tables may still read an earlier spool
             self._placeholder,
             self.where,
             excluded,

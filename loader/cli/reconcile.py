@@ -141,7 +141,7 @@ def _to_row(finding: Finding) -> tuple[object, ...]:
         finding.table,
         status,
         finding.synced,
-        len(finding.verified),
+        0 if finding.distrusted else len(finding.verified),
         finding.buckets,
         finding.total("rows_source"),
         finding.total("missed_updates"),

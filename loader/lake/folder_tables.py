@@ -80,8 +80,8 @@ class FolderTables:
         """Returns the rows of a table's newest snapshot, or None without a table.
 
         Args:
-            columns: the type of each column (`long`, `string` or `timestamptz`) by name in lower
-                case. Columns that the table lacks are null.
+            columns: the type of each column (`boolean`, `long`, `string` or `timestamptz`) by name
+                in lower case. Columns that the table lacks are null.
 
         Raises:
             SparkNeededError: if pyiceberg is missing or cannot read the table.
@@ -134,6 +134,7 @@ class FolderTables:
         existing = {name: actual[name].name for name in columns if name in actual}
         rows = static.scan(selected_fields=tuple(existing.values())).to_arrow()
         types = {
+            "boolean": pa.bool_(),
             "long": pa.int64(),
             "string": pa.string(),
             "timestamptz": pa.timestamp("us", "UTC"),

@@ -43,7 +43,7 @@ class VerifiedBucket:
 
     Attributes:
         bucket: the bucket's number. The bucket of a key is its hash modulo `buckets`.
-        verified_at: the start of the comparison in UTC.
+        verified_at: a time in UTC, at or before the version of the rows that was compared.
         rows_source: the number of rows in the source that the spec selects.
         rows_snapshot: the number of rows in the latest table before a repair.
         repaired: whether differences were appended to the raw table; false without differences.
@@ -74,6 +74,11 @@ class VerifiedBucket:
         """The number of differences of all kinds."""
         return self.missed_updates + self.missed_rows + self.missed_deletes
 
+    @property
+    def has_unrepaired(self) -> bool:
+        """Returns whether differences were found and not repaired."""
+        return bool(self.all_missed) and not self.repaired
+
 
 @dataclass(frozen=True)
 class LastComparison:
@@ -83,11 +88,17 @@ class LastComparison:
         at: its time in seconds since 1970.
         seconds: the bucket's part of the duration; 0 if unknown.
         rows: the number of rows in the latest table.
+        has_unrepaired: whether differences were found and not repaired.
     """
 
     at: float
     seconds: float
     rows: int
+    has_unrepaired: bool = False
+
+
+HAS_UNREPAIRED = "(not repaired and missed_updates + missed_rows + missed_deletes > 0)"
+"""SQL that is true for a row of the table with differences that were not repaired."""
 
 
 class VerificationHistory:
@@ -138,11 +149,14 @@ class VerificationHistory:
         return int(row["n"])
 
     @_reports_damage
-    def last_verified(self, source: str, table: str, buckets: int) -> dict[int, int]:
+    def last_verified(
+        self, source: str, table: str, buckets: int, repairs: bool = False
+    ) -> dict[int, int]:
         """Returns each bucket's last comparison time in microseconds since 1970.
 
         Args:
             buckets: the number of buckets. Comparisons with another number of buckets are ignored.
+            repairs: whether to omit buckets whose last differences were not repaired.
         """
         if not self.lake.exists(TABLE):
             return {}
@@ -156,6 +170,7 @@ class VerificationHistory:
                 and table_name = {text_literal(table)}
                 and buckets = {buckets}
             group by bucket
+            {f"having not max_by({HAS_UNREPAIRED}, verified_at)" if repairs else ""}
             """
         ).collect()
         return {row["bucket"]: row["verified_at"] for row in rows}
@@ -179,7 +194,8 @@ class VerificationHistory:
                 bucket,
                 unix_micros(max(verified_at)) / 1e6 as at,
                 max_by(coalesce({seconds}, 0D), verified_at) as seconds,
-                max_by(rows_snapshot, verified_at) as rows
+                max_by(rows_snapshot, verified_at) as rows,
+                max_by({HAS_UNREPAIRED}, verified_at) as has_unrepaired
             from {self.lake.name(TABLE)}
             where buckets = {buckets}
             group by source_name, table_name, bucket
@@ -188,7 +204,9 @@ class VerificationHistory:
         found: dict[tuple[str, str], dict[int, LastComparison]] = {}
         for row in rows:
             table = found.setdefault((row["source_name"], row["table_name"]), {})
-            table[row["bucket"]] = LastComparison(row["at"], row["seconds"], row["rows"])
+            table[row["bucket"]] = LastComparison(
+                row["at"], row["seconds"], row["rows"], row["has_unrepaired"]
+            )
         return found
 
 

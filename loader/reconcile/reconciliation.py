@@ -2,18 +2,20 @@
 
 Each table is first synced and then compared in the same snapshot of its source. The snapshot may be
 steady, such as an exported snapshot of PostgreSQL. In that case the raw table contains all rows
-that a sync can deliver, and the sync has missed all rows that still differ. Otherwise a differing
-row may have changed after the sync, so the table is synced a second time. The syncs have missed a
-row if it still differs and has not changed in the source between the two comparisons.
+that a sync can deliver, and the sync has missed all rows that still differ. Otherwise, and with
+`sync_mode: cdc`, a differing row may have changed after the sync, so the table is synced and
+compared a second time, in a later snapshot. The syncs have missed a row if it still differs and has
+not changed in the source between the two comparisons.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from loader.lake.ledger import SyncRecord, now
+from loader.lake.ledger import SyncRecord
 from loader.reconcile.comparison import Bucket, Comparison
 from loader.reconcile.differences import (
     Differences,
@@ -33,6 +35,7 @@ from loader.reconcile.history import (
 from loader.reconcile.repair import has_too_many_deletes, repair_differences
 from loader.rows.window import Window
 from loader.sources.contents import KeySelection
+from loader.sources.interface import Snapshot
 from loader.sync.engine import sync_locked_table
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 from loader.sync.table_sync import TableSync
@@ -73,7 +76,7 @@ class Finding:
     @property
     def has_unrepaired(self) -> bool:
         """Returns whether a compared bucket has differences that were not repaired."""
-        return any(bucket.all_missed and not bucket.repaired for bucket in self.verified)
+        return any(bucket.has_unrepaired for bucket in self.verified)
 
 
 @dataclass
@@ -120,22 +123,27 @@ class Reconciliation:
             numbers: the buckets to compare; None chooses them by `per_run`.
         """
         plan, lake = sync.plan, sync.lake
-        began, verified_at = time.monotonic(), now()
+        began = time.monotonic()
         sync.report_phase("comparing")
-        wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
-        contents = sync.snapshot.contents(
-            lake.spark, plan.table, plan.key, wanted, unique=plan.is_authoritative
-        )
         history = VerificationHistory(lake)
         if numbers is None:
             last_verified = {}
             if self.per_run is not None:  # without a limit, all buckets are compared
-                last_verified = history.last_verified(plan.source, plan.lake_table, self.buckets)
+                last_verified = history.last_verified(
+                    plan.source, plan.lake_table, self.buckets, self.repairs
+                )
             numbers = choose_buckets(last_verified, self.buckets, self.per_run)
-        buckets, share = [Bucket(number, 0, 0, ()) for number in numbers], None
-        comparison = Comparison(plan, lake, contents, wanted, sync.snapshot.missing_means_deleted)
-        if lake.exists(plan.lake_table):  # the table is missing if the source never had rows
-            buckets, share = comparison.compare_buckets(self.buckets, numbers)
+        buckets, differences, appended = [Bucket(number, 0, 0, ()) for number in numbers], None, 0
+        with ExitStack() as stack:
+            snapshot = sync.snapshot
+            if plan.follows_log:  # queries must not read an older version than the log
+                snapshot = stack.enter_context(snapshot.open_later(plan.table))
+            comparison = open_comparison(sync, snapshot)
+            left_out = comparison.contents.left_out
+            if lake.exists(plan.lake_table):  # the table is missing if the source never had rows
+                buckets, share = comparison.compare_buckets(self.buckets, numbers)
+                if share is not None:
+                    differences, appended = find_differences(sync, comparison, share)
         verified = [
             VerifiedBucket(
                 sync.run_id,
@@ -143,31 +151,26 @@ class Reconciliation:
                 plan.lake_table,
                 bucket.number,
                 self.buckets,
-                verified_at,
+                sync.opened_at,
                 bucket.rows_source,
                 bucket.rows_snapshot,
-                columns_left_out=", ".join(contents.left_out) or None,
+                columns_left_out=", ".join(left_out) or None,
             )
             for bucket in buckets
         ]
-        finding = Finding(plan.name, self.buckets, left_out=contents.left_out)
-        if share is not None:
-            differences, appended = find_differences(sync, comparison, share)
-            finding = replace(finding, synced=appended)
-            if differences is not None:
-                verified = count_differences(verified, differences, self.buckets)
-                finding = replace(
-                    finding,
-                    sample=sample_differences(plan, differences),
-                    changed=len(differences.changed),
-                    distrusted=not self.allows_deletes and has_too_many_deletes(verified),
-                )
-                if self.repairs and not finding.distrusted:
-                    verified = repair_differences(sync, verified, differences)
-                uncertain = {
-                    KeySelection(self.buckets).number_of(key) for key in differences.changed
-                }
-                verified = [bucket for bucket in verified if bucket.bucket not in uncertain]
+        finding = Finding(plan.name, self.buckets, left_out=left_out, synced=appended)
+        if differences is not None:
+            verified = count_differences(verified, differences, self.buckets)
+            finding = replace(
+                finding,
+                sample=sample_differences(plan, differences),
+                changed=len(differences.changed),
+                distrusted=not self.allows_deletes and has_too_many_deletes(verified),
+            )
+            if self.repairs and not finding.distrusted:
+                verified = repair_differences(sync, verified, differences)
+            uncertain = {KeySelection(self.buckets).number_of(key) for key in differences.changed}
+            verified = [bucket for bucket in verified if bucket.bucket not in uncertain]
         seconds = (time.monotonic() - began) / max(len(verified), 1)
         verified = [replace(bucket, seconds=seconds) for bucket in verified]
         sync.lease.confirm()
@@ -183,17 +186,32 @@ def find_differences(
     Args:
         share: the keys to compare.
     """
-    appended = 0
+    plan = sync.plan
     sync.report_phase("comparing keys")
     candidates = materialize(comparison.compare_keys(share))
     narrowed = narrow_share(candidates, share)
-    if narrowed is not None and not sync.snapshot.is_steady(sync.plan.table):
-        appended = sync_locked_table(sync).rows_appended or 0
+    if narrowed is None:
+        return None, 0
+    if sync.snapshot.is_steady(plan.table) and not plan.follows_log:
+        return confirm_differences(comparison, sync.snapshot, candidates, narrowed), 0
+    with sync.snapshot.open_later(plan.table) as later:
+        appended = sync_locked_table(replace(sync, snapshot=later)).rows_appended or 0
+        comparison = open_comparison(sync, later)
         candidates = materialize(keep_unchanged(candidates, comparison.compare_keys(narrowed)))
         narrowed = narrow_share(candidates, narrowed)
-    if narrowed is None:
-        return None, appended
-    return confirm_differences(comparison, sync.snapshot, candidates, narrowed), appended
+        if narrowed is None:
+            return None, appended
+        return confirm_differences(comparison, later, candidates, narrowed), appended
+
+
+def open_comparison(sync: TableSync, snapshot: Snapshot) -> Comparison:
+    """Returns a comparison of the raw table with the rows of a snapshot that the spec selects."""
+    plan = sync.plan
+    wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
+    contents = snapshot.contents(
+        sync.lake.spark, plan.table, plan.key, wanted, unique=plan.is_authoritative
+    )
+    return Comparison(plan, sync.lake, contents, wanted, snapshot.missing_means_deleted)
 
 
 def explain_skip(plan: TablePlan) -> str:

@@ -9,6 +9,7 @@ its differences were appended, so a crash, or a lost history, only repeats compa
 from __future__ import annotations
 
 import datetime as dt
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -73,7 +74,8 @@ def choose_due_buckets(
 
     A part is due if it, or a later part, would otherwise be compared later than `every` after its
     last comparison. Between two parts, the time `every` divided by `parts` passes. Buckets that
-    were never compared count as compared when the first comparison began.
+    were never compared count as compared when the first comparison began. Buckets with differences
+    that were not repaired are due.
 
     After a comparison, the share of time that it took falls to `budget` while no other begins. Only
     then the next one begins, so the comparisons never take a larger share, whatever they cost.
@@ -85,10 +87,21 @@ def choose_due_buckets(
         parts: the number of parts into which the keys are divided.
     """
     size = BUCKETS // parts
-    times = {number: each.at for number, each in compared.items() if each.at <= clock}
+    unrepaired = {number for number, each in compared.items() if each.has_unrepaired}
+    times = {
+        number: each.at
+        for number, each in compared.items()
+        if each.at <= clock and number not in unrepaired
+    }
     first = min(times.values(), default=clock - options.seconds)
-    order = sorted(range(BUCKETS), key=lambda n: (times.get(n, first), n in times, n))
-    ages = [clock - times.get(number, first) for number in order[::size]]
+    order = sorted(
+        range(BUCKETS),
+        key=lambda n: (n not in unrepaired, times.get(n, first), n in times, n),
+    )
+    ages = [
+        math.inf if number in unrepaired else clock - times.get(number, first)
+        for number in order[::size]
+    ]
     step = options.seconds / parts
     count = next(
         count
@@ -177,7 +190,10 @@ class Rotation:
         self._compared.setdefault(key, {}).update(
             {
                 bucket.bucket: LastComparison(
-                    bucket.verified_at.timestamp(), bucket.seconds or 0.0, bucket.rows_snapshot
+                    bucket.verified_at.timestamp(),
+                    bucket.seconds or 0.0,
+                    bucket.rows_snapshot,
+                    bucket.has_unrepaired,
                 )
                 for bucket in finding.verified
             }
@@ -212,9 +228,9 @@ def _report(sync: TableSync, finding: Finding, attempt: Attempt) -> None:
     if finding.distrusted:
         sync.warn(
             f"{found}: {finding.total('missed_deletes')} of {finding.total('rows_snapshot')} rows "
-            "are missing in the source, more than a tenth, so nothing was repaired. Check the "
-            "source; if the rows were deleted, run `loader reconcile --repair --allow-deletes "
-            f"--select {sync.plan.name}`"
+            "are missing in the source, more than a tenth, so nothing was repaired, and the next "
+            "comparison repeats this one. Check the source; if the rows were deleted, run `loader "
+            f"reconcile --repair --allow-deletes --select {sync.plan.name}`"
         )
     elif finding.total("all_missed"):
         sync.warn(

@@ -490,6 +490,15 @@ class Snapshot(ABC):
         """
         return False
 
+    @contextmanager
+    def open_later(self, table: SourceTable) -> Iterator[Snapshot]:
+        """Yields a snapshot that reads a version of a table's rows that is not older than now.
+
+        Called if :meth:`is_steady` is false, because a comparison found differences, which may be
+        rows that changed after they were synced.
+        """
+        yield self
+
     def digest(
         self,
         table: SourceTable,

@@ -241,6 +241,11 @@ class MaskedSnapshot(Snapshot):
     def is_steady(self, table: SourceTable) -> bool:
         return self._snapshot.is_steady(self._choose(table))
 
+    @contextmanager
+    def open_later(self, table: SourceTable) -> Iterator[Snapshot]:
+        with self._snapshot.open_later(_get_original(table)) as later:
+            yield MaskedSnapshot(later, self._key)
+
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
         return self._snapshot.estimate_bytes(self._choose(table), window, bounds)
 

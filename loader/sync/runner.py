@@ -306,6 +306,7 @@ class _Run:
         if self.writes_together:
             with suppress(Exception):  # each table repeats the read and reports the error
                 progress = load_progress(unshared, stores)
+        opened_at = now()
         try:
             snapshot = opened.enter_context(part.source.snapshot([plan.table for plan, _ in locks]))
             snapshot.use_marks(partial(self.pipeline.find_marks, part.spec))
@@ -326,7 +327,7 @@ class _Run:
                 self.watch.warn(
                     plan.name, f"no primary key: a deduped_latest model needs a key{why}"
                 )
-            sync = TableSync(plan, lease, snapshot, stores, self.watch, self.id)
+            sync = TableSync(plan, lease, snapshot, stores, self.watch, self.id, opened_at)
             if snapshot.delivers:
                 sync = replace(sync, read_slot=self.slots)
             if self.writes_together and not isinstance(lease, LeaseTurn):

@@ -49,6 +49,10 @@ _COMPARISONS = {
     "bucket": "long",
     "buckets": "long",
     "verified_at": "timestamptz",
+    "missed_updates": "long",
+    "missed_rows": "long",
+    "missed_deletes": "long",
+    "repaired": "boolean",
 }
 
 
@@ -233,7 +237,10 @@ class FolderComparisons:
         if rows is None:
             return {}
         import pyarrow as pa
+        import pyarrow.compute as pc
 
+        missed = pc.add(rows["missed_updates"], pc.add(rows["missed_rows"], rows["missed_deletes"]))
+        rows = rows.filter(pc.or_(rows["repaired"], pc.equal(missed, 0)))
         micros = rows["verified_at"].cast(pa.int64())
         rows = rows.set_column(rows.column_names.index("verified_at"), "verified_at", micros)
         keys = ["source_name", "table_name", "buckets", "bucket"]
@@ -262,6 +269,7 @@ class LakeComparisons:
                     bucket,
                     unix_micros(max(verified_at)) as verified_at
                 from {self.lake.name(RECONCILED)}
+                where repaired or missed_updates + missed_rows + missed_deletes = 0
                 group by source_name, table_name, buckets, bucket
                 """
             ).collect()

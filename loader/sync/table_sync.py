@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ class TableSync:
         stores: the lake, the state store and the ledger.
         watch: reports progress and stops the sync on request.
         run_id: the run's id in the ledger.
+        opened_at: a time in UTC before the snapshot was opened.
         defer_progress: collects the state and the ledger row for a joint write with the run's other
             tables; None writes them immediately.
         progress: the state and ledger, read after locking; None if :func:`recover` must read them.
@@ -41,6 +43,7 @@ class TableSync:
     stores: Stores
     watch: Watch
     run_id: str
+    opened_at: dt.datetime
     defer_progress: DeferProgress | None = None
     progress: StoredProgress | None = None
     read_slot: AbstractContextManager[Any] = field(default_factory=nullcontext)

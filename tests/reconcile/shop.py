@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from loader.reconcile.reconciliation import Finding, Reconciliation
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
 from tests.services import Database
 from tests.sync.project import Project, Ran
 
@@ -113,6 +119,41 @@ def reconcile(project: Project, *arguments: str, code: int = 0) -> Ran:
     ran = project.loader("reconcile", *arguments)
     assert ran.code == code, ran.text
     return ran
+
+
+@dataclass
+class Phase:
+    """Does something once, when a table enters a phase."""
+
+    table: str
+    name: str
+    act: Callable[[], object]
+    has_acted: bool = False
+
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
+        if (table, phase) == (self.table, self.name) and not self.has_acted:
+            self.has_acted = True
+            self.act()
+
+    def warn(self, table: str, text: str) -> None: ...
+
+
+def reconcile_while(
+    project: Project, table: str, phase: str, act: Callable[[], object]
+) -> dict[str, Finding]:
+    """Reconciles and repairs, one table after another, and does something at a table's phase."""
+    work = Reconciliation(repairs=True)
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    listener = Phase(f"shop.{table}", phase, act)
+    outcomes = run_tables(pipeline, Watch(listener=listener), (), False, 1, work)
+    assert {one.error for one in outcomes} == {None}
+    assert listener.has_acted
+    return {finding.table.removeprefix("shop."): finding for finding in work.findings}
+
+
+def counts(finding: Finding) -> dict[str, int]:
+    """Returns the counts of missed changes in a result."""
+    return {name: finding.total(name) for name in COUNTS}
 
 
 def line(ran: Ran, table: str = "shop.orders") -> dict[str, Any]:

@@ -10,8 +10,18 @@ from typing import Any
 import pytest
 
 from loader.reconcile import rotation
+from loader.sync.status_readers import LakeComparisons
 from tests.crash.workers import Workers
-from tests.reconcile.shop import FIRST, MISSED, Shop, assert_equal, moment
+from tests.reconcile.shop import (
+    FIRST,
+    MISSED,
+    Shop,
+    assert_equal,
+    line,
+    missed,
+    moment,
+    reconcile,
+)
 from tests.services import Database
 from tests.sync.project import Project, Ran
 
@@ -121,6 +131,63 @@ def test_what_stands_in_its_way(project: Project, shop: Shop) -> None:
     assert ran.code == 1
     assert any("bucket" in error for error in ran.errors), ran.text
     assert project.rows("select count(*) from raw.orders where id = 777") == [(1,)]
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
+    project: Project, shop: Shop
+) -> None:
+    shop.open(project, reconcile={"every": "1 day", "budget": "100 %"})
+    project.run()
+    assert _compared(project) == [(64, 64, 0, False)]
+    assert _compared_since(project) is not None
+    project.spark.sql(f"delete from {project.schema}._cq_reconciled")
+
+    shop.execute("delete from orders where id > 150")
+    for number in (1, 2):  # the next run compares them again
+        ran = project.run()
+        assert any(
+            "50 of 200 rows are missing in the source, more than a tenth, so nothing was repaired, "
+            "and the next comparison repeats this one" in text
+            for text in ran.warnings
+        ), ran.text
+        assert _compared(project) == [(64 * number, 64, 50 * number, False)]
+        assert _compared_since(project) is None
+    ran = reconcile(project, "--repair", "--buckets", "8", "--per-run", "8", code=1)
+    assert line(ran)["verified"] == 0
+    again = reconcile(project, "--repair", "--buckets", "8", "--per-run", "2", code=1)
+    assert missed(again)["missed_deletes"] > 0
+    compared = "select bucket from raw._cq_reconciled where buckets = 8 group by 1 having count(*)"
+    assert project.rows(f"{compared} > 1 order by 1") == [(0,), (1,)]
+
+    ran = reconcile(project, "--repair", "--allow-deletes")
+    assert (line(ran)["verified"], line(ran)["repaired"]) == (64, 50)
+    assert _compared_since(project) is not None
+    assert_equal(project, shop)
+    ran = project.run()
+    assert ran.warnings == []
+    assert _compared(project)[0][0] == 3 * 64 + 8 + 2
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_differences_that_a_report_found_are_compared_by_the_next_run(
+    project: Project, shop: Shop
+) -> None:
+    shop.open(project, reconcile={"every": "1 day", "budget": "100 %"})
+    project.run()
+    shop.damage()
+    assert line(reconcile(project, code=1))["repaired"] == 0
+    assert _orders(project.run()) == ("synced", TOTAL)
+    assert_equal(project, shop)
+    assert _orders(project.run()) == ("nothing new", 0)
+
+
+def _compared_since(project: Project) -> Any:
+    """Returns the column of `loader status`, which Spark and pyiceberg must read equally."""
+    [status] = [e for e in project.loader("status").events if e["event"] == "status"]
+    found = LakeComparisons(project.lake()).compared_since()
+    assert bool(found) is (status["compared_since"] is not None)
+    return status["compared_since"]
 
 
 def test_tables_that_cannot_be_compared(project: Project, postgres_database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import ExitStack, nullcontext
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -39,16 +40,20 @@ def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
             return lambda *args, **named: (self.name, question, *args, *named)
 
     composite = CompositeSnapshot(
-        lambda: Answers("queries"), Answers("log"), lambda: Answers("later")
-    )  # type: ignore[arg-type,return-value]
+        lambda: Answers("queries"),  # type: ignore[arg-type,return-value]
+        Answers("log"),  # type: ignore[arg-type]
+        lambda: nullcontext(Answers("beside")),  # type: ignore[arg-type,return-value]
+        ExitStack(),
+    )
     followed, queried = (SourceTable(TableRef(n), None) for n in ("followed", "queried"))  # type: ignore[arg-type]
     by_queries = {"read_current_rows", "read_first", "contents"}
-    for name in sorted(_own(CompositeSnapshot) - {"use_marks"}):
+    for name in sorted(_own(CompositeSnapshot) - {"use_marks", "open_later"}):
         method = getattr(composite, name)
         first = [None] if "spark" in inspect.signature(getattr(Snapshot, name)).parameters else []
-        log = "later" if name in by_queries else "log"
+        log = "beside" if name in by_queries else "log"
         assert method(*first, followed, 7)[:2] == (log, name)
-        assert method(*first, queried, until=7)[:2] == ("queries", name)
+        named = {"window" if name == "bounds" else "until": 7}
+        assert method(*first, queried, **named)[:2] == ("queries", name)
 
 
 def _plant(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:

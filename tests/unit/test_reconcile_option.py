@@ -178,6 +178,19 @@ def test_the_memory_may_be_lost_or_wrong() -> None:
     assert len(_chosen(dict.fromkeys(range(64), LastComparison(1.0, 0.0, 1)), now)) == BUCKETS
 
 
+def test_buckets_with_unrepaired_differences_are_due() -> None:
+    now = 10 * DAY
+    fresh = dict.fromkeys(range(64), LastComparison(now - 60, 0.0, 1))
+    differing = LastComparison(now - 60, 0.0, 1, has_unrepaired=True)
+    assert _chosen(fresh, now) == ()
+    assert _chosen(fresh | {40: differing}, now) == (40, *range(7))
+    assert len(_chosen(dict.fromkeys(range(64), differing), now, parts=1)) == BUCKETS
+    assert len(_chosen(dict.fromkeys(range(8), differing), now)) == 8
+    # the budget still counts
+    slow = LastComparison(now - 60, 9.0, 1, has_unrepaired=True)
+    assert _chosen(dict.fromkeys(range(64), slow), now, parts=1) == ()
+
+
 def test_the_budget_waits_for_the_last_comparison() -> None:
     now = 10 * DAY
     slow = {number: LastComparison(now - 100.0, 100 / 8, 1) for number in range(8)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -44,7 +44,10 @@ from loader.sources.jdbc.mysql.late_commits_by_time import MysqlLateCommits
 from loader.sources.jdbc.mysql.open_transactions import OpenWork, TransactionWatcher
 from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.partitions import ROW_POSITION, Ranges, RangeSplit
-from loader.sources.jdbc.postgresql.exported_snapshot import ExportedSnapshot
+from loader.sources.jdbc.postgresql.exported_snapshot import (
+    ExportedSnapshot,
+    open_exported_snapshot,
+)
 from loader.sources.jdbc.postgresql.late_commits_by_xmin import PostgresLateCommits
 from loader.sources.jdbc.reader import (
     MOST_ROWS,
@@ -358,6 +361,18 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         # refresh of a materialized view, even older snapshots see the new rows.
         # A replica's sessions have different snapshots.
         return bool(self.session) and self.shares_snapshot and bool(table.ref.native.stored)
+
+    @contextmanager
+    def open_later(self, table: SourceTable) -> Iterator[Snapshot]:
+        if not self.session:  # each call reads the current rows
+            yield self
+            return
+        # Each session of this snapshot keeps the version of the rows that it read first.
+        with (
+            open_exported_snapshot(self.source, [table]) as exported,
+            closing(JdbcSnapshot(self.source, exported)) as later,
+        ):
+            yield later
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
