@@ -124,6 +124,9 @@ def _explain(
     family, _, rest = kind.partition("_")
     if family in _TYPES and rest in ("type", "parsing", "from_float", "parsing_size"):
         what, remedy = _TYPES[family]
+        if _TYPES[family] is _LIST and shown.startswith("'"):
+            items = ", ".join(f'"{item.strip()}"' for item in shown.strip("'").split(","))
+            remedy = f"Write [{items}]"
         return what + given, remedy
     message = detail["msg"].removeprefix("Input ")
     return message[:1].lower() + message[1:] + given, "Correct the value"

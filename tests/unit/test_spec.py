@@ -189,7 +189,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "tables: [orders]",
             "tables: orders",
-            ["spec.tables: must be a list, not 'orders'. Write a list"],
+            ["spec.tables: must be a list, not 'orders'. Write [\"orders\"]"],
         ),
         ("tables: [orders]", "tables: [orders, orders]", ["'orders' appears twice here"]),
         ("tables: [orders]", "tables: [a, '']", ["spec.tables[1]: must not be empty"]),
