@@ -131,7 +131,8 @@ class Output:
 
         Args:
             are_names: whether the columns' headers are names and types of a source's columns.
-            below: a column of notes, which is printed below the table.
+            below: a column of notes, which are printed below the table. A note of several rows is
+                printed once.
         """
         if self.quiet:
             return
@@ -150,7 +151,10 @@ class Output:
         if below:
             lists = [[*row] for row in rows]
             place = columns.index(below)
-            notes = [f"{row[0]}: {note}" for row in lists if (note := row.pop(place))]
+            names: dict[str, list[str]] = {}
+            for row in lists:
+                names.setdefault(row.pop(place) or "", []).append(row[0])
+            notes = [f"{', '.join(names[note])}: {note}" for note in names if note]
             rows, columns = lists, [column for column in columns if column != below]
         for column in columns:
             header = _escape(column) if are_names else column.replace("_", " ")

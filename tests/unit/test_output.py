@@ -108,3 +108,11 @@ def test_secrets_that_were_escaped_are_hidden_in_json(
     for line in printed.splitlines():
         texts = str(json.loads(line))
         assert not any(part in texts for part in ("p\u00e4", "u00e4", "pass-w")), line
+
+
+def test_a_note_of_several_rows_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("shop.a", 1, "no index"), ("shop.b", 2, None), ("shop.c", 3, "no index")]
+    Output().table("check", ("table", "n", "notes"), [*rows, ("d", 4, "coarse")], below="notes")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["shop.a, shop.c: no index", "d: coarse"]
+    assert len(lines) == 7
