@@ -17,26 +17,19 @@ from loader.package import page
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
     """Checks spec, lake, connections and cursors, and prints a remedy for each error."""
-    from loader.sync.check import check_destinations, check_tables
+    from loader.sync.check import check_spec
 
     with open_pipeline(settings) as pipeline:
-        reported: set[str] = set()
+        has_failed = False
         rows = []
-        for problem in check_destinations(pipeline):
-            settings.output.error(problem)
-            reported.add(str(problem))
-        for part in pipeline.plan_tables(select):
-            for result in (*part.problems, *check_tables(pipeline, part)):
-                if isinstance(result, LoaderError):
-                    if (
-                        str(result) not in reported
-                    ):  # tables of one source may fail with the same error
-                        settings.output.error(result)
-                    reported.add(str(result))
-                    continue
-                plan, notes = result
-                cursor = f"{plan.cursor.name} ({plan.cursor.type.value})" if plan.cursor else ""
-                rows.append((plan.name, plan.mode, cursor, plan.key, "; ".join(notes)))
+        for result in check_spec(pipeline, select):
+            if isinstance(result, LoaderError):
+                settings.output.error(result)
+                has_failed = True
+                continue
+            plan, notes = result
+            cursor = f"{plan.cursor.name} ({plan.cursor.type.value})" if plan.cursor else ""
+            rows.append((plan.name, plan.mode, cursor, plan.key, "; ".join(notes)))
         for key in sorted(settings.profile.secrets if settings.profile else ()):
             settings.output.warning(
                 f"{key}: the profile contains a secret, which dbt without the loader's plugin "
@@ -46,6 +39,6 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
         settings.output.table(
             "check", ("table", "mode", "cursor", "primary_key", "notes"), rows, below="notes"
         )
-        if reported:
+        if has_failed:
             sys.exit(1)
         settings.output.say("All tables can be synced.")

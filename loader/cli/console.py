@@ -29,6 +29,8 @@ from loader.errors import LoaderError
 from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 OUT, ERR = "stdout", "stderr"
+Event = Mapping[str, Any]
+"""An event, with the keys of a line of ``loader --log-format json``."""
 _CLOSED = "it is closed"
 _UNLIMITED_WIDTH = 10_000
 # Characters that are escaped, because names and error texts of a source are not trusted: control
@@ -41,6 +43,8 @@ _CONTROL_CHARACTERS = re.compile(
 )
 # Keeps the line breaks before list items of a merged error (`- `).
 _LINE_BREAK = re.compile(r"\n(?!- )")
+
+_log = logging.getLogger("loader")
 
 
 class _Console(Console):
@@ -58,7 +62,12 @@ class Output:
         quiet: whether to print errors only.
         redact: removes secrets from a text.
         debug: whether to print errors with their stack traces.
+
+    Attributes:
+        is_silent: whether nothing may be written to the standard streams.
     """
+
+    is_silent = False
 
     def __init__(
         self,
@@ -187,7 +196,10 @@ class Output:
 
     def _line(self, stream: str, kind: str, /, **facts: Any) -> None:
         at = dt.datetime.now(dt.timezone.utc).isoformat()
-        record = {"event": kind, "at": at, **self._redact(facts)}
+        self.emit(stream, {"event": kind, "at": at, **self._redact(facts)})
+
+    def emit(self, stream: str, record: Event) -> None:
+        """Prints an event as a JSON line."""
         text = json.dumps(record, default=str, ensure_ascii=False)
         text = _CONTROL_CHARACTERS.sub(lambda match: json.dumps(match[0])[1:-1], text)
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
@@ -204,6 +216,42 @@ class Output:
         if isinstance(value, list | tuple):
             return [self._redact(inner) for inner in value]
         return self.redact(value if isinstance(value, str) else str(value))
+
+
+class EventOutput(Output):
+    """Passes events to a function, one at a time, and prints nothing.
+
+    The logger ``loader`` receives the warnings and texts that only the command line would print.
+
+    Args:
+        on_event: the function; an exception that it raises is only logged.
+    """
+
+    is_silent = True
+
+    def __init__(
+        self, redact: Callable[[str], str], on_event: Callable[[Event], object] | None
+    ) -> None:
+        super().__init__("json", redact=redact)
+        self._on_event = on_event
+        self._lock = threading.Lock()
+
+    def emit(self, stream: str, record: Event) -> None:
+        if self._on_event is None:
+            return
+        with self._lock:
+            try:
+                self._on_event(record)
+            except Exception:
+                _log.exception("on_event failed for the event %s", record["event"])
+
+    def warning(self, text: str, **facts: Any) -> None:
+        if "table" not in facts:  # Watch logs the warnings of tables
+            _log.warning("%s", self.redact(text))
+        super().warning(text, **facts)
+
+    def say(self, text: str) -> None:
+        _log.info("%s", self.redact(text))
 
 
 class ConnectorLogHandler(logging.Handler):

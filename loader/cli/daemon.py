@@ -257,7 +257,7 @@ class Daemon:
         self._building = True
         code = 0
         with suppress(KeyboardInterrupt):  # a signal raises KeyboardInterrupt in run()
-            code = build_in_pipeline(self.settings, self.pipeline, self.request.build)
+            code = build_in_pipeline(self.settings, self.pipeline, self.request.build).exit_code
         self._building = False
         if self.stopped.is_set():
             return  # an interrupted build is not a failed build

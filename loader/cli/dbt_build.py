@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader.cli.console import Output
+from loader.cli.results import BuildResult
 from loader.errors import SpecError
 from loader.spark.profile import read_profile_name
 from loader.spec.redaction import excerpt, redact_foreign
@@ -111,8 +112,8 @@ class Build:
                 "dbt_project.yml and loader.yml, or run `dbt build` by itself",
             )
 
-    def run(self, output: Output, profile: Profile, folder: Path) -> int:
-        """Runs the build. Returns 0 on success, 1 if a node failed, 2 if dbt did not finish.
+    def run(self, output: Output, profile: Profile, folder: Path) -> BuildResult:
+        """Runs the build, and prints its result.
 
         Args:
             folder: the spec's folder; `PWD` is set to it while dbt reads its profile.
@@ -127,7 +128,7 @@ class Build:
             for result in results
             if result.node.resource_type != "operation" or str(result.status) in _FAILURE
         )
-        facts = {
+        facts: dict[str, Any] = {
             "succeeded": sum(by_status[status] for status in _SUCCESS),
             "warned": by_status["warn"],
             "failed": sum(by_status[status] for status in _FAILURE),
@@ -135,15 +136,23 @@ class Build:
             "seconds": round(time.monotonic() - began, 1),
         }
         counts = ", ".join(f"{facts[k]} {k}" for k in ("succeeded", "warned", "failed", "skipped"))
+        failures = {
+            str(result.node.unique_id): redact_foreign(str(result.message or ""))
+            for result in results
+            if str(result.status) in _FAILURE
+        }
         if ended.exception is not None:
-            output.error(_explain_unfinished(ended.exception))
-            return 2
+            unfinished = _explain_unfinished(ended.exception)
+            unfinished.__cause__ = ended.exception
+            output.error(unfinished)
+            return BuildResult(2, **facts, failures=failures, error=unfinished)
         output.table("build", tuple(facts), [tuple(facts.values())] if output.json else [])
         output.say(f"dbt build: {counts}, in {facts['seconds']} s.")
         if ended.success and not by_status and self._has_selection_by_name():
-            output.error(_nothing_selected(self.arguments))
-            return 1
-        return 0 if ended.success else 1
+            nothing = _nothing_selected(self.arguments)
+            output.error(nothing)
+            return BuildResult(1, **facts, error=nothing)
+        return BuildResult(0 if ended.success else 1, **facts, failures=failures)
 
     def _has_selection_by_name(self) -> bool:
         """Returns whether the arguments must select a node. With `state:`, they may select none."""
@@ -167,6 +176,8 @@ class Build:
             command += ["--log-format", "json"]
         if output.quiet:
             command.append("--quiet")
+        if output.is_silent:
+            command += ["--log-level", "none"]  # dbt.log keeps its own level
         if not output.out.is_terminal:
             command.append("--no-use-colors")
         return command

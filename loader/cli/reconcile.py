@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -98,7 +98,7 @@ def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconcili
         "not_compared",
     )
     ordered = sorted(findings, key=lambda finding: finding.table)
-    output.table("reconciled", columns, map(_to_row, ordered))
+    output.table("reconciled", columns, map(to_row, ordered))
     differing = [(finding.table, kind, key) for finding in ordered for kind, key in finding.sample]
     if differing:
         output.table("difference", ("table", "difference", "key"), differing)
@@ -131,7 +131,8 @@ def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconcili
     return 1 if failed or any(f.has_unrepaired or f.changed for f in findings) else 0
 
 
-def _to_row(finding: Finding) -> tuple[object, ...]:
+def to_row(finding: Finding) -> tuple[Any, ...]:
+    """Returns the row of a table in the summary of `loader reconcile`."""
     if finding.skipped:
         return (finding.table, "skipped", *(None,) * 9)
     missed = finding.total("all_missed")

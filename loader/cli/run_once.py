@@ -6,16 +6,16 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from loader.cli.console import Output
 from loader.cli.progress import Progress
+from loader.cli.results import BuildResult, TableResult, list_errors, list_table_results
 from loader.cli.settings import Settings, restart_pipeline
 from loader.cli.signals import stop_on_signal
 from loader.cli.system_table_upkeep import compact_system_tables
 from loader.errors import JavaEndedError, LoaderError, TableError
-from loader.lake.ledger import SyncRecord
 from loader.spark.error_translation import (
     ConnectionLostError,
     DatabaseError,
@@ -52,8 +52,13 @@ _SOURCE_REMEDY = (
 )
 
 
-_JSON_COLUMNS = ("rows_below_cursor", "rows_at_cursor", "rows_cursor_unmoved", "complete_until")
-"""The columns of the ledger that only the JSON summary contains."""
+_COLUMNS = (
+    *("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds"),
+    *("rows_below_cursor", "rows_at_cursor", "rows_cursor_unmoved", "complete_until"),
+)
+"""The columns of the summary, which are the first attributes of :class:`TableResult`."""
+_TEXT_COLUMNS = 8
+"""The number of columns that the summary for people contains."""
 _MAX_LISTED_NAMES = 3
 RETRY_PAUSES = (2.0, 8.0, 30.0)
 """The pauses before tables whose connection was lost are synced again, in seconds."""
@@ -82,10 +87,12 @@ class RestartingRun:
 
     Attributes:
         pipeline: the spec's pipeline in the current JVM.
+        can_restart: whether this process may start another JVM.
     """
 
     settings: Settings
     pipeline: Pipeline
+    can_restart: bool = True
 
     def run(
         self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
@@ -160,7 +167,8 @@ class RestartingRun:
         in_progress = sorted(remaining & pipeline.tables_in_progress)
         stopped = watch.stopped.is_set() or watch.steps is not None
         suspects = in_progress or pipeline.fatal_source
-        if ended is not None and suspects and not stopped and is_restart_wanted():
+        can_continue = self.can_restart and not stopped
+        if ended is not None and suspects and can_continue and is_restart_wanted():
             pending = sorted(remaining - set(in_progress))
             return _RunEnd(ended, in_progress, pending, pipeline.fatal_source)
         for outcome in unfinished.values():
@@ -238,29 +246,38 @@ def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int
     runs = RestartingRun(settings, pipeline)
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
     watch = Watch(progress, load_fault_injection(os.environ, pipeline.spark))
+    stop = watch.stopped.set
+    with progress, stop_on_signal(stop, runs.cancel):
+        outcomes, ended = sync_tables(runs, request, watch, progress)
+    code = report_outcomes(output, outcomes, ended)
+    if request.build is None or watch.stopped.is_set() or ended is not None:
+        return code
+    with stop_on_signal(stop, runs.cancel, interrupt=lambda: True):
+        return max(code, build_in_pipeline(settings, runs.pipeline, request.build).exit_code)
+
+
+def sync_tables(
+    runs: RestartingRun, request: RunRequest, watch: Watch, progress: Progress
+) -> tuple[list[Outcome], LoaderError | None]:
+    """Syncs the tables of a request, and again those whose connection was lost.
+
+    Returns:
+        The outcomes, and the error if Spark's JVM has ended and the run could not continue.
+    """
     outcomes: list[Outcome] = []
 
     def done(outcome: Outcome) -> None:
         progress.done(outcome.table, describe_end(outcome))
         outcomes.append(outcome)
 
-    stop = watch.stopped.set
     ended: LoaderError | None = None
-    with progress, stop_on_signal(stop, runs.cancel):
-        try:
-            request.run(runs, watch, done)
-            retry_lost_connections(output, request, runs, watch, outcomes, done)
-        except JavaEndedError as error:
-            ended = error
-    is_reported = any(isinstance(outcome.error, JavaEndedError) for outcome in outcomes)
-    code = report_outcomes(output, outcomes)
-    if ended is not None and not is_reported:
-        output.error(ended)
-        code = ended.exit_code
-    if request.build is None or watch.stopped.is_set() or is_reported or ended is not None:
-        return code
-    with stop_on_signal(stop, runs.cancel, interrupt=lambda: True):
-        return max(code, build_in_pipeline(settings, runs.pipeline, request.build))
+    try:
+        request.run(runs, watch, done)
+        retry_lost_connections(runs.settings.output, request, runs, watch, outcomes, done)
+    except JavaEndedError as error:
+        ended = error
+    reported = (o.error for o in outcomes if isinstance(o.error, JavaEndedError))
+    return outcomes, next(reported, ended)
 
 
 def retry_lost_connections(
@@ -305,45 +322,32 @@ def retry_lost_connections(
         outcomes[:] = [*others, *latest.values()]
 
 
-def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> int:
-    """Runs a build in the loader's Spark, restores Spark's settings, and returns the exit code."""
+def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> BuildResult:
+    """Runs a build in the loader's Spark, and restores Spark's settings."""
     assert settings.profile is not None
     with restore_settings(pipeline.spark):
         return build.run(settings.output, settings.profile, pipeline.spec.folder)
 
 
-def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
+def report_outcomes(
+    output: Output, outcomes: Sequence[Outcome], ended: LoaderError | None = None
+) -> int:
     """Prints the summary of `loader run`. Returns 0 if all tables were synced, otherwise 1."""
-    columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
-    more_columns = _JSON_COLUMNS if output.json else ()
-    rows = [
-        (
-            outcome.table,
-            outcome.record.status,
-            outcome.record.batch,
-            outcome.record.rows_read,
-            outcome.record.rows_appended,
-            outcome.record.rows_redelivered,
-            outcome.record.cursor_high,
-            _seconds(outcome.record),
-            *(getattr(outcome.record, name) for name in more_columns),
-        )
-        for outcome in sorted(outcomes, key=lambda o: o.table)
-        if outcome.record is not None
-    ]
-    output.table("table", (*columns, *more_columns), rows)
+    shown = _COLUMNS if output.json else _COLUMNS[:_TEXT_COLUMNS]
+    names = [field.name for field in fields(TableResult)][: len(shown)]
+    rows = [[getattr(each, name) for name in names] for each in list_table_results(outcomes)]
+    output.table("table", shown, rows)
     if len(rows) > 1:
         output.say(_summarize(outcomes))
     lost = _describe_lost_rows(outcomes)
     if lost:
         output.say(lost)
-    # If a source is down, all its tables have the same error.
-    failed = {str(o.error): o.error for o in outcomes if o.error is not None}
-    for error in failed.values():
+    errors = list_errors(outcomes, ended)
+    for error in errors:
         output.error(error)
     if not outcomes:
         output.say("No table was selected.")
-    return 1 if failed else 0
+    return 1 if errors else 0
 
 
 def describe_end(outcome: Outcome) -> str:
@@ -409,9 +413,3 @@ def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> in
     for error in errors:
         output.error(error)
     return 1 if errors else 0
-
-
-def _seconds(record: SyncRecord) -> float | None:
-    if record.started_at is None or record.finished_at is None:
-        return None
-    return round((record.finished_at - record.started_at).total_seconds(), 1)

@@ -54,6 +54,15 @@ class SlowSteps(logging.Handler):
         log = logging.getLogger(LOGGER)
         log.addHandler(self)
         log.setLevel(logging.DEBUG)
+        try:
+            with self.report():
+                yield
+        finally:
+            log.removeHandler(self)
+
+    @contextmanager
+    def report(self) -> Iterator[None]:
+        """Reports the progress of tables, without other steps."""
         thread = threading.Thread(target=self._show, name="slow-steps", daemon=True)
         thread.start()
         try:
@@ -61,7 +70,6 @@ class SlowSteps(logging.Handler):
         finally:
             self._ended.set()
             thread.join()
-            log.removeHandler(self)
 
     def _show(self) -> None:
         reported: object = None

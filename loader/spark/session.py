@@ -63,6 +63,8 @@ _SINGLE_PROCESS_SETTINGS = {
 # (`_skip_checksums`).
 _CHECKSUM_SETTINGS = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 
+_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_UTC = "-Duser.timezone=UTC"
 _REDACTION_KEY = "spark.redaction.regex"
 _SEPARATOR = "\x1f"  # ASCII's unit separator, which no setting contains
 
@@ -150,6 +152,82 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
     masked = {_REDACTION_KEY: java_regex(conf.get(_REDACTION_KEY), secrets)}
     own = {**uncached, **_STATUS_STORE_LIMITS, **_CODEGEN_CACHE, **_CHECKSUM_SETTINGS}
     return {**own, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
+
+
+def find_session() -> SparkSession | None:
+    """Returns the Spark session of this process; None if there is none. Does not import PySpark."""
+    module = sys.modules.get("pyspark.sql")
+    found: Any = module.SparkSession._instantiatedSession if module is not None else None
+    return None if found is None or found.sparkContext._jsc is None else found
+
+
+def adopt_session(spark: SparkSession) -> SparkSession:
+    """Returns a separate session with the required settings, on a Spark that a program started.
+
+    The settings and temporary views of `spark` do not change.
+
+    Raises:
+        SpecError: if it is not a running Spark in this process, or if it lacks settings without
+            which the loader would read wrong times or stale tables. The error lists all of them.
+    """
+    context: Any = getattr(spark, "_sc", None)  # Spark Connect has none
+    if context is None or context._jsc is None:
+        raise SpecError(
+            "it is stopped" if context is not None else "it is a session of Spark Connect",
+            where="spark",
+            remedy="Pass a running session whose driver is this process, or no session",
+        )
+    missing = _list_missing_settings(spark)
+    if missing:
+        raise SpecError(
+            f"this Spark session lacks settings: {'; '.join(missing)}",
+            where="spark",
+            remedy="Set them before the session is created, or pass no session: the loader then "
+            "starts Spark with the profile's settings",
+        )
+    return sibling(spark)
+
+
+def _list_missing_settings(spark: SparkSession) -> list[str]:
+    conf = _all_settings(spark)
+    catalog = f"spark.sql.catalog.{conf.get('spark.sql.defaultCatalog', 'spark_catalog')}"
+    wanted = {
+        f"{catalog}.cache-enabled": "false",
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+    }
+    missing = [f"{k}={v}" for k, v in wanted.items() if conf.get(k, "").lower() != v]
+    if not conf.get(catalog, "").startswith("org.apache.iceberg.spark."):
+        missing.append("spark.sql.defaultCatalog=<the name of an Iceberg catalog>")
+    if _EXTENSIONS not in conf.get("spark.sql.extensions", ""):
+        missing.append(f"spark.sql.extensions={_EXTENSIONS}")
+    zones: Any = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    if not zones.getDefault().hasSameRules(zones.getTimeZone("UTC")):
+        missing.append(f"spark.driver.extraJavaOptions={_UTC}")
+    is_local = str(spark.sparkContext.master).startswith("local")
+    if not is_local and _UTC not in conf.get("spark.executor.extraJavaOptions", ""):
+        missing.append(f"spark.executor.extraJavaOptions={_UTC}")
+    return missing
+
+
+def check_same_lake(spark: SparkSession, profile: Profile) -> None:
+    """Checks that a running session has the catalogs of a profile.
+
+    Raises:
+        SpecError: with the settings that differ, but without their values.
+    """
+    conf = _all_settings(spark)
+    differing = [
+        key
+        for key, value in profile.conf.items()
+        if key.startswith(("spark.sql.catalog.", "spark.sql.defaultCatalog"))
+        and conf.get(key) != value
+    ]
+    if differing:
+        raise SpecError(
+            f"the Spark session of this process has other values of {', '.join(differing)}",
+            where=f"{profile.path}, target {profile.target}",
+            remedy="Stop that session, or set the profile's values when you create it",
+        )
 
 
 def sibling(spark: SparkSession) -> SparkSession:
@@ -273,7 +351,7 @@ def _skip_checksums(spark: SparkSession) -> None:
 def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
     key = "spark.executor.extraJavaOptions"
     given = conf.get(key, "")
-    return {key: given if "user.timezone" in given else f"{given} -Duser.timezone=UTC".strip()}
+    return {key: given if "user.timezone" in given else f"{given} {_UTC}".strip()}
 
 
 def describe_jobs(spark: SparkSession, table: str) -> None:

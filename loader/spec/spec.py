@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +45,7 @@ __all__ = [
     "StateDestination",
     "StateStoreOptions",
     "TableOptions",
+    "build_spec",
     "load_spec",
     "validate_options",
 ]
@@ -105,7 +108,11 @@ def _index_by_name(plugins: Iterable[P], name: str, kind: str) -> P:
     return by_name[name]
 
 
-def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bool = True) -> Spec:
+def load_spec(
+    path: str | os.PathLike[str],
+    env: Mapping[str, str] | None = None,
+    needs_source: bool = True,
+) -> Spec:
     """Reads and validates a spec file.
 
     Args:
@@ -119,23 +126,68 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bo
     """
     path = Path(path)
     try:
-        return _load(path, os.environ if env is None else env, needs_source)
+        documents = read_documents(_text(path), str(path))
+        if not documents:
+            raise SpecError(
+                "the spec is empty",
+                where=str(path),
+                remedy="Delete it, and run `loader init` to write a starter project",
+            )
+        folder = Path(os.path.abspath(path)).parent
+        env = os.environ if env is None else env
+        return _load(documents, path, folder, env, needs_source)
     except RecursionError:  # aliases can nest deeper than the text of the file
         raise SpecError(
             "nested too deeply to be read", where=str(path), remedy="Nest it less deeply"
         ) from None
 
 
-def _load(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
-    documents = read_documents(_text(path), str(path))
-    if not documents:
+def build_spec(
+    documents: Iterable[Mapping[str, Any]],
+    folder: str | os.PathLike[str] = ".",
+    env: Mapping[str, str] | None = None,
+) -> Spec:
+    """Validates a spec that is built in code.
+
+    Args:
+        documents: the documents of a spec file as mappings, each with `kind` and `spec`.
+            ``${VAR}`` and ``@@plugins`` are expanded as in a file.
+        folder: the base of relative paths, and the project's folder of dbt.
+        env: the variables for ``${VAR}``; default: the environment of the process.
+
+    Raises:
+        SpecError: if a value cannot be written in YAML, or the spec has mistakes.
+    """
+    path = Path("build_spec")
+    try:
+        plain = json.loads(json.dumps(list(documents), default=_to_plain))
+    except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(
-            "the spec is empty",
+            f"the documents cannot be read: {error}",
             where=str(path),
-            remedy="Delete it, and run `loader init` to write a starter project",
-        )
+            remedy="Pass a list of mappings with texts, numbers, booleans, lists and mappings",
+        ) from None
+    numbered = [Document(number, value) for number, value in enumerate(plain, 1)]
+    env = os.environ if env is None else env
+    return _load(numbered, path, Path(os.path.abspath(folder)), env, True)
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, os.PathLike | dt.date):
+        return str(value)
+    raise TypeError(f"a value has the type {type(value).__name__}")
+
+
+def _load(
+    documents: Sequence[Document],
+    path: Path,
+    folder: Path,
+    env: Mapping[str, str],
+    needs_source: bool,
+) -> Spec:
     redactor = Redactor()
-    folder = Path(os.path.abspath(path)).parent
     expansion = Expansion(env, folder, redactor)
 
     def expand_name(document: Document) -> Any:

@@ -42,6 +42,29 @@ _MANY_CUT = 0.1
 """The share of rows from which on a note says that times are cut."""
 
 
+def check_spec(
+    pipeline: Pipeline, select: Sequence[str] = ()
+) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
+    """Checks the destinations and the selected tables, as :func:`check_tables` does.
+
+    Yields an error once, even if all tables of a source have it.
+    """
+
+    def iterate_results() -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
+        yield from check_destinations(pipeline)
+        for part in pipeline.plan_tables(select):
+            yield from part.problems
+            yield from check_tables(pipeline, part)
+
+    reported: set[str] = set()
+    for result in iterate_results():
+        if isinstance(result, LoaderError):
+            if str(result) in reported:
+                continue
+            reported.add(str(result))
+        yield result
+
+
 def check_tables(
     pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:

@@ -395,17 +395,22 @@ class Pipeline:
 
     def redact_error(self, error: BaseException, where: str) -> LoaderError:
         """Converts an error to a readable error without secrets."""
-        readable = translate_error(error, where)
-        hide = self.spec.redactor.redact
-        redacted = type(readable)(
-            hide(readable.what), where=hide(readable.where), remedy=hide(readable.remedy)
-        )
-        redacted.__cause__ = error if readable is not error else error.__cause__
-        return redacted.with_traceback(error.__traceback__)
+        return redact_error(self.spec, error, where)
 
     def name_raw_table(self, source: SourceSpec, planned: TablePlan) -> str:
         """Returns the raw table of a plan as ``schema.table`` in lower case."""
         return f"{self.spec.schema_of(source)}.{planned.lake_table}".lower()
+
+
+def redact_error(spec: Spec, error: BaseException, where: str) -> LoaderError:
+    """Converts an error to a readable error without the secrets of a spec."""
+    readable = translate_error(error, where)
+    hide = spec.redactor.redact
+    redacted = type(readable)(
+        hide(readable.what), where=hide(readable.where), remedy=hide(readable.remedy)
+    )
+    redacted.__cause__ = error if readable is not error else error.__cause__
+    return redacted.with_traceback(error.__traceback__)
 
 
 def find_table_options(source: Source, ref: TableRef) -> TableOptions:

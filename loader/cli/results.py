@@ -1,0 +1,240 @@
+"""The results of commands as dataclasses, which :mod:`loader.api` returns."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from loader.error_report import one_error
+from loader.errors import LoaderError
+
+if TYPE_CHECKING:
+    from loader.lake.ledger import SyncRecord
+    from loader.sync.runner import Outcome
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """The result of one table's sync. The ledger ``_cq_syncs`` has the same values.
+
+    Attributes:
+        table: the table as `source.table`.
+        status: ``synced``, ``nothing new``, ``recovered``, ``failed``, or ``locked`` if another run
+            was writing the table.
+        batch: the number of the appended batch; None if nothing was appended.
+        rows_read: the number of rows that the source returned, appended and redelivered.
+        cursor: the stored cursor after the sync.
+        rows_below_cursor, rows_at_cursor: the numbers of appended rows that a query for cursors
+            above the last stored cursor would have missed.
+        rows_cursor_unmoved: the number of these rows that are updates without a change of the
+            cursor.
+        complete_until: the time up to which raw contains all committed rows; None if unknown.
+        error: the error if the table failed or was locked.
+    """
+
+    table: str
+    status: str
+    batch: int | None = None
+    rows_read: int | None = None
+    rows_appended: int | None = None
+    rows_redelivered: int | None = None
+    cursor: str | None = None
+    seconds: float | None = None
+    rows_below_cursor: int | None = None
+    rows_at_cursor: int | None = None
+    rows_cursor_unmoved: int | None = None
+    complete_until: dt.datetime | None = None
+    error: LoaderError | None = None
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """The result of a `dbt build`.
+
+    Attributes:
+        exit_code: 0 on success, 1 if a node failed or nothing was selected, 2 if dbt did not
+            finish.
+        succeeded, warned, failed, skipped: the numbers of models, tests, seeds and snapshots.
+        failures: dbt's messages by the ids of the failed nodes.
+        error: why dbt did not finish, or selected nothing.
+    """
+
+    exit_code: int
+    succeeded: int = 0
+    warned: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    failures: Mapping[str, str] = field(default_factory=dict)
+    error: LoaderError | None = None
+
+    @property
+    def success(self) -> bool:
+        """Returns whether dbt has finished and no node has failed."""
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a run.
+
+    Attributes:
+        tables: the results of the tables, by name.
+        errors: the distinct errors of tables and sources.
+        build: the result of `dbt build`; None if it did not run.
+    """
+
+    tables: tuple[TableResult, ...]
+    errors: tuple[LoaderError, ...] = ()
+    build: BuildResult | None = None
+
+    @property
+    def success(self) -> bool:
+        """Returns whether all tables were synced, and the build succeeded if there was one."""
+        return not self.errors and (self.build is None or self.build.success)
+
+    def table(self, name: str) -> TableResult:
+        """Returns the result of a table, by `source.table`. Raises KeyError if there is none."""
+        return {table.table: table for table in self.tables}[name]
+
+    def raise_if_failed(self) -> None:
+        """Raises the error of the run, or one error with all of them, if there are any.
+
+        Raises:
+            LoaderError: if a table or a source has failed, or the build.
+        """
+        if self.errors:
+            raise one_error(self.errors, "run")
+        if self.build is not None and not self.build.success:
+            failed = "; ".join(f"{node}: {text}" for node, text in self.build.failures.items())
+            raise self.build.error or LoaderError(failed or "it failed", where="dbt build")
+
+
+@dataclass(frozen=True)
+class CheckedTable:
+    """A table that can be synced, with notes on its cursor and key."""
+
+    table: str
+    mode: str
+    cursor: str | None
+    primary_key: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of a check: the tables that can be synced, and the distinct errors."""
+
+    tables: tuple[CheckedTable, ...]
+    errors: tuple[LoaderError, ...]
+
+    @property
+    def success(self) -> bool:
+        """Returns whether there are no errors."""
+        return not self.errors
+
+
+@dataclass(frozen=True)
+class ReconciledTable:
+    """The comparison of a table with its source.
+
+    Attributes:
+        status: ``equal``, ``differs``, ``repaired``, ``changed`` or ``skipped``.
+        synced: the number of rows that were appended before the comparison.
+        buckets_compared, buckets: the numbers of compared buckets, and of all buckets.
+        rows: the number of the source's rows in the compared buckets.
+        missed_updates, missed_rows, missed_deletes: the numbers of differences.
+        repaired: the number of differences that were repaired.
+        columns_left_out: the columns that were not compared.
+        sample: the kinds and keys of some differences.
+        skipped: why nothing was compared; empty after a comparison.
+    """
+
+    table: str
+    status: str
+    synced: int | None
+    buckets_compared: int | None
+    buckets: int | None
+    rows: int | None
+    missed_updates: int | None
+    missed_rows: int | None
+    missed_deletes: int | None
+    repaired: int | None
+    columns_left_out: tuple[str, ...] | None
+    sample: tuple[tuple[str, str], ...]
+    skipped: str
+
+
+@dataclass(frozen=True)
+class ReconcileResult:
+    """The result of a reconciliation: the compared tables, and the distinct errors."""
+
+    tables: tuple[ReconciledTable, ...]
+    errors: tuple[LoaderError, ...]
+
+    @property
+    def success(self) -> bool:
+        """Returns whether source and lake are equal or were repaired, and no table failed."""
+        differing = any(table.status in ("differs", "changed") for table in self.tables)
+        return not self.errors and not differing
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """The last attempt to sync a table, from the ledger.
+
+    Attributes:
+        rows_appended: the total of all syncs of the table.
+        synced_at: the time of the last successful sync.
+        log_bytes: the size of the log that the database retains for `sync_mode: cdc`.
+        compared_since: the time since which all keys were compared by reconcile.
+    """
+
+    table: str
+    status: str
+    cursor: str | None
+    batch: int | None
+    rows_appended: int | None
+    rows_below_cursor: int | None
+    rows_at_cursor: int | None
+    synced_at: dt.datetime | None
+    log_bytes: int | None
+    compared_since: dt.datetime | None
+    error: str | None
+
+
+def list_table_results(outcomes: Iterable[Outcome]) -> list[TableResult]:
+    """Returns the results of the tables, by name. Errors of sources are not included."""
+    return [
+        TableResult(
+            outcome.table,
+            record.status,
+            record.batch,
+            record.rows_read,
+            record.rows_appended,
+            record.rows_redelivered,
+            record.cursor_high,
+            _seconds(record),
+            record.rows_below_cursor,
+            record.rows_at_cursor,
+            record.rows_cursor_unmoved,
+            record.complete_until,
+            outcome.error,
+        )
+        for outcome in sorted(outcomes, key=lambda o: o.table)
+        if (record := outcome.record) is not None
+    ]
+
+
+def list_errors(outcomes: Iterable[Outcome], ended: LoaderError | None = None) -> list[LoaderError]:
+    """Returns the distinct errors. If a source is down, all its tables have the same error."""
+    errors = [*(outcome.error for outcome in outcomes), ended]
+    return list({str(error): error for error in errors if error is not None}.values())
+
+
+def _seconds(record: SyncRecord) -> float | None:
+    if record.started_at is None or record.finished_at is None:
+        return None
+    return round((record.finished_at - record.started_at).total_seconds(), 1)
