@@ -243,7 +243,7 @@ class MaskedSnapshot(Snapshot):
 
     @contextmanager
     def open_later(self, table: SourceTable) -> Iterator[Snapshot]:
-        with self._snapshot.open_later(_get_original(table)) as later:
+        with self._snapshot.open_later(get_original(table)) as later:
             yield MaskedSnapshot(later, self._key)
 
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:

@@ -17,8 +17,15 @@ from tests.sync.chosen_table import KEYS, ChosenTable
 from tests.sync.project import Project
 
 EXAMPLES = int(os.environ.get("STRANDLINE_EXAMPLES", "2"))
-ORDER = {False: "_cq_generation, at, _cq_batch, _cq_seq", True: "_cq_generation, _cq_batch, _cq_seq"}
-SEEDS = st.sampled_from([int(x) for x in os.environ["S54"].split()]) if "S54" in os.environ else st.integers(0, 2**32)
+ORDER = {
+    False: "_cq_generation, at, _cq_batch, _cq_seq",
+    True: "_cq_generation, _cq_batch, _cq_seq",
+}
+SEEDS = (
+    st.sampled_from([int(x) for x in os.environ["S54"].split()])
+    if "S54" in os.environ
+    else st.integers(0, 2**32)
+)
 NUMBERS = itertools.count()
 
 examples = hypothesis.settings(
@@ -96,7 +103,9 @@ def list_valued(project: Project, table: ChosenTable) -> set[str]:
     if not project.lake().exists(table.name):
         return set()
     names = project.lake().frame(table.name).columns
-    [counts] = project.rows(f"select {', '.join(f'count({n})' for n in names)} from raw.{table.name}")
+    [counts] = project.rows(
+        f"select {', '.join(f'count({n})' for n in names)} from raw.{table.name}"
+    )
     return {name.partition("__")[0] for name, n in zip(names, counts, strict=True) if n}
 
 
