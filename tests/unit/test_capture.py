@@ -47,13 +47,19 @@ def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
     )
     followed, queried = (SourceTable(TableRef(n), None) for n in ("followed", "queried"))  # type: ignore[arg-type]
     by_queries = {"read_current_rows", "read_first", "contents"}
-    for name in sorted(_own(CompositeSnapshot) - {"use_marks", "open_later"}):
+    own = {"use_marks", "open_later", "masks_rows", "get_query_snapshot"}
+    for name in sorted(_own(CompositeSnapshot) - own):
         method = getattr(composite, name)
         first = [None] if "spark" in inspect.signature(getattr(Snapshot, name)).parameters else []
         log = "beside" if name in by_queries else "log"
         assert method(*first, followed, 7)[:2] == (log, name)
         named = {"window" if name == "bounds" else "until": 7}
         assert method(*first, queried, **named)[:2] == ("queries", name)
+    assert composite.masks_rows(followed)
+    assert not composite.masks_rows(queried)
+    for table, expected in ((followed, "beside"), (queried, "queries")):
+        answers: Any = composite.get_query_snapshot(table)
+        assert answers.name == expected
 
 
 def _plant(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
