@@ -71,6 +71,7 @@ from loader.errors import (
     StateError,
     TableError,
 )
+from loader.names import is_wildcard
 from loader.spec.redaction import redact_foreign
 from loader.spec.spec import Spec, build_spec, load_spec
 
@@ -163,6 +164,12 @@ class Loader:
                 forget_ended()
         self._adopted = self._settings.profile = None
 
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session, for queries of the raw tables. Starts Spark if necessary."""
+        with self._work():
+            return self._open().pipeline.spark
+
     def run(
         self,
         select: str | Sequence[str] = (),
@@ -241,6 +248,10 @@ class Loader:
         from loader.sync.preview import read_first_rows
 
         with self._work():
+            if is_wildcard(table):
+                raise SpecError(
+                    f"{table!r} is a pattern", where="table", remedy="Pass the name of one table"
+                )
             for result in read_first_rows(self._open().pipeline, table, limit):
                 if isinstance(result, LoaderError):
                     raise result

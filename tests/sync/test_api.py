@@ -115,6 +115,8 @@ def test_wrong_arguments_give_one_clear_error(loader: Loader, shop: Project) -> 
     assert "Did you mean `shop.orders`?" in raised.value.remedy
     with pytest.raises(SpecError, match=r"table: no table of the spec is called 'ordres'"):
         loader.preview("ordres")
+    with pytest.raises(SpecError, match=r"table: 'shop\.\*' is a pattern"):
+        loader.preview("shop.*")
     with pytest.raises(SpecError, match="dbt_arguments: there is no build"):
         loader.run(dbt_arguments=["--select", "a"])
     with pytest.raises(SpecError, match=r"dbt_build: there is no dbt_project.yml"):
