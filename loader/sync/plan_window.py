@@ -50,7 +50,7 @@ class PlannedBatch:
         correction: in a repair, a function that returns the rows to append; else None.
         is_followed: a function that returns whether another batch follows.
         deletes_missing: whether keys of raw that the batch lacks become tombstones, because the
-            spec has begun to select other rows.
+            spec has begun to select other rows, or because a filtered table is refreshed.
     """
 
     window: Window
@@ -109,8 +109,20 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
         is_unchanged=is_window_unchanged,
         append_only=append_only,
         is_followed=lambda: snapshot.has_more(plan.table),
-        deletes_missing=prior.has_new_selection and bool(plan.key) and bounds.log is None,
+        deletes_missing=bool(plan.key)
+        and bounds.log is None
+        and (prior.has_new_selection or _is_filtered_refresh(plan)),
     )
+
+
+def _is_filtered_refresh(plan: TablePlan) -> bool:
+    """Returns whether all rows of a filtered table are read because a user requested it.
+
+    Rows that no longer match the filter must become tombstones, because no later sweep finds them:
+    the refresh has seen all transactions.
+    """
+    is_refreshed = plan.mode == FULL_REFRESH and plan.options.sync_mode != FULL_REFRESH
+    return is_refreshed and bool(plan.table.selection)
 
 
 def _describe_new_selection(plan: TablePlan) -> str:

@@ -21,11 +21,6 @@ ORDER = {
     False: "_cq_generation, at, _cq_batch, _cq_seq",
     True: "_cq_generation, _cq_batch, _cq_seq",
 }
-SEEDS = (
-    st.sampled_from([int(x) for x in os.environ["S54"].split()])
-    if "S54" in os.environ
-    else st.integers(0, 2**32)
-)
 NUMBERS = itertools.count()
 
 examples = hypothesis.settings(
@@ -39,7 +34,7 @@ def test_any_choice(project: Project, postgres_database: Database) -> None:
     """Each run leaves nothing but deleted rows, and reconcile leaves nothing."""
 
     @examples
-    @hypothesis.given(seed=SEEDS)
+    @hypothesis.given(seed=st.integers(0, 2**32))
     def check(seed: int) -> None:
         chance, key = random.Random(seed), KEYS[0]
         tables = create(postgres_database, chance)
@@ -89,6 +84,11 @@ def refuse(project: Project, tables: list[ChosenTable], key: str) -> list[Chosen
     ran = project.loader("run")
     errors = {e["where"]: e["what"] for e in ran.events if e["event"] == "error"}
     found = {name: errors.pop(f"table shop.{name}, mask", "") for name in changed}
+    for name in changed:  # a raw table without rows has types, but no masks yet
+        if not valued[name] and f"table shop.{name}" in errors:
+            what = errors.pop(f"table shop.{name}")
+            assert what.startswith("the key column 'id' changed its type"), what
+            found[name] = "have changed: id"
     assert not errors, "\n".join([str(errors), *(table.history() for table in tables)])
     assert ran.code == bool(any(found.values())), ran.text
     for table in tables:
