@@ -13,9 +13,9 @@ than all versions of earlier generations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import and_
 
 from pyspark.sql import Column, DataFrame
@@ -26,7 +26,6 @@ from loader.rows.bookkeeping import DELETED, HASH
 from loader.rows.literal import cursor_literal
 from loader.rows.version_order import BATCH, GENERATION, SEQUENCE, quote_name, version_column
 from loader.rows.window import Bounds, Window
-from loader.spark.session import generate_code, hold_rows
 
 REDELIVERED = "_cq_redelivered"
 OVERRULES = "_cq_overrules"
@@ -54,7 +53,6 @@ def flag_redelivered(
     bounds: Bounds,
     generations: Generations,
     is_authoritative: bool,
-    holds_versions: bool = False,
 ) -> DataFrame:
     """Adds three boolean columns to the rows of a batch.
 
@@ -73,17 +71,12 @@ def flag_redelivered(
         window, bounds: the window and its bounds in the source.
         is_authoritative: whether the source returns only the current version of each key. If false,
             :func:`assign_generation` must be called first.
-        holds_versions: whether to read the versions of these keys into the driver's memory, with a
-            key and few rows. One scan of raw is then enough, and nothing else is read.
     """
-    cursor = window.cursor.name if window.cursor else None
-    used = [*key, *([cursor] if cursor else []), HASH, DELETED, GENERATION, BATCH, SEQUENCE]
-    hold = partial(_hold_versions, rows=rows, key=key, used=used)
-    raw_rows = _select_comparable(
-        raw, window, bounds, generations, hold if holds_versions else None
-    )
+    in_window = _select_window(raw, window, bounds)
+    raw_rows = _select_comparable(raw, in_window, generations)
     if not key:
         return _flag_by_multiplicity(rows, raw_rows)
+    cursor = window.cursor.name if window.cursor else None
     cursor_value = f.col(quote_name(cursor)) if cursor else f.lit(None).cast("string")
     payload = f.struct(f.col(HASH), f.col(DELETED))
     parts = [f"_cq_key_{i}" for i in range(len(key))]
@@ -205,46 +198,23 @@ def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFram
     return raw.join(f.broadcast(keys), reduce(and_, same_key), "left_semi")
 
 
-def _hold_versions(
-    raw: DataFrame, rows: DataFrame, key: Sequence[str], used: Sequence[str]
-) -> DataFrame:
-    """Reads the versions of a few rows' keys into the driver's memory.
-
-    Raw may have millions of rows, so Spark's generated code pays off, unlike for the few rows.
-    """
-    versions = raw.select(*(quote_name(name) for name in dict.fromkeys(used)))
-    with generate_code(raw.sparkSession):
-        return hold_rows(select_keys(versions, rows, key))
-
-
-def _select_comparable(
-    raw: DataFrame,
-    window: Window,
-    bounds: Bounds,
-    generations: Generations,
-    hold: Callable[[DataFrame], DataFrame] | None = None,
-) -> DataFrame:
+def _select_comparable(raw: DataFrame, in_window: Column, generations: Generations) -> DataFrame:
     """Returns the rows of raw among which each key's newest version in a window is found.
 
     A key's newest version may be in a newer generation with a cursor below the window. Therefore,
-    if the window contains versions of an older generation, the versions of newer generations below
-    the window are included.
-
-    Args:
-        hold: reads the selected rows of the batch's keys at once; None selects them lazily.
+    if the window contains versions of an older generation, all later batches are included.
     """
-    in_window, outside = _select_window(raw, window, bounds)
-    generation, current = f.col(GENERATION), f.lit(generations.current)
-    versions = raw.where((generation >= generations.base) & in_window)
-    versions = hold(versions) if hold else versions
+    generation = f.col(GENERATION)
     if generations.base < generations.current:
-        [row] = (
-            versions.where(generation < current).agg(f.min(GENERATION).alias("oldest")).collect()
+        older = raw.where(in_window).where(
+            (generation >= generations.base) & (generation < generations.current)
         )
-        if row["oldest"] is not None:
-            newer = raw.where((generation > f.lit(row["oldest"])) & outside)
-            return versions.unionByName(hold(newer) if hold else newer)
-    return versions.where(generation == current)
+        [row] = older.agg(f.min(BATCH).alias("first")).collect()
+        if row["first"] is not None:
+            return raw.where(generation >= generations.base).where(
+                in_window | (f.col(BATCH) >= f.lit(row["first"]))
+            )
+    return raw.where((generation == f.lit(generations.current)) & in_window)
 
 
 def _flag_by_multiplicity(rows: DataFrame, raw_rows: DataFrame) -> DataFrame:
@@ -263,15 +233,13 @@ def _flag_by_multiplicity(rows: DataFrame, raw_rows: DataFrame) -> DataFrame:
     )
 
 
-def _select_window(raw: DataFrame, window: Window, bounds: Bounds) -> tuple[Column, Column]:
-    """Returns a condition for the rows of raw in a window, and one for all other rows."""
+def _select_window(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     floor = window.floor(bounds)
     if window.cursor is None or floor is None or window.cursor.collated:
-        return f.lit(True), f.lit(False)  # only the source can order collated strings
+        return f.lit(True)  # only the source can order collated strings
     name = window.cursor.name
     # If a column's name changes only in case in the source, raw retains the old name.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
-    column, low = f.col(quote_name(name)), cursor_literal(floor, data_type)
-    if bounds.nulls:
-        return (column >= low) | column.isNull(), column < low
-    return column >= low, (column < low) | column.isNull()
+    column = f.col(quote_name(name))
+    above = column >= cursor_literal(floor, data_type)
+    return above | column.isNull() if bounds.nulls else above

@@ -263,19 +263,6 @@ def plan_simply(spark: SparkSession) -> None:
         spark.conf.set(key, value)
 
 
-@contextmanager
-def generate_code(spark: SparkSession) -> Iterator[None]:
-    """Turns code generation on again for a query that scans many rows, after `plan_simply`."""
-    names = [name for name in _SINGLE_PROCESS_SETTINGS if name.startswith("spark.sql.codegen.")]
-    for name in names:
-        spark.conf.unset(name)
-    try:
-        yield
-    finally:
-        for name in names:
-            spark.conf.set(name, _SINGLE_PROCESS_SETTINGS[name])
-
-
 def hold_rows(rows: DataFrame) -> DataFrame:
     """Runs a query, and returns its few thousand rows as a frame in the driver's memory.
 

@@ -28,6 +28,7 @@ from loader.rows.redelivery import (
     flag_redelivered,
     has_lost_cursor,
     number_versions,
+    select_keys,
 )
 from loader.rows.version_order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window
@@ -293,11 +294,12 @@ def _compare_with_raw(
         return
     size = sync.snapshot.estimate_bytes(plan.table, window, bounds) if has_few_rows else None
     fits_driver = size is not None and size <= _DRIVER_BYTES
-    # A late row may have an old cursor, so the window may contain most rows of raw.
-    holds_versions = fits_driver and bool(plan.key) and _reaches_below(window, bounds)
-    rows = hold_rows(rows) if holds_versions else rows
+    if fits_driver and plan.key and _reaches_below(window, bounds):
+        # A late row may have an old cursor, so the window may contain most rows of raw.
+        rows = hold_rows(rows)
+        raw = select_keys(raw, rows, plan.key)
     flagged = flag_redelivered(
-        rows, raw, plan.key, window, bounds, generations, plan.is_authoritative, holds_versions
+        rows, raw, plan.key, window, bounds, generations, plan.is_authoritative
     )
     if deleted is not None:
         flagged = correct_deleted(flagged, deleted, plan)

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import time
-from random import Random
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from loader.rows.cursor import Cursor, CursorType
-from loader.rows.redelivery import OVERRULES, REDELIVERED, Generations, flag_redelivered
-from loader.rows.window import Bounds, CursorField, Window
-from loader.spark.session import generate_code, plan_simply, sibling
-from tests.frames import frame_of
 from tests.services import Database
 from tests.sync.project import Project
 from tests.sync.test_horizon import _transaction
@@ -147,72 +139,3 @@ def test_a_late_row_whose_time_was_rounded_or_is_of_another_zone(
     for table, kind in tables.items():
         found = project.rows(f"select id from raw.{table} order by id")
         assert found == postgres_database.query(f"select id from {table} order by id"), kind
-
-
-VERSION = (
-    "id int, at int, _cq_hash bigint, _cq_deleted boolean, _cq_generation bigint, "
-    "_cq_batch bigint, _cq_seq bigint"
-)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_newest_version_is_found_in_any_window_and_generation(
-    spark: SparkSession, seed: int
-) -> None:
-    """Whether the versions of a batch's keys are read at once into memory, or joined lazily."""
-    random, base, floor = Random(seed), 2, 3
-    current = 5 if seed % 2 else base
-
-    def row(key: int, at: int | None, generation: int, batch: int, seq: int) -> list[Any]:
-        value = random.randrange(2) + 2 * (-1 if at is None else at)
-        return [key, at, value, False, generation, batch, seq]
-
-    raw = []
-    for seq in range(120):
-        batch = random.randrange(1, 9)
-        generation = 1 + batch * current // 9  # later batches have no lower generation
-        at = random.choice([*range(7), None])
-        raw.append(row(random.randrange(40), at, generation, batch, seq))
-    batch = [
-        row(key, random.choice([*range(floor, 7), None]), current, 9, key) for key in range(30)
-    ]
-    window = Window(
-        CursorField("at", CursorType.INTEGER), Cursor.parse(str(floor + 1), CursorType.INTEGER)
-    )
-    bounds = Bounds(None, nulls=1, reach=Cursor.parse(str(floor), CursorType.INTEGER))
-    session = sibling(spark)
-    plan_simply(session)
-    flags = []
-    for holds_versions in (False, True):
-        rows, versions = (frame_of(session, some, VERSION) for some in (batch, raw))
-        flagged = flag_redelivered(
-            rows, versions, ["id"], window, bounds, Generations(base, current), True, holds_versions
-        )
-        found = flagged.select("id", "at", REDELIVERED, OVERRULES).collect()
-        flags.append({tuple(each) for each in found})
-    assert flags[0] == flags[1]
-    newest: dict[int, list[Any]] = {}
-    for version in sorted(raw, key=lambda v: (v[4], v[1] is not None, v[1] or 0, v[5], v[6])):
-        if version[4] >= base:
-            newest[version[0]] = version
-    expected = set()
-    for key, at, value, *_ in batch:
-        known = newest.get(key)
-        is_known = known is not None and known[1:3] == [at, value]
-        overrules = known is not None and known[1] is not None and (at is None or at < known[1])
-        overrules |= known is not None and known[1] == at == floor
-        expected.add((key, at, is_known, overrules))
-    # If the cursor of a row became null, `has_lost_cursor` looks for it below the window, too.
-    dated = {flag for flag in flags[0] if flag[1] is not None}
-    assert dated == {flag for flag in expected if flag[1] is not None}
-    assert len({flag[2:] for flag in dated}) > 1
-
-
-def test_code_is_generated_only_for_the_scan_of_raw(spark: SparkSession) -> None:
-    session = sibling(spark)
-    names = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
-    before = [session.conf.get(name) for name in names]
-    plan_simply(session)
-    with generate_code(session):
-        assert [session.conf.get(name) for name in names] == before
-    assert [session.conf.get(name) for name in names] == ["false", "NO_CODEGEN"]
