@@ -16,7 +16,7 @@ from tests.services import Database
 from tests.sync.chosen_table import KEYS, ChosenTable
 from tests.sync.project import Project
 
-EXAMPLES = int(os.environ.get("STRANDLINE_EXAMPLES", "2"))
+EXAMPLES = int(os.environ.get("STRANDLINE_EXAMPLES", "1"))
 ORDER = {
     False: "_cq_generation, at, _cq_batch, _cq_seq",
     True: "_cq_generation, _cq_batch, _cq_seq",
