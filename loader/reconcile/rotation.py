@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +33,12 @@ _PARTS = 8
 SMALL_ROWS = 100_000
 """Tables with fewer rows have one part. In a small part, a few deletes would be many of its rows,
 and :func:`loader.reconcile.repair.has_too_many_deletes` would refuse them."""
+
+COMPARING_SINCE = "strandline.comparing-since"
+"""The property of a raw table with the start of a comparison; empty after its end.
+
+If the process was killed during a comparison, such as for lack of memory, the start remains.
+"""
 
 _NEGLIGIBLE_SECONDS = 0.5
 """The duration of a comparison that needs no budget."""
@@ -53,7 +60,10 @@ class Attempt:
 
     @classmethod
     def find_last(cls, compared: Mapping[int, LastComparison]) -> Attempt:
-        """Returns the newest of the recorded comparisons."""
+        """Returns the newest of the recorded comparisons.
+
+        The history contains when the source was opened. So after a long sync, the end is too early.
+        """
         at = max((each.at for each in compared.values()), default=0.0)
         newest = [each.seconds for each in compared.values() if each.at == at]
         return cls(at + sum(newest), sum(newest), len(newest) or BUCKETS)
@@ -161,7 +171,29 @@ class Rotation:
             self.clock(),
             1 if _is_small(sync, compared) else _PARTS,
         )
-        return partial(self._sync_and_compare, numbers=numbers) if numbers else None
+        if not numbers or self._waits_after_kill(sync, options):
+            return None
+        return partial(self._sync_and_compare, numbers=numbers)
+
+    def _waits_after_kill(self, sync: TableSync, options: ReconcileOptions) -> bool:
+        """Returns whether a comparison has not ended, and was begun too recently to repeat it.
+
+        Otherwise, each run would be killed if a comparison needs more memory than there is.
+        """
+        plan = sync.plan
+        began = sync.lake.properties(plan.lake_table).get(COMPARING_SINCE)
+        if not began:
+            return False
+        step = options.seconds / _PARTS
+        waits = 0 <= self.clock() - float(began) < step
+        if waits:
+            sync.warn(
+                "the process was killed during its last comparison, for example for lack of "
+                "memory. The comparison is repeated after an eighth of reconcile.every "
+                f"({dt.timedelta(seconds=round(step))}), or now by `loader reconcile --repair "
+                f"--select {plan.name}`"
+            )
+        return waits
 
     def _load_history(self, sync: TableSync) -> None:
         schema = sync.lake.schema
@@ -180,10 +212,13 @@ class Rotation:
         key = _find_key(sync)
         with sync.unlock_at_end():
             record = sync_locked_table(sync)
-            began = time.monotonic()
+            began, table = time.monotonic(), sync.plan.lake_table
+            sync.lake.set_properties(table, {COMPARING_SINCE: str(self.clock())})
             try:
                 finding = Reconciliation(repairs=True).compare(sync, numbers)
             finally:
+                with suppress(Exception):  # Spark's JVM may have ended for lack of memory
+                    sync.lake.set_properties(table, {COMPARING_SINCE: ""})
                 seconds = time.monotonic() - began
                 attempt = Attempt(self.clock(), seconds, len(numbers))
                 self._attempts[key] = attempt

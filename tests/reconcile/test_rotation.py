@@ -256,3 +256,34 @@ def test_killed_in_a_repair(
         )
         assert newest == [(19, 2)]
         assert project.snapshots(table) == 2, "a staged batch was left behind"
+
+
+def test_a_comparison_that_kills_the_process_is_not_repeated_at_once(
+    project: Project,
+    postgres_database: Database,
+    workers: Workers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, at timestamptz)",
+        "insert into t select i, now() - i * interval '1 day' from generate_series(1, 20) i",
+    )
+    options = {"cursor_field": "at", "sweep": "never", "reconcile": DAILY}
+    project.jdbc(postgres_database, ["t"], table_options={"t": options})
+    project.run()
+    postgres_database.execute("delete from t where id = 4")
+    worker = workers.take()
+    worker.start(project, "run", crash_at="prepared:shop.t")
+    assert worker.died() == signal.SIGKILL
+
+    postgres_database.execute("insert into t values (21, now())")
+    for appended in (1, 0):
+        ran = project.run()
+        assert ran.table("shop.t")["appended"] == appended
+        [text] = [t for t in ran.warnings if "killed during its last comparison" in t]
+        assert "after an eighth of reconcile.every (3:00:00)" in text
+    later = partial(rotation.Rotation, clock=lambda: time.time() + 86_400 / 8)
+    monkeypatch.setattr(rotation, "Rotation", later)
+    assert project.run().table("shop.t")["appended"] == 1
+    assert project.rows("select id from raw.t where _cq_deleted") == [(4,)]
+    assert project.lake().properties("t")[rotation.COMPARING_SINCE] == ""
