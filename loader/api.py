@@ -30,6 +30,7 @@ may change without notice.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -38,7 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from loader.cli.console import Event, EventOutput
 from loader.cli.dbt_build import Build
@@ -107,15 +108,32 @@ _ARGUMENTS = {"--select": "select", "loader preview": "table", "--build": "dbt_b
 """The names of the command line's options, and of the arguments that replace them here."""
 
 _log = logging.getLogger("loader")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _without_causes(method: Callable[P, R]) -> Callable[P, R]:
+    """Raises the errors of a method without causes, whose texts may contain secrets."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except LoaderError as error:
+            caught = error
+        # Outside of the `except` block, because Python would set `__context__` again inside it.
+        raise _hide_causes(caught)
+
+    return call
 
 
 class Loader:
-    """A spec with a Spark session, in which it is run, checked and previewed.
+    """Runs, checks, previews and reconciles the tables of one spec in a Spark session.
 
     Spark starts on first use, with the profile of the spec's destination, and stops at the end of
     the `with` block. If this process already has a Spark session, the loader uses it and does not
     stop it: the session `spark`, or any session with the profile's catalogs. The loader then works
-    in a separate session of that Spark, so that its settings and temporary views do not change.
+    in a separate session of that Spark, and does not change your settings or temporary views.
 
     A loader runs one call at a time, in any thread.
 
@@ -139,6 +157,7 @@ class Loader:
         self._rotation = Rotation()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._stopping = threading.Lock()
 
     def __enter__(self) -> Loader:
         return self
@@ -170,6 +189,7 @@ class Loader:
         with self._work():
             return self._open().pipeline.spark
 
+    @_without_causes
     def run(
         self,
         select: str | Sequence[str] = (),
@@ -216,12 +236,13 @@ class Loader:
             )
             outcomes, ended = self._sync(request, output)
             report_outcomes(output, outcomes, ended)
-            errors = [_hide_causes(error) for error in list_errors(outcomes, ended)]
+            errors = _list_errors(outcomes, ended)
             built = None
             if build is not None and ended is None and not self._stopped.is_set():
                 built = self._build(build)
             return RunResult(tuple(list_table_results(outcomes)), tuple(errors), built)
 
+    @_without_causes
     def check(self, select: str | Sequence[str] = ()) -> CheckResult:
         """Checks lake, connections and cursors, as `loader check` does. Writes no rows."""
         from loader.sync.check import check_spec
@@ -239,6 +260,7 @@ class Loader:
                 )
         return CheckResult(tuple(tables), tuple(errors))
 
+    @_without_causes
     def preview(self, table: str, limit: int = 10) -> DataFrame:
         """Returns the first rows of a table as the first load would write them. Writes nothing.
 
@@ -258,6 +280,7 @@ class Loader:
                 return result.rows.localCheckpoint()  # the source is closed afterwards
             raise SpecError("it selects no table", where="table", remedy="Pass a table's name")
 
+    @_without_causes
     def reconcile(
         self,
         select: str | Sequence[str] = (),
@@ -281,13 +304,14 @@ class Loader:
             request = RunRequest(_list_names(select), concurrency=concurrency, work=work)
             outcomes, ended = self._sync(request, output)
             report_findings(output, outcomes, work)
-            errors = [_hide_causes(error) for error in list_errors(outcomes, ended)]
+            errors = _list_errors(outcomes, ended)
             ordered = sorted(work.findings, key=lambda finding: finding.table)
             rows = [(*to_row(each), each.sample, each.skipped) for each in ordered]
             return ReconcileResult(tuple(ReconciledTable(*row) for row in rows), tuple(errors))
 
+    @_without_causes
     def status(self) -> tuple[TableStatus, ...]:
-        """Returns the last attempt of each table, as `loader status` does."""
+        """Returns the last sync attempt of each table, as `loader status` does."""
         from loader.cli.status import list_last_attempts
         from loader.sync.status_readers import list_readers_by_spark
 
@@ -296,21 +320,26 @@ class Loader:
             return tuple(TableStatus(*row) for row in rows)
 
     def stop(self) -> None:
-        """Stops the current run, from any thread. Unpublished tables fail; nothing is half-loaded.
+        """Stops the current call, from any thread. Unpublished tables fail; nothing is half-loaded.
+
+        If no call is running, this does nothing.
 
         Connectors and databases of other loaders in this process are interrupted, too. Jobs of a
         Spark that this loader has not started are not cancelled, so the run waits for them.
         """
         from loader.spark.interruption import interrupt
 
-        self._stopped.set()
-        interrupt()
-        if self._runs is not None and self._adopted is None:
-            self._runs.cancel()
+        with self._stopping:
+            if not self._lock.locked():
+                return
+            self._stopped.set()
+            interrupt()
+            if self._runs is not None and self._adopted is None:
+                self._runs.cancel()
 
     @contextmanager
     def _work(self, on_event: Callable[[Event], object] | None = None) -> Iterator[EventOutput]:
-        """Allows one call at a time, and raises errors without secrets and without causes."""
+        """Allows one call at a time, and raises errors without secrets."""
         from loader.spark.interruption import resume
 
         if not self._lock.acquire(blocking=False):
@@ -328,12 +357,13 @@ class Loader:
             redacted = redact_error(self.spec, error, "")
             for option, argument in _ARGUMENTS.items():
                 redacted.where = redacted.where.replace(option, argument)
-            raise _hide_causes(redacted) from None
+            raise redacted from error
         finally:
-            if self._stopped.is_set():
-                self._stopped.clear()
-                resume()
-            self._lock.release()
+            with self._stopping:
+                if self._stopped.is_set():
+                    self._stopped.clear()
+                    resume()
+                self._lock.release()
 
     def _open(self) -> RestartingRun:
         """Opens the pipeline, and starts Spark unless the process has a session."""
@@ -404,6 +434,14 @@ class Loader:
 
 def _list_names(select: str | Sequence[str]) -> tuple[str, ...]:
     return (select,) if isinstance(select, str) else tuple(select)
+
+
+def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list[LoaderError]:
+    """Returns the distinct errors. The errors of all tables lose their causes."""
+    for outcome in outcomes:
+        if outcome.error is not None:
+            _hide_causes(outcome.error)
+    return [_hide_causes(error) for error in list_errors(outcomes, ended)]
 
 
 def _hide_causes(error: LoaderError) -> LoaderError:

@@ -69,7 +69,7 @@ class Bucket:
 
 
 def parts_per_bucket(rows: int, buckets: int) -> int:
-    """Returns the number of parts per bucket. In smaller parts, fewer rows are read.
+    """Returns the number of parts per bucket. With more parts, fewer rows must be reread.
 
     Args:
         rows: the number of rows in the table.

@@ -131,7 +131,7 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
 
 
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Drops keys whose hashes in the database and in Spark differ.
+    """Drops keys that the database and Spark hash differently.
 
     Such a key is compared in the bucket of the database's hash.
     """

@@ -45,7 +45,7 @@ class VerifiedBucket:
         bucket: the bucket's number. The bucket of a key is its hash modulo `buckets`.
         verified_at: a time in UTC, at or before the version of the rows that was compared.
         rows_source: the number of rows in the source that the spec selects.
-        rows_snapshot: the number of rows in the latest table before a repair.
+        rows_snapshot: the number of newest versions in raw before a repair, without tombstones.
         repaired: whether differences were appended to the raw table; false without differences.
         batch: the batch with the appended differences.
         columns_left_out: columns that were not compared; None if all columns were compared.
@@ -87,7 +87,7 @@ class LastComparison:
     Attributes:
         at: its time in seconds since 1970.
         seconds: the bucket's part of the duration; 0 if unknown.
-        rows: the number of rows in the latest table.
+        rows: the number of newest versions in raw.
         has_unrepaired: whether differences were found and not repaired.
     """
 
@@ -119,7 +119,7 @@ class VerificationHistory:
     def prune(self, keep: int) -> int:
         """Deletes all but the `keep` newest rows per bucket. Returns the number of deleted rows.
 
-        :func:`choose_buckets` and the generic test `reconciled` read only the newest row.
+        :func:`choose_buckets` and the dbt test `reconciled_recently` read only the newest row.
         """
         bucket = ("source_name", "table_name", "buckets", "bucket")
         floors = f"""

@@ -1,7 +1,7 @@
 """Reconciles tables by comparing contents, to find and repair changes that cursors miss.
 
 Each table is first synced and then compared in the same snapshot of its source. The snapshot may be
-steady, such as an exported snapshot of PostgreSQL. In that case the raw table contains all rows
+unchanging (`is_steady`), such as an exported snapshot of PostgreSQL. Then raw contains all rows
 that a sync can deliver, and the sync has missed all rows that still differ. Otherwise, and with
 `sync_mode: cdc`, a differing row may have changed after the sync, so the table is synced and
 compared a second time, in a later snapshot. The syncs have missed a row if it still differs and has
@@ -81,7 +81,7 @@ class Finding:
 
 @dataclass
 class Reconciliation:
-    """The work that :meth:`loader.sync.runner.run_tables` calls for each table to reconcile.
+    """The work that :func:`loader.sync.runner.run_tables` calls for each table to reconcile.
 
     Attributes:
         repairs: whether to append differences to the raw table.

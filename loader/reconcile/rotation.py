@@ -1,8 +1,8 @@
 """Reconciles a rotating part of a table's keys in the runs, as the option `reconcile` requests.
 
 All keys are compared once in the time `every`, in eight parts at equal distances. A small table has
-one part. After a comparison, the next one waits until the first took at most the share `budget` of
-the time. The memory of the rotation is the history of comparisons. A bucket is recorded only after
+one part. After a comparison, the next one is delayed until comparisons take at most `budget` of
+the time. Progress is read from the history of comparisons. A bucket is recorded only after
 its differences were appended, so a crash, or a lost history, only repeats comparisons.
 """
 
@@ -83,12 +83,12 @@ def choose_due_buckets(
     """Returns the buckets to compare now, least recently compared first; empty if none are due.
 
     A part is due if it, or a later part, would otherwise be compared later than `every` after its
-    last comparison. Between two parts, the time `every` divided by `parts` passes. Buckets that
+    last comparison. Parts are due at intervals of `every` / `parts`. Buckets that
     were never compared count as compared when the first comparison began. Buckets with differences
     that were not repaired are due.
 
-    After a comparison, the share of time that it took falls to `budget` while no other begins. Only
-    then the next one begins, so the comparisons never take a larger share, whatever they cost.
+    After a comparison of d seconds, the next one begins d / budget seconds after its start at the
+    earliest, so comparisons never take a larger share of the time than `budget`.
 
     Args:
         compared: the last comparison of each bucket. Those in the future are ignored, because the

@@ -1,7 +1,7 @@
 """Masks single values in Python.
 
 Connectors use these functions for records that they write to disk before Spark reads them. The
-results are equal to those of the Spark expressions in :mod:`loader.sources.masking`.
+results are equal to those of the Spark expressions in :mod:`loader.rows.mask_columns`.
 """
 
 from __future__ import annotations

@@ -125,15 +125,15 @@ def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
 
 
 def describe_masks(plan: TablePlan, stores: Stores) -> list[str]:
-    """Returns a note that lists the masked columns, and a warning if masks have changed.
+    """Returns a note that lists the masked columns if there are any, and warnings about changes.
 
     Raises:
         TableError: if the next sync would be refused because masks have changed.
     """
-    if not isinstance(plan.table, MaskedTable) or not plan.table.masks:
-        return []
-    masked = (f"{name} ({mask})" for name, mask in plan.table.masks.items())
-    notes = [f"masked columns: {', '.join(masked)}"]
+    notes = []
+    if isinstance(plan.table, MaskedTable) and plan.table.masks:
+        masked = (f"{name} ({mask})" for name, mask in plan.table.masks.items())
+        notes.append(f"masked columns: {', '.join(masked)}")
     _, _, state = reconcile_state(plan, stores, Watch())
     check_masks(plan, stores.lake, state, notes.append)
     return notes

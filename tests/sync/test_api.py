@@ -228,8 +228,10 @@ def test_errors_have_no_secrets_and_no_causes_that_have_them(
         assert loader.check().errors
         with pytest.raises(LoaderError) as raised:
             loader.preview("orders")
-    for each in (error, raised.value):
+    errors = [table.error for table in result.tables if table.error is not None]
+    for each in (error, raised.value, *errors):
         assert "***" in str(each)
+        assert (each.__cause__, each.__context__) == (None, None)
     shown = "".join(traceback.format_exception(raised.value))
     with pytest.raises(LoaderError) as failed:
         result.raise_if_failed()
@@ -251,6 +253,11 @@ def test_reconcile_finds_and_repairs_what_a_cursor_misses(
     repaired = loader.reconcile("shop.orders", repair=True, allow_deletes=True)
     assert repaired.success
     assert repaired.tables[0].status == "repaired"
+
+
+def test_a_stop_between_two_calls_stops_nothing(loader: Loader) -> None:
+    loader.stop()
+    assert loader.run("shop.orders").success
 
 
 def test_another_thread_stops_a_run(loader: Loader) -> None:

@@ -207,6 +207,7 @@ def test_a_changed_mask_is_refused_until_all_rows_are_read_again(
     assert "changed: name" in refusal({"phone": "hash"})
     assert "changed: name" in refusal({"phone": "hash", "name": "hash"})
     assert "changed: phone" in refusal(masks, KEY[::-1])
+    assert "have changed: " in refusal({})
     # a column that raw does not have yet has no old values
     spec(project, postgres_database, {"people": {"mask": {**masks, "extra*": "redact"}}})
     project.run()

@@ -6,8 +6,8 @@ updates a row without moving the cursor. PostgreSQL stores in each row the id of
 that wrote it. A sweep therefore counts the rows below the window that were written by transactions
 that the last sweep could not see. If there are none, no other query of the sync scans the table.
 
-The mark stores what the last sweep could see. This memory only advances with a sweep. An older
-memory is also correct: the next sweep only finds some rows again, which are dropped.
+The state of the table records which transactions the last sweep could see. A stale
+record is safe: the next sweep then finds some loaded rows again, and the sync drops them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SweepMemory:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The result of one sync for a table.
+    """The sweep of one table in one sync, or the decision not to sweep.
 
     Attributes:
         memory: the memory to store.
