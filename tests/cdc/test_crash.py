@@ -157,7 +157,7 @@ def _spools(worker: Worker) -> list[Path]:
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{name_prefix('cdc')}{worker.process.pid}-*"):
         with contextlib.suppress(OSError):
-            found += folder.glob("0/*.txt")
+            found += folder.glob("*/0/*.txt")
     return found
 
 
