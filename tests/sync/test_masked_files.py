@@ -86,7 +86,11 @@ def _find(folder: Path, *texts: bytes) -> set[tuple[str, bytes]]:
 
 
 class Watch(threading.Thread):
-    """Searches all files that exist for a while, such as spools and Spark's temporary files."""
+    """Searches files that may exist only for a while, such as spools and Spark's temporary files.
+
+    A file is read again if its size or its time has changed. The event log stays, so that it is
+    searched at the end.
+    """
 
     def __init__(self, folder: Path, *texts: bytes) -> None:
         super().__init__(daemon=True)
@@ -96,13 +100,22 @@ class Watch(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
+        read: dict[Path, tuple[int, int]] = {}
         while not self.over.wait(0.05):
-            for folder, _, names in os.walk(self.folder):
+            for folder, folders, names in os.walk(self.folder):
+                if "events" in folders:
+                    folders.remove("events")
                 for name in names:
+                    path = Path(folder, name)
                     try:
-                        data = Path(folder, name).read_bytes()
+                        found = path.stat()
+                        version = found.st_mtime_ns, found.st_size
+                        if read.get(path) == version:
+                            continue
+                        data = path.read_bytes()
                     except OSError:  # deleted in the meantime
                         continue
+                    read[path] = version
                     self.names.add(name)
                     self.found |= {(name, text) for text in self.texts if text in data}
 
