@@ -13,9 +13,17 @@ from rich.table import Table
 
 from loader.cli.console import ERR, Output
 
+LONG_SECONDS = 10.0
+"""The seconds after which a table has a line of its own in a log."""
+
+_MAX_LISTED_NAMES = 4
+
 
 class Progress:
     """Live progress, with one line for each table that shows phase, rows, rate and time.
+
+    Without a terminal, only tables that take long have a line (`LONG_SECONDS`). As long as there is
+    none, one line counts the finished tables and names those in progress.
 
     Implements :class:`loader.sync.run_context.Listener`.
 
@@ -28,6 +36,7 @@ class Progress:
         self.output = output
         self.rows_done = rows_done
         self._tables: dict[str, _TableProgress] = {}
+        self._finished = 0
         self._lock = threading.Lock()
         self._live: Live | None = None
 
@@ -59,17 +68,22 @@ class Progress:
                 rows_expected = rows
             began = now if before is None else before.began
             self._tables[table] = _TableProgress(phase, rows_expected, began, now)
-        text = "" if self._live is not None else _phase_text(table, phase, rows)
-        self.output.event("phase", text, table=table, phase=phase, rows=rows)
+        self.output.event("phase", "", table=table, phase=phase, rows=rows)
 
     def warn(self, table: str, text: str) -> None:
         self.output.warning(f"{table}: {text}", table=table)
 
-    def done(self, table: str, text: str) -> None:
-        """Removes the line of a finished table, and prints `text`."""
+    def done(self, table: str, text: str, has_failed: bool = False) -> None:
+        """Removes the line of a finished table, and prints `text`.
+
+        Without a terminal, `text` is printed only if the table has failed or taken long, because a
+        summary follows.
+        """
         with self._lock:
-            self._tables.pop(table, None)
-        if not self.output.json:
+            progress = self._tables.pop(table, None)
+            self._finished += 1
+        is_long = progress is not None and time.monotonic() - progress.began >= LONG_SECONDS
+        if not self.output.json and (self._live is not None or is_long or has_failed):
             self.output.event("done", text)
 
     def _render(self) -> Table:
@@ -79,10 +93,18 @@ class Progress:
         return grid
 
     def _lines(self) -> list[tuple[str, dict[str, Any]]]:
-        return [
+        measured = self._measure()
+        lines = [
             (f"{facts['table']}: {', '.join(filter(None, _describe_progress(facts)))}", facts)
-            for facts in self._measure()
+            for facts in measured
+            if self.output.json or facts["seconds"] >= LONG_SECONDS
         ]
+        if lines or not measured:
+            return lines
+        names = [facts["table"] for facts in measured]
+        more = f" and {len(names) - _MAX_LISTED_NAMES} more" if names[_MAX_LISTED_NAMES:] else ""
+        listed = ", ".join(names[:_MAX_LISTED_NAMES])
+        return [(f"tables finished: {self._finished}; in progress: {listed}{more}", {})]
 
     def _measure(self) -> list[dict[str, Any]]:
         """Returns the progress of each table, with the keys of the JSON event `progress`."""
@@ -144,7 +166,3 @@ def _format_seconds(seconds: int) -> str:
         return f"{seconds} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _phase_text(table: str, phase: str, rows: int | None) -> str:
-    return f"{table}: {phase} {rows:,} rows" if rows is not None else f"{table}: {phase}"

@@ -267,7 +267,7 @@ def sync_tables(
     outcomes: list[Outcome] = []
 
     def done(outcome: Outcome) -> None:
-        progress.done(outcome.table, describe_end(outcome))
+        progress.done(outcome.table, describe_end(outcome), outcome.error is not None)
         outcomes.append(outcome)
 
     ended: LoaderError | None = None

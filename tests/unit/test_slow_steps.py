@@ -48,19 +48,38 @@ def test_neither_machines_nor_quiet_commands_get_any(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_run_shows_how_far_its_tables_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_shows_how_far_tables_that_take_long_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "LONG_SECONDS", 0)
     output = Output()
     with output.slow_steps.watch(), Progress(output, {"shop.orders": 500}.get) as progress:
         progress.report_phase("shop.orders", "reading", 10_000)
         time.sleep(0.3)
         progress.done("shop.orders", "shop.orders: synced")
-    first, *lines, last = capsys.readouterr().err.splitlines()
-    assert first == "shop.orders: reading 10,000 rows"
+    *lines, last = capsys.readouterr().err.splitlines()
     assert last == "shop.orders: synced"
     assert lines
     for line in lines:
         pattern = r"shop\.orders: reading, 500 of 10,000 rows, [\d,]+ rows/s, 0 s, about \d+ s left"
         assert re.fullmatch(pattern, line), line
+
+
+def test_many_small_tables_share_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output()
+    with output.slow_steps.watch(), Progress(output, lambda table: None) as progress:
+        for number in range(16):
+            progress.report_phase(f"shop.t{number}", "reading", 1)
+            progress.report_phase(f"shop.t{number}", "appending", None)
+        for number in range(10):
+            failed = number == 5
+            progress.done(f"shop.t{number}", f"shop.t{number}: ended", has_failed=failed)
+        time.sleep(0.3)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "shop.t5: ended"
+    assert {*lines} == {
+        "tables finished: 10; in progress: shop.t10, shop.t11, shop.t12, shop.t13 and 2 more"
+    }
 
 
 def test_progress_in_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,9 +101,8 @@ def test_the_rows_of_one_phase_are_not_those_of_the_next() -> None:
     progress = Progress(Output(), lambda table: None)
     progress.report_phase("shop.orders", "reading", 5)
     progress.report_phase("shop.orders", "comparing", None)
-    [(line, facts)] = progress._lines()
-    assert line == "shop.orders: comparing, 0 s"
-    assert facts["rows"] is None
+    [facts] = progress._measure()
+    assert (facts["phase"], facts["rows"]) == ("comparing", None)
 
 
 @pytest.mark.parametrize(
