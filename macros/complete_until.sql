@@ -5,28 +5,84 @@
 
 {% macro default__complete_until(relation) -%}
     {#-
-        Returns an SQL expression that reads the ledger when the model is queried. Each source of a
-        shared table must have a value, because rows of the other sources may be missing.
+        Returns an SQL expression that reads the ledger when the model is queried. A table that a
+        deduped_ materialization has built contains only the batches of its watermark, so syncs that
+        ended after the next batch began do not count. Each raw table, and each source of a shared
+        table, must have a value, because rows of the others may be missing.
     -#}
-    {%- set syncs = strandline._ledger_of(relation, "complete_until(" ~ relation ~ ")") if execute
-        else none -%}
-    {%- if syncs is none or not strandline._exists(syncs) or not strandline._exists(relation) -%}
+    {%- set owner = "complete_until(" ~ relation ~ ")" -%}
+    {%- if not execute or strandline._ledger_of(relation, owner) is none
+        or not strandline._exists(relation) -%}
     cast(null as timestamp)
     {%- else -%}
-    {%- set shared = strandline._sources_of(strandline._properties(relation))
-        if target.type == "spark" else [] -%}
     (
         select case when count(*) = count(complete_until) then min(complete_until) end
         from (
+            {%- for table in strandline._complete_tables(relation, owner) %}
+            {{ strandline._complete_until_sql(table) }}
+            {%- if not loop.last %}
+            union all
+            {%- endif %}
+            {%- endfor %}
+        ) as newest
+    )
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _complete_tables(relation, owner) -%}
+    {#-
+        Returns the raw tables whose rows a table contains: [{relation, batch}]. `batch` is the last
+        batch that it contains, or none for a raw table itself.
+    -#}
+    {%- set mark = strandline._watermark(relation) if target.type == "spark" else none -%}
+    {%- if mark is none -%}
+        {%- for node in graph.nodes.values() if node.resource_type == "model"
+            and strandline._table_name(strandline._node_relation(node)) == strandline._table_name(
+                relation) -%}
+            {{ exceptions.raise_compiler_error(
+                owner ~ ": this model does not record which syncs it contains. Give a raw table, "
+                ~ "source('shop', 'orders'), or its latest table, ref('orders_latest')."
+            ) }}
+        {%- endfor -%}
+        {{ return([{"relation": relation, "batch": none}]) }}
+    {%- endif -%}
+    {%- set tables = [] -%}
+    {%- for table in mark.tables -%}
+        {%- set schema, dot, identifier = table.name.rpartition(".") -%}
+        {%- do tables.append({"relation": strandline._relation(schema, identifier),
+            "batch": table.batch}) -%}
+    {%- endfor -%}
+    {{ return(tables) }}
+{%- endmacro %}
+
+
+{% macro _complete_until_sql(table) -%}
+    {%- set relation = table.relation -%}
+    {%- set syncs = strandline._ledger_of(relation, "complete_until()") -%}
+    {%- if not strandline._exists(syncs) -%}
+            select cast(null as timestamp) as complete_until
+    {%- else -%}
+    {%- set shared = strandline._sources_of(strandline._properties(relation)) -%}
             select
-                max_by(complete_until, started_at) filter (where complete_until is not null)
-                    as complete_until
-            from {{ syncs }} as syncs
-            where table_name = {{ strandline._literal(relation.identifier) }}
+                max_by(complete_until, started_at) filter (
+                    where complete_until is not null
+                    {%- if table.batch is not none %}
+                        and (next_began_at is null or finished_at <= next_began_at)
+                    {%- endif %}
+                ) as complete_until
+            from (
+                select
+                    *
+                    {%- if table.batch is not none %},
+                    min(case when batch > {{ table.batch }} then started_at end) over (
+                        {{- "partition by source_name" if shared }}) as next_began_at
+                    {%- endif %}
+                from {{ syncs }} as ledger
+                where table_name = {{ strandline._literal(relation.identifier) }}
+            ) as syncs
             {%- if shared %}
             group by source_name
             {%- endif %}
-        ) as newest
-    )
     {%- endif -%}
 {%- endmacro %}

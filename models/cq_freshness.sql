@@ -11,7 +11,7 @@ with attempts as (
     select
         *,
         status in ('synced', 'recovered', 'nothing new') as succeeded
-    from {{ ref("cq_sync_log") }}
+    from {{ strandline._ledger() }} as syncs
 ),
 
 successes as (

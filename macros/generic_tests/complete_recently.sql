@@ -1,19 +1,20 @@
-{% test complete_recently(model, within=24, tables=none) %}
+{% test complete_recently(model, within=24, tables=none, exclude_tables=none) %}
     {{ config(severity="warn", tags=["strandline"]) }}
     {%- if not strandline._is_testing() %}
         {{ strandline._nothing("'table' as table_name") }}
     {%- else %}
-        {{ strandline._complete_recently_sql(model, within, tables) }}
+        {{ strandline._complete_recently_sql(model, within, tables, exclude_tables) }}
     {%- endif %}
 {% endtest %}
 
 
-{% macro _complete_recently_sql(syncs, within, tables) -%}
+{% macro _complete_recently_sql(syncs, within, tables, exclude_tables) -%}
     {#-
-        Checks each table for which a sync has recorded `complete_until`, and the tables in `tables`.
-        Returns those whose newest value is too old or missing.
+        Checks each table for which a sync has recorded `complete_until`, and the tables in `tables`,
+        except those in `exclude_tables`. Returns those whose newest value is too old or missing.
     -#}
-    {%- set seconds = (within | float * 3600) | int -%}
+    {%- set seconds = strandline._seconds_of(within, "complete_recently") -%}
+    {%- set excluded = strandline._as_list(exclude_tables) -%}
     with complete as (
         {%- if strandline._exists(syncs) %}
         select
@@ -31,13 +32,13 @@
         where false
         {%- endif %}
     )
-    {%- for table in strandline._as_list(tables) %}
+    {%- for table in strandline._as_list(tables) if table not in excluded %}
 
     select
         {{ strandline._literal(table) }} as table_name,
         null as source_name,
         null as complete_until,
-        'unknown: no sync has recorded complete_until' as problem
+        'unknown: no sync of a table with this name has recorded complete_until' as problem
     where not exists (
         select 1
         from complete
@@ -53,4 +54,7 @@
         'raw may lack rows that were committed since complete_until' as problem
     from complete
     where complete_until < {{ strandline._seconds_ago(seconds) }}
+    {%- for table in excluded %}
+        and table_name <> {{ strandline._literal(table) }}
+    {%- endfor %}
 {%- endmacro %}

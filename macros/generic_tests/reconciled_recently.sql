@@ -13,7 +13,7 @@
         Checks each table that was ever compared or is listed in `tables`. If the number of buckets
         has changed, only buckets of the newest comparison are considered.
     -#}
-    {%- set seconds = (within | float * 3600) | int -%}
+    {%- set seconds = strandline._seconds_of(within, "reconciled_recently") -%}
     {%- set exists = strandline._exists(reconciled) -%}
     with verified as (
         {%- if exists %}

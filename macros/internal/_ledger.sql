@@ -1,3 +1,24 @@
+{% macro _ledger() -%}
+    {#- Returns the ledger that the project configures, or a SELECT without rows if it is missing. -#}
+    {%- set syncs = source("strandline", "_cq_syncs") -%}
+    {%- if execute and (flags.EMPTY or not strandline._exists(syncs)) -%}
+        {%- set text = dbt.type_string() -%}
+        {%- set syncs = strandline._no_rows([
+            ("run_id", text), ("source_name", text), ("table_name", text), ("batch", "bigint"),
+            ("generation", "bigint"), ("mode", text), ("status", text), ("cursor_field", text),
+            ("cursor_type", text), ("cursor_low", text), ("cursor_high", text),
+            ("rows_read", "bigint"), ("rows_appended", "bigint"), ("rows_redelivered", "bigint"),
+            ("rows_null_cursor", "bigint"), ("lookback", text), ("started_at", "timestamp"),
+            ("finished_at", "timestamp"), ("snapshot_id", "bigint"), ("schema_changes", text),
+            ("error", text), ("loader_version", text), ("rows_below_cursor", "bigint"),
+            ("rows_at_cursor", "bigint"), ("rows_cursor_unmoved", "bigint"),
+            ("complete_until", "timestamp"),
+        ]) -%}
+    {%- endif -%}
+    {{ return(syncs) }}
+{%- endmacro %}
+
+
 {% macro _own_table(schema, name) -%}
     {#-
         Returns a system table of the loader in a raw schema, under the identifier that the project

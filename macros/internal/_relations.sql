@@ -56,7 +56,7 @@
         {{ exceptions.raise_compiler_error(
             "This test judges the whole table, so a `where` would hide rows that it needs. Remove "
             ~ "`where` from its config; `acknowledged` in config.meta.strandline of a source "
-            ~ "excepts known incidents."
+            ~ "excepts known incidents, and `exclude_tables` of complete_recently excepts tables."
         ) }}
     {%- endif -%}
     {{ return(strandline._find(relation) is not none) }}

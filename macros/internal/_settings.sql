@@ -19,6 +19,18 @@
 {%- endmacro %}
 
 
+{% macro _seconds_of(within, owner) -%}
+    {#- Validates the argument `within` of a test, a number of hours, and returns its seconds. -#}
+    {%- set hours = within | float(-1) -%}
+    {%- if hours < 0 -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": within is " ~ tojson(within) ~ ". Give a number of hours: within: 1.5"
+        ) }}
+    {%- endif -%}
+    {{ return((hours * 3600) | int) }}
+{%- endmacro %}
+
+
 {% macro _require_key(key, owner) -%}
     {%- set key = strandline._as_list(key) -%}
     {%- if not key -%}

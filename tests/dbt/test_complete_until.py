@@ -14,8 +14,11 @@ NOW = dt.datetime.now(dt.timezone.utc)
 CASES: dict[str, tuple[list[float | None], str | None]] = {
     "recent": ([30, 2, None], None),  # the last sync skipped a sweep
     "late": ([30, None], "raw may lack rows that were committed since complete_until"),
-    "unknown": ([None, None], "unknown: no sync has recorded complete_until"),
-    "never_synced": ([], "unknown: no sync has recorded complete_until"),
+    "unknown": (
+        [None, None],
+        "unknown: no sync of a table with this name has recorded complete_until",
+    ),
+    "never_synced": ([], "unknown: no sync of a table with this name has recorded complete_until"),
     "set_back": ([1, 40], "raw may lack rows that were committed since complete_until"),
     "unlisted": ([None], None),
 }
@@ -46,6 +49,12 @@ def test_names_the_tables(project: DbtProject, planted: RawSchema) -> None:
         {"strandline.complete_recently": {"name": "fails", "arguments": listed}},
         {
             "strandline.complete_recently": {
+                "name": "excluded",
+                "arguments": {"tables": "never_synced", "exclude_tables": [*CASES]},
+            }
+        },
+        {
+            "strandline.complete_recently": {
                 "name": "passes",
                 "arguments": {"within": 48, "tables": "recent"},
             }
@@ -57,10 +66,22 @@ def test_names_the_tables(project: DbtProject, planted: RawSchema) -> None:
         {"sources": [{"name": "shop", "schema": planted.schema, "tables": [table]}]},
     )
     results = project.run("test", "--select", "source:shop")
-    assert results["passes"].status == "pass"
+    assert results["passes"].status == results["excluded"].status == "pass"
     assert results["fails"].status == "warn"
     found = {row["table_name"]: row["problem"] for row in project.failing_rows(results["fails"])}
     assert found == {table: problem for table, (_, problem) in CASES.items() if problem}
+
+
+def test_hours_that_are_no_number_are_refused(project: DbtProject, planted: RawSchema) -> None:
+    test = {"strandline.complete_recently": {"arguments": {"within": "1 hour"}}}
+    table = {"name": "_cq_syncs", "data_tests": [test]}
+    project.write(
+        "models/sources.yml",
+        {"sources": [{"name": "shop", "schema": planted.schema, "tables": [table]}]},
+    )
+    [result] = project.run("test", "--select", "source:shop").values()
+    assert result.status == "error"
+    assert 'within is "1 hour". Give a number of hours: within: 1.5' in (result.message or "")
 
 
 def test_a_model_reads_up_to_it(project: DbtProject, planted: RawSchema) -> None:
@@ -89,3 +110,51 @@ def test_a_model_reads_up_to_it(project: DbtProject, planted: RawSchema) -> None
         later = len(ages) - 1
         if ages:
             assert [tuple(row) for row in fresh] == [(True, 2 * later, 3 * later or None)], table
+
+
+def test_a_latest_table_is_complete_as_far_as_its_batches(
+    project: DbtProject, raw: RawSchema
+) -> None:
+    """Syncs after its build do not count, because it lacks their rows."""
+    raw.create("orders", "id int, at timestamp")
+    row = {"id": 1, "at": NOW}
+    config = "{{ config(materialized='deduped_latest', unique_key='id') }} "
+    project.write(
+        "models/lake.yml",
+        {"sources": [{"name": "lake", "schema": raw.schema, "tables": [{"name": "orders"}]}]},
+    )
+    project.write("models/latest.sql", config + "select * from {{ source('lake', 'orders') }}")
+    project.write(
+        "models/until.sql",
+        "{{ config(materialized='table') }} "
+        "select {{ strandline.complete_until(ref('latest')) }} as until",
+    )
+    entries: list[dict[str, Any]] = [{"batch": 1}, {"batch": None}, {"batch": 2}, {"batch": None}]
+    for number, entry in enumerate(entries):
+        entry["complete_until"] = NOW - dt.timedelta(hours=10 - number)
+
+    def hours_ago(*selected: str) -> float | None:
+        results = project.run("run", "--select", *selected)
+        assert {one.message for one in results.values() if one.status != "success"} == set()
+        [[until]] = raw.spark.sql(
+            f"select unix_micros(until) from {project.schema}.until"
+        ).collect()
+        return until and round(NOW.timestamp() - until / 1e6) / 3600
+
+    raw.append("orders", 1, [row])
+    assert hours_ago("latest", "until") is None
+    raw.syncs("orders", entries)
+    raw.append("orders", 2, [{**row, "id": 2}])
+    assert hours_ago("until") == 9
+    assert hours_ago("latest", "until") == 7
+
+
+def test_other_models_are_refused(project: DbtProject, raw: RawSchema) -> None:
+    """Nobody knows which syncs they contain."""
+    config = "{{ config(materialized='table') }} "
+    project.write("models/mart.sql", config + "select 1 as id")
+    macro = "{{ strandline.complete_until(ref('mart')) }}"
+    project.write("models/until.sql", config + f"select {macro} as until")
+    until = project.run("run", "--select", "mart", "until")["until"]
+    assert until.status == "error"
+    assert "source('shop', 'orders'), or its latest table" in (until.message or "")
