@@ -36,7 +36,8 @@ from loader.rows.exact_cast import cast_exactly
 from loader.rows.mask_columns import add_secrets, derive_secrets, mask_column
 from loader.rows.version_order import BATCH, GENERATION, SEQUENCE, quote_name
 from loader.rows.window import Window
-from loader.sources.interface import MaskedTable, SourceTable, get_original
+from loader.sources.interface import SourceTable
+from loader.sources.masked_table import MaskedTable, get_original
 
 _NUMBER = "_cq_number"
 _TRANSACTION = "_cq_transaction"

@@ -44,8 +44,9 @@ from loader.errors import TableError
 from loader.rows.bookkeeping import DELETED
 from loader.rows.mask_columns import mask_rows
 from loader.rows.window import Bounds, LogRange, Window
-from loader.sources.interface import MaskedTable, Snapshot, SourceTable, get_original
+from loader.sources.interface import Snapshot, SourceTable
 from loader.sources.jdbc.interface import Database
+from loader.sources.masked_table import MaskedTable, get_original
 from loader.spark.temporary_files import private_folder
 
 _log = logging.getLogger("loader")

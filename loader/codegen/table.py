@@ -11,7 +11,7 @@ from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
 from loader.rows.version_order import SOURCE_NAME
 from loader.rows.window import CursorField
-from loader.sources.interface import MaskedTable
+from loader.sources.masked_table import MaskedTable
 from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 

@@ -148,31 +148,6 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
-class MaskedTable(SourceTable):
-    """A table whose columns have the types of the masked values.
-
-    Attributes:
-        original: the table as the source describes it.
-        masks: the masks by column (:func:`loader.rows.masks.make_mask`).
-        patterns: the option `mask`: the masks by the name or wildcard of a column.
-        key: the key of the mask `hash`; None if the spec has none.
-        key_id: identifies the key of the mask `hash` without exposing the key; empty if no column
-            has this mask.
-    """
-
-    original: SourceTable = field(kw_only=True)
-    masks: Mapping[str, str] = field(kw_only=True)
-    patterns: Mapping[str, str] = field(kw_only=True)
-    key: bytes | None = field(kw_only=True, repr=False)
-    key_id: str = field(kw_only=True)
-
-
-def get_original(table: SourceTable) -> SourceTable:
-    """Returns the table as the source describes it, without masks."""
-    return table.original if isinstance(table, MaskedTable) else table
-
-
-@dataclass(frozen=True)
 class ExclusiveResource:
     """A resource that only one source may read, such as a replication slot.
 
@@ -204,8 +179,8 @@ class Source(ABC):
             no error quotes a value that does not fit this type.
         masks_records: whether the connector masks the values of all tables itself, because it
             writes records to disk before :meth:`Snapshot.read`. Its snapshot then receives each
-            :class:`MaskedTable`; otherwise it receives the original table, unless
-            :meth:`Snapshot.masks_rows`, and the loader masks the rows that it reads.
+            ``MaskedTable`` (:mod:`loader.sources.masked_table`); otherwise it receives the original
+            table, unless :meth:`Snapshot.masks_rows`, and the loader masks the rows that it reads.
         selects_columns: whether :meth:`describe` applies :meth:`select_columns`. If false, tables
             with the option `columns` are refused.
     """
@@ -411,7 +386,7 @@ class Snapshot(ABC):
     def masks_rows(self, table: SourceTable) -> bool:
         """Returns whether :meth:`read` masks the values of a table itself.
 
-        If so, the calls receive the :class:`MaskedTable` instead of the original table.
+        If so, the calls receive the ``MaskedTable`` instead of the original table.
         """
         return False
 
@@ -609,7 +584,6 @@ __all__ = [
     "CursorField",
     "Digest",
     "ExclusiveResource",
-    "MaskedTable",
     "Progress",
     "Request",
     "RunContext",
@@ -618,7 +592,6 @@ __all__ = [
     "SourceTable",
     "TableRef",
     "Window",
-    "get_original",
     "is_connector_state",
     "parse_bound",
 ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -25,15 +24,14 @@ from loader.rows.masks import HASH, find_mask
 from loader.rows.window import Bounds, Window
 from loader.sources.interface import (
     Digest,
-    MaskedTable,
     Request,
     RunContext,
     Snapshot,
     Source,
     SourceTable,
     TableRef,
-    get_original,
 )
+from loader.sources.masked_table import MaskedTable, get_original, mask_table
 from loader.spec.options import TableOptions, options_for
 
 if TYPE_CHECKING:
@@ -250,26 +248,6 @@ class MaskedSnapshot(Snapshot):
         return self._snapshot.estimate_bytes(self._choose(table), window, bounds)
 
 
-def mask_table(
-    table: SourceTable,
-    masks: Mapping[str, str],
-    patterns: Mapping[str, str],
-    key: bytes | None,
-    key_id: str = "",
-) -> MaskedTable:
-    """Returns a table with masks; see the attributes of :class:`MaskedTable`."""
-    described = {each.name: getattr(table, each.name) for each in fields(SourceTable)}
-    described["schema"] = t.StructType(
-        [
-            replace_type(column, masks[column.name]) if column.name in masks else column
-            for column in table.schema.fields
-        ]
-    )
-    return MaskedTable(
-        **described, original=table, masks=masks, patterns=patterns, key=key, key_id=key_id
-    )
-
-
 def mask_source(source: Source, key: SecretStr | None) -> Source:
     """Returns the source, wrapped if the spec masks a column of one of its tables."""
     if any(options.mask for options in source.table_options.values()):
@@ -379,16 +357,6 @@ def _is_hashable(data_type: t.DataType) -> bool:
 
 def _has_year(data_type: t.DataType) -> bool:
     return isinstance(data_type, (t.DateType, t.TimestampType, t.TimestampNTZType))
-
-
-def replace_type(column: t.StructField, mask: str) -> t.StructField:
-    """Returns the column with the type of the masked values."""
-    data_type: t.DataType = t.StringType()
-    if mask == "null":
-        data_type = column.dataType
-    elif mask == "year":
-        data_type = t.IntegerType()
-    return t.StructField(column.name, data_type, True, column.metadata)
 
 
 def mask_rows(rows: DataFrame, table: SourceTable) -> DataFrame:

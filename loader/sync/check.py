@@ -23,7 +23,8 @@ from loader.rows.clock_slack import UNITS
 from loader.rows.cursor import CursorType
 from loader.rows.version_order import BATCH, GENERATION, quote_name
 from loader.sources.candidates import suggest_cursors, suggest_deletion_columns
-from loader.sources.interface import MaskedTable, Snapshot, SourceTable, Window
+from loader.sources.interface import Snapshot, SourceTable, Window
+from loader.sources.masked_table import MaskedTable
 from loader.spark.error_translation import DatabaseError, translate_error
 from loader.spark.named_steps import step
 from loader.sync.mask_changes import check_masks

@@ -14,7 +14,7 @@ from loader.errors import TableError
 from loader.lake.lake import Lake
 from loader.lake.source_schema import read_source_schema
 from loader.rows.masks import HASH
-from loader.sources.interface import MaskedTable
+from loader.sources.masked_table import MaskedTable
 from loader.state import TableState
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 

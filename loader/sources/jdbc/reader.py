@@ -13,14 +13,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from loader.rows.cursor import Cursor, CursorType
+from loader.rows.exact_cast import cast_exactly
 from loader.rows.version_order import quote_name
 from loader.sources.jdbc.connections import Connection, spark_options
 from loader.sources.jdbc.dialect import Dialect, TableSize
@@ -88,6 +98,40 @@ def build_custom_schema(types: Mapping[str, str]) -> dict[str, str]:
     if not types:
         return {}
     return {"customSchema": ", ".join(f"{quote_name(name)} {kind}" for name, kind in types.items())}
+
+
+_RECAST = (
+    (TimestampNTZType(), TimestampType()),
+    (ArrayType(TimestampType()), ArrayType(TimestampNTZType())),
+)
+"""Pairs of a time type that Spark's reader chooses and the correct type."""
+
+
+def restore_columns(
+    rows: DataFrame, schema: StructType, as_texts: Collection[int], others: Sequence[str] = ()
+) -> DataFrame:
+    """Returns rows that Spark's reader has read, with the names and types of a table.
+
+    Args:
+        schema: the columns of the table, in the order of the rows' columns.
+        as_texts: the positions of columns that the database sent as texts.
+        others: further columns of the rows, after those of the table.
+    """
+    fields = rows.schema.fields
+    names = [field.name for field in fields]
+    if len({name.lower() for name in names}) < len(names):  # Spark cannot address them by name
+        names = [*schema.names, *others]
+        rows = rows.toDF(*names)
+
+    def convert(i: int, column: StructField) -> Column:
+        value = f.col(quote_name(names[i]))
+        if i in as_texts:
+            return cast_exactly(value, column.dataType, column.name)
+        must_cast = (fields[i].dataType, column.dataType) in _RECAST
+        return value.cast(column.dataType) if must_cast else value
+
+    columns = (convert(i, column).alias(column.name) for i, column in enumerate(schema.fields))
+    return rows.select(*columns, *others)
 
 
 def _read_columns(

@@ -10,14 +10,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, StructField, TimestampNTZType, TimestampType
+from pyspark.sql import DataFrame, SparkSession
 
 from loader.errors import TableError
 from loader.rows.clock_slack import describe_times, lower_window
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.exact_cast import cast_exactly
 from loader.rows.version_order import quote_name
 from loader.sources.contents import KEY, Contents
 from loader.sources.interface import (
@@ -55,14 +52,9 @@ from loader.sources.jdbc.reader import (
     build_key_predicate,
     choose_fetch_size,
     needs_row_width,
+    restore_columns,
 )
 from loader.spark.error_translation import DatabaseError, translate_jdbc_error
-
-_RECAST = (
-    (TimestampNTZType(), TimestampType()),
-    (ArrayType(TimestampType()), ArrayType(TimestampNTZType())),
-)
-"""Pairs of a time type that Spark's reader chooses and the correct type."""
 
 
 class JdbcSnapshot(ColumnSql, Snapshot):
@@ -473,26 +465,9 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             )
         except Py4JJavaError as error:
             raise translate_jdbc_error(error, f"table {source.name}.{table.ref.name}") from error
-        key_hash = [KEY] if key else []
         if division.column:
             frame = frame.drop(ROW_POSITION)
-        fields = frame.schema.fields
-        names = [field.name for field in fields]
-        if len({name.lower() for name in names}) < len(names):  # Spark cannot address them by name
-            names = [*table.schema.names, *key_hash]
-            frame = frame.toDF(*names)
-
-        def convert(i: int, column: StructField) -> Column:
-            value = f.col(quote_name(names[i]))
-            if i in native.as_texts:
-                return cast_exactly(value, column.dataType, column.name)
-            must_cast = (fields[i].dataType, column.dataType) in _RECAST
-            return value.cast(column.dataType) if must_cast else value
-
-        columns_by_name = (
-            convert(i, column).alias(column.name) for i, column in enumerate(table.schema.fields)
-        )
-        return frame.select(*columns_by_name, *key_hash)
+        return restore_columns(frame, table.schema, native.as_texts, [KEY] if key else [])
 
     def _read(
         self,

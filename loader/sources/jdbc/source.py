@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +14,6 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     LongType,
-    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -26,15 +25,18 @@ from loader.errors import TableError, sentence
 from loader.rows.exact_cast import parse_data_type
 from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable, TableRef
 from loader.sources.jdbc.connections import Connection
+from loader.sources.jdbc.cursor_columns import (
+    find_collated_cursor,
+    has_writer_cursor,
+    refuse_unordered_cursor,
+)
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Key
 from loader.sources.jdbc.interface import load_capture
 from loader.sources.jdbc.lossy_values import (
-    BIT,
     BYTES,
     DISTINCT,
     JAVA_TYPES,
-    TIMES,
     Column,
     find_rounded_decimals,
     has_many_texts,
@@ -48,7 +50,6 @@ from loader.sources.jdbc.metadata import (
     build_layout,
     read_native_columns,
 )
-from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql.continuity import XMIN
 from loader.sources.jdbc.postgresql.exported_snapshot import open_exported_snapshot
@@ -145,7 +146,7 @@ class JdbcSource(Database):
                 labels = ("COLUMN_NAME", "ORDINAL_POSITION")
                 indexes = connection.metadata("getIndexInfo", *place, False, True, labels=labels)
             all_columns = read_native_columns(connection, native)
-            has_xmin = self._has_writer_cursor(ref, all_columns)
+            has_xmin = has_writer_cursor(self, ref, all_columns)
             cursor = (self.read_options(ref).choose_cursor(all_columns) or "").lower()
             cursor = XMIN if has_xmin else cursor
             selected = self._select_columns(ref, all_columns, key.columns, cursor)
@@ -214,7 +215,7 @@ class JdbcSource(Database):
                 for row in indexes
                 if row["ORDINAL_POSITION"] == "1" and row["COLUMN_NAME"]
             ),
-            collated=self._find_collated_cursor(ref, schema, cursor),
+            collated=find_collated_cursor(self, ref, schema, cursor),
             comment=native.comment,
             column_comments={
                 self.dialect.lake_name(name): row["REMARKS"] or ""
@@ -225,7 +226,7 @@ class JdbcSource(Database):
                 self.dialect.lake_name(name) for name in all_columns if name not in described
             ),
         )
-        self._refuse_unordered_cursor(ref, described, cursor)
+        refuse_unordered_cursor(self, ref, described, cursor)
         self.partition_column(described_table)  # raises an error for a wrong option
         return described_table
 
@@ -328,81 +329,6 @@ class JdbcSource(Database):
     def _choose_expression(self, name: str, row: Column, chosen: Collection[str]) -> str:
         """Returns SQL that converts a column, or "". ``{}`` stands for the column."""
         return self.dialect.as_text(row) if name in chosen else self.dialect.select_expression(row)
-
-    def _refuse_unordered_cursor(
-        self, ref: TableRef, described: ColumnDescriptions, cursor: str
-    ) -> None:
-        """Checks that the values of the cursor have a usable order.
-
-        Raises:
-            TableError: if the order is unusable.
-        """
-        for name, row in described.items():
-            reason = self._explain_disorder(row)
-            if name.lower() == cursor and reason:
-                cast = ", or read the table through a view that casts it to an integer"
-                raise TableError(
-                    f"{name} is a {reason}",
-                    where=f"table {self.name}.{ref.name}, cursor_field",
-                    remedy=f"Choose another column{'' if row['DATA_TYPE'] in TIMES else cast}",
-                )
-
-    def _explain_disorder(self, row: Mapping[str, str | None]) -> str:
-        """Returns why a column's type makes it unusable as cursor, or ""."""
-        type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
-        if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
-            return f"{type_name}({size}), which has no order"  # compares as number, sorts as text
-        if isinstance(self.dialect, MySQL) and type_name.upper() in ("ENUM", "SET"):
-            return f"{type_name}, which compares by text but sorts by position"
-        if row["DATA_TYPE"] in TIMES:
-            return f"{type_name}, a time of day, which repeats every day"
-        return ""
-
-    def _find_collated_cursor(
-        self, ref: TableRef, schema: StructType, cursor: str
-    ) -> frozenset[str]:
-        """Returns the cursor if it is a text column that is not ordered by bytes."""
-        native: NativeColumns = ref.native
-        place = (native.catalog, native.schema, native.table)
-        collated = set()
-        for column in schema.fields:
-            if column.name.lower() != cursor or not isinstance(column.dataType, StringType):
-                continue
-            if native.query:
-                collated.add(self.dialect.lake_name(column.name))
-                continue
-            with self.lend_catalog_connection(f"table {self.name}.{ref.name}") as connection:
-                if not self.dialect.is_ordered_by_bytes(connection, place, column.name):
-                    collated.add(self.dialect.lake_name(column.name))
-        return frozenset(collated)
-
-    def _has_writer_cursor(self, ref: TableRef, described: ColumnDescriptions) -> bool:
-        """Returns whether the cursor is the system column xmin, the id of the writing transaction.
-
-        Raises:
-            TableError: if the spec sets this cursor, but the table does not support it.
-        """
-        options = self.read_options(ref)
-        candidates = [name.lower() for name in options.cursor_field or ()]
-        first = (options.choose_cursor([*described, XMIN]) or "").lower()
-        if first != XMIN or XMIN in described or not self.dialect.shares_snapshots:
-            return False
-        if len(candidates) > 1 and not ref.native.stored:
-            return False  # a list of cursors may be intended for other tables
-        where = f"table {self.name}.{ref.name}, cursor_field"
-        if not ref.native.stored:
-            raise TableError(
-                "views and foreign tables do not record which transaction wrote a row",
-                where=where,
-                remedy="Choose a column, or read its underlying tables",
-            )
-        if options.lookback is not None:
-            raise TableError(
-                "the cursor xmin finds late rows without a lookback",
-                where=where,
-                remedy="Remove the lookback",
-            )
-        return True
 
     def _find_schema(
         self, ref: TableRef, described: ColumnDescriptions, chosen: Collection[str]
