@@ -27,15 +27,15 @@ def _horizon() -> Any:
 
 def _sweep() -> Any:
     """A sweep remembers transactions as seen that were in flight."""
-    from loader.sources.jdbc.postgresql.sweep import SweepMemory
+    from loader.sources.jdbc.postgresql.sweep import SweepRecord
 
-    real = SweepMemory.to_mark
+    real = SweepRecord.to_mark
 
-    def wrong(memory: SweepMemory) -> dict[str, Any]:
-        seen = memory.transactions  # one from an earlier mark has no xmax
-        return {**real(memory), "unseen": "", "xmin": str(seen.xmax or seen.xmin)}
+    def wrong(record: SweepRecord) -> dict[str, Any]:
+        seen = record.transactions  # one from an earlier mark has no xmax
+        return {**real(record), "unseen": "", "xmin": str(seen.xmax or seen.xmin)}
 
-    return patch.object(SweepMemory, "to_mark", wrong)
+    return patch.object(SweepRecord, "to_mark", wrong)
 
 
 def _delta() -> Any:

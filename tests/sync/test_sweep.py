@@ -227,11 +227,11 @@ def test_attached_partitions_and_other_types(project: Project, postgres_database
     assert _appended(project, ["parts"]) == {"parts": 0}
 
 
-def _change_memory(project: Project, table: str, **entries: float | str | None) -> None:
-    """Overwrites entries of the last sweep's memory in the stored state; None removes one."""
+def _change_record(project: Project, table: str, **entries: float | str | None) -> None:
+    """Overwrites entries of the last sweep's record in the stored state; None removes one."""
     state = project.state(f"shop.{table}")
-    memory = state["mark"]["sweep"] | entries
-    state["mark"]["sweep"] = {name: value for name, value in memory.items() if value is not None}
+    record = state["mark"]["sweep"] | entries
+    state["mark"]["sweep"] = {name: value for name, value in record.items() if value is not None}
     project.spark.sql(
         f"insert into {project.schema}._cq_state select key, '{json.dumps(state)}', version + 1, "
         f"updated_at from {project.schema}._cq_state where key = 'shop.{table}' "
@@ -251,7 +251,7 @@ def test_how_often_a_table_is_swept(project: Project, postgres_database: Databas
     project.run()
     hour, now = 3600.0, project.state("shop.never")["mark"]["sweep"]["at"]
     for table in ("large", "always"):  # as if a sweep took 30 seconds for a page of 8 KB
-        _change_memory(project, table, bytes=1_000_000, seconds=3662, at=now - 300)
+        _change_record(project, table, bytes=1_000_000, seconds=3662, at=now - 300)
     for table in tables:
         postgres_database.execute(
             f"update {table} set note = 'unmoved' where id = 1",
@@ -259,8 +259,8 @@ def test_how_often_a_table_is_swept(project: Project, postgres_database: Databas
         )
     # `never` loses the update. The others find it when their sweep is due.
     assert _appended(project, tables) == {"never": 1, "hourly": 1, "large": 1, "always": 2}
-    _change_memory(project, "hourly", at=now - hour - 60)
-    _change_memory(project, "large", at=now - 660)
+    _change_record(project, "hourly", at=now - hour - 60)
+    _change_record(project, "large", at=now - 660)
     assert _appended(project, tables) == {"never": 0, "hourly": 1, "large": 1, "always": 0}
     tables["never"] = "auto"
     plan()

@@ -13,11 +13,11 @@ import pytest
 
 from loader.sources.jdbc.postgresql import continuity
 from loader.sources.jdbc.postgresql.continuity import TransactionMark
-from loader.sources.jdbc.postgresql.sweep import SweepMemory
+from loader.sources.jdbc.postgresql.sweep import SweepRecord
 from tests.services import Database, Postgres, ServerMissing
 from tests.sync.project import Project
 from tests.sync.test_horizon import _transaction
-from tests.sync.test_sweep import _appended, _change_memory, _load, _made, _newest, _source
+from tests.sync.test_sweep import _appended, _change_record, _load, _made, _newest, _source
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_where_unseen_transactions_are_unknown_everything_since_is_read(
         writer.execute("create table other (id int)")
         postgres_database.execute(*_made("events"))
         _load(project, postgres_database, ["events"])
-        _change_memory(project, "events", unseen=None, unseen_from=None)
+        _change_record(project, "events", unseen=None, unseen_from=None)
         assert _sync(project, "events") == (5, 0)
         assert _sync(project, "events") == (1, 0)
         for limit in ("_MOST_UNSEEN", "_MOST_CHECKED"):
@@ -194,17 +194,17 @@ def test_a_range_of_transaction_ids_that_begins_anew(postgres_database: Database
     )
     [(first,)] = postgres_database.query("select min(xmin::text::bigint) from t")
     for epoch, below in itertools.product((1, 2), (5, 1_000)):
-        memory = TransactionMark(None, epoch * 2**32 - below, False, "")
+        record = TransactionMark(None, epoch * 2**32 - below, False, "")
         for passed in range(7):
             xmin = epoch * 2**32 + first + passed
             now = TransactionMark(None, xmin, False, "", xmax=xmin)
-            sql = f"select count(*) from t where {memory.select_written_since(now)}"
+            sql = f"select count(*) from t where {record.select_written_since(now)}"
             assert postgres_database.query(sql) == [(min(passed, 5),)]
-    memory = TransactionMark(None, first + 2, False, "")
+    record = TransactionMark(None, first + 2, False, "")
     for passed in (0, 1, 3, 50, 5_000):
         xmin = first + 2 + passed
         now = TransactionMark(None, xmin, False, "", xmax=xmin)
-        sql = f"select count(*) from t where {memory.select_written_since(now)}"
+        sql = f"select count(*) from t where {record.select_written_since(now)}"
         assert postgres_database.query(sql) == [(min(passed, 3),)]
 
 
@@ -249,10 +249,10 @@ def test_transaction_ids_that_are_assigned_again_after_a_crash(
 def test_the_ids_of_another_database_are_not_used(
     project: Project, postgres_database: Database
 ) -> None:
-    """After a restore, transaction ids reach those of the memory again."""
+    """After a restore, transaction ids reach those of the record again."""
     postgres_database.execute(*_made("events"))
     _load(project, postgres_database, ["events"], sweep="1 hour")
-    _change_memory(project, "events", xmin=str(2**40))
+    _change_record(project, "events", xmin=str(2**40))
     postgres_database.execute("update events set note = 'unmoved' where id = 1")
     assert _appended(project, ["events"]) == {"events": 1}
     assert int(project.state("shop.events")["mark"]["sweep"]["xmin"]) < 2**40
@@ -260,8 +260,8 @@ def test_the_ids_of_another_database_are_not_used(
 
 
 def test_a_replica_that_lacks_what_the_last_sweep_saw_is_not_swept() -> None:
-    seen = SweepMemory(TransactionMark(None, 100, False, "7/1", log_end=50), 1.0, 2, 3.0)
-    assert SweepMemory.from_mark({"sweep": seen.to_mark()}) == seen
+    seen = SweepRecord(TransactionMark(None, 100, False, "7/1", log_end=50), 1.0, 2, 3.0)
+    assert SweepRecord.from_mark({"sweep": seen.to_mark()}) == seen
     for replica, log_end, xmin, is_behind in (
         (True, 49, 100, True),
         (True, 60, 99, True),

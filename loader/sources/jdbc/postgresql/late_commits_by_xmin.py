@@ -28,7 +28,7 @@ from loader.sources.jdbc.postgresql.continuity import (
     wait_for_flush,
 )
 from loader.sources.jdbc.postgresql.lineage import Lineage, find_lowest, read_lineage
-from loader.sources.jdbc.postgresql.sweep import SWEEP, Sweep, SweepMemory, must_store
+from loader.sources.jdbc.postgresql.sweep import SWEEP, Sweep, SweepRecord, must_store
 from loader.spark.error_translation import DatabaseError
 
 _FLUSH_SECONDS = 3.0
@@ -100,8 +100,8 @@ class PostgresLateCommits:
             )
         if self.is_flushed or not table.ref.native.stored:
             sweep = self.sweeps.get(table.ref.name)
-            memory = {SWEEP: sweep.memory.to_mark()} if sweep else {}
-            return {**self.transactions.to_mark(), **memory, **lineage}
+            record = {SWEEP: sweep.record.to_mark()} if sweep else {}
+            return {**self.transactions.to_mark(), **record, **lineage}
         if before is None:
             raise DatabaseError(
                 "the server has not written its log to disk, so a crash could undo transactions "
@@ -110,8 +110,8 @@ class PostgresLateCommits:
                 remedy="Run again; check the server's disk and its setting wal_writer_delay",
             )
         stored = window.mark or {}
-        memory = {SWEEP: stored[SWEEP]} if SWEEP in stored else {}
-        return {**before.to_mark(), **memory, **lineage}
+        record = {SWEEP: stored[SWEEP]} if SWEEP in stored else {}
+        return {**before.to_mark(), **record, **lineage}
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
@@ -228,8 +228,8 @@ class PostgresLateCommits:
         if window.stored_cursor is not None and self._read_last_mark(window) is None:
             return None
         sweep = self.sweeps.get(table.ref.name)
-        if sweep is not None and sweep.memory.transactions is not now:
-            seen = sweep.memory.transactions
+        if sweep is not None and sweep.record.transactions is not now:
+            seen = sweep.record.transactions
             if seen.compare_database(now) is not DatabaseContinuity.SAME or not seen.xmin:
                 return parse_utc(UNKNOWN_START)  # values of the other database do not apply here
             if seen.select_written_since(now) != "false":
@@ -389,7 +389,7 @@ class PostgresLateCommits:
         lineage = self.lineages[table.ref.name]
         assert window.cursor is not None
         assert now is not None
-        all_seen = SweepMemory(now, lineage.clock, lineage.bytes)
+        all_seen = SweepRecord(now, lineage.clock, lineage.bytes)
         keeps_exclusions = self._has_exclusions(table)
         if before is None or window.low is None:  # this sync reads all rows
             earlier = self.sweeps.get(table.ref.name)
@@ -399,24 +399,24 @@ class PostgresLateCommits:
             return replace(earlier, has_run=False, rows=0, lowest=None, condition="")
         has_reach = self._reach_open_transactions(table, window) is not None
         is_same = before.compare_database(now) is DatabaseContinuity.SAME
-        memory = SweepMemory.from_mark(window.mark) or SweepMemory(before)
+        record = SweepRecord.from_mark(window.mark) or SweepRecord(before)
         if self.added[table.ref.name] == "true" or not (is_same or has_reach):
-            return Sweep(memory if keeps_exclusions else all_seen)
-        if memory.is_behind(now):
-            return Sweep(memory)
+            return Sweep(record if keeps_exclusions else all_seen)
+        if record.is_behind(now):
+            return Sweep(record)
         interval = self.snapshot.source.read_options(table.ref).sweep
         must_scan = interval == "auto" and not has_reach and not window.has_lookback
-        if memory.transactions.compare_database(now) is not DatabaseContinuity.SAME:
-            # The ids of the memory have another meaning here, so any row may be new.
+        if record.transactions.compare_database(now) is not DatabaseContinuity.SAME:
+            # The ids of the record have another meaning here, so any row may be new.
             nothing_seen = replace(now, xmin=0, unseen=(), unseen_from=0)
-            memory = replace(memory, transactions=nothing_seen)
+            record = replace(record, transactions=nothing_seen)
             must_scan = interval != "never"
-        written = memory.transactions.select_written_since(now)
+        written = record.transactions.select_written_since(now)
         if written == "false":
-            return Sweep(memory)
-        is_due = memory.is_due(interval, lineage.bytes, lineage.clock)
+            return Sweep(record)
+        is_due = record.is_due(interval, lineage.bytes, lineage.clock)
         if not (is_due or must_scan or before.is_clock_behind(now)):
-            return Sweep(memory)
+            return Sweep(record)
         dialect, cursor = self.snapshot.dialect, window.cursor
         column = self.snapshot.column(table, cursor.name)
         is_late = f"{column} < {dialect.literal(window.low)}"
@@ -449,7 +449,7 @@ class PostgresLateCommits:
         rows, bottom = int(count or 0), parse_bound(lowest, cursor.type, table, window)
         after = replace(all_seen, seconds=seconds)
         condition = f"{column} >= {dialect.literal(bottom)} and {written}" if bottom else ""
-        is_stored = must_store(memory, after, rows + excluded, interval)
+        is_stored = must_store(record, after, rows + excluded, interval)
         exclusion = f"{written} and {is_excluded}" if excluded else ""
         return Sweep(after, True, rows, bottom, condition, is_stored, excluded, exclusion)
 

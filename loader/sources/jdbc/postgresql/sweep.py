@@ -21,7 +21,7 @@ from loader.rows.cursor import Cursor
 from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
 
 SWEEP = "sweep"
-"""The mark's entry for the memory of the last sweep."""
+"""The mark's entry for the record of the last sweep."""
 
 _BYTES_PER_SECOND = 100e6
 """The assumed speed of a scan if the last sweep was too small to measure it."""
@@ -34,7 +34,7 @@ _NEGLIGIBLE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class SweepMemory:
+class SweepRecord:
     """The transactions that the last sweep of a table could see, and the cost of this sweep.
 
     Attributes:
@@ -65,7 +65,7 @@ class SweepMemory:
         }
 
     @classmethod
-    def from_mark(cls, mark: Mapping[str, Any] | None) -> SweepMemory | None:
+    def from_mark(cls, mark: Mapping[str, Any] | None) -> SweepRecord | None:
         """Parses the entry of a stored mark. Returns None if the mark has no such entry."""
         entry = (mark or {}).get(SWEEP)
         if entry is None:
@@ -113,18 +113,18 @@ class Sweep:
     """The sweep of one table in one sync, or the decision not to sweep.
 
     Attributes:
-        memory: the memory to store.
+        record: the record to store.
         has_run: whether the table was swept.
         rows: the number of rows that the sweep has found below the window.
         lowest: the lowest cursor of these rows; None if there are none.
         condition: SQL that is true for these rows; empty if there are none.
-        must_store: whether the memory must be stored even if no row is appended.
+        must_store: whether the record must be stored even if no row is appended.
         excluded: the number of rows of any cursor that were written since the last sweep and do not
             match the option `where`. Raw may contain an earlier version that matched.
         exclusion: SQL that is true for these rows; empty if there are none.
     """
 
-    memory: SweepMemory
+    record: SweepRecord
     has_run: bool = False
     rows: int = 0
     lowest: Cursor | None = None
@@ -134,8 +134,8 @@ class Sweep:
     exclusion: str = ""
 
 
-def must_store(before: SweepMemory, after: SweepMemory, rows: int, interval: str) -> bool:
-    """Returns whether a sweep's memory must be stored even if no row is appended.
+def must_store(before: SweepRecord, after: SweepRecord, rows: int, interval: str) -> bool:
+    """Returns whether a sweep's record must be stored even if no row is appended.
 
     If it need not be, the sweep found no row and took little time, so the next sync may as well
     repeat it. An idle sync then writes no state.
