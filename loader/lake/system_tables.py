@@ -32,6 +32,9 @@ STATES = "_cq_plugin_state"
 RECONCILED = "_cq_reconciled"
 """The append-only table of comparisons (:mod:`loader.reconcile.history`)."""
 
+HAS_UNREPAIRED = "(not repaired and missed_updates + missed_rows + missed_deletes > 0)"
+"""SQL that is true for a row of this table with differences that were not repaired."""
+
 
 class InLake(Protocol):
     """A reader and writer of a system table."""

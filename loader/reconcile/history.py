@@ -10,6 +10,7 @@ from loader import __version__
 from loader.lake.lake import Lake
 from loader.lake.locks import lock_table
 from loader.lake.system_tables import (
+    HAS_UNREPAIRED,
     RECONCILED,
     add_missing_columns,
     append_rows,
@@ -95,10 +96,6 @@ class LastComparison:
     seconds: float
     rows: int
     has_unrepaired: bool = False
-
-
-HAS_UNREPAIRED = "(not repaired and missed_updates + missed_rows + missed_deletes > 0)"
-"""SQL that is true for a row of the table with differences that were not repaired."""
 
 
 class VerificationHistory:

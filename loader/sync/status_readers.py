@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from loader.lake.folder_tables import FolderTables, SparkNeededError, find_warehouse
 from loader.lake.ledger import COLUMNS, NOTHING_NEW, RECOVERED, SYNCED, TABLE
-from loader.lake.system_tables import RECONCILED, STATES, describe_remedy, report_damage
+from loader.lake.system_tables import (
+    HAS_UNREPAIRED,
+    RECONCILED,
+    STATES,
+    describe_remedy,
+    report_damage,
+)
 from loader.spec.plugins import LakeDestination
 from loader.state import StateRow
 from loader.state.opening import open_state
@@ -269,7 +275,7 @@ class LakeComparisons:
                     bucket,
                     unix_micros(max(verified_at)) as verified_at
                 from {self.lake.name(RECONCILED)}
-                where repaired or missed_updates + missed_rows + missed_deletes = 0
+                where not {HAS_UNREPAIRED}
                 group by source_name, table_name, buckets, bucket
                 """
             ).collect()
