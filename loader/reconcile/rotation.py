@@ -80,12 +80,13 @@ def choose_due_buckets(
     clock: float,
     parts: int,
 ) -> tuple[int, ...]:
-    """Returns the buckets to compare now, least recently compared first; empty if none are due.
+    """Returns the buckets to compare now; empty if none are due.
 
     A part is due if it, or a later part, would otherwise be compared later than `every` after its
     last comparison. Parts are due at intervals of `every` / `parts`. Buckets that
     were never compared count as compared when the first comparison began. Buckets with differences
-    that were not repaired are due.
+    that were not repaired are always due. If the budget does not suffice for all due buckets, these
+    and the others take turns, because some differences are never repaired.
 
     After a comparison of d seconds, the next one begins d / budget seconds after its start at the
     earliest, so comparisons never take a larger share of the time than `budget`.
@@ -97,21 +98,19 @@ def choose_due_buckets(
         parts: the number of parts into which the keys are divided.
     """
     size = BUCKETS // parts
-    unrepaired = {number for number, each in compared.items() if each.has_unrepaired}
+    unrepaired = [number for number, each in compared.items() if each.has_unrepaired]
+    unrepaired.sort(key=lambda number: (compared[number].at, number))
     times = {
         number: each.at
         for number, each in compared.items()
-        if each.at <= clock and number not in unrepaired
+        if each.at <= clock and not each.has_unrepaired
     }
-    first = min(times.values(), default=clock - options.seconds)
-    order = sorted(
-        range(BUCKETS),
-        key=lambda n: (n not in unrepaired, times.get(n, first), n in times, n),
+    first = min(times.values(), default=clock)
+    others = sorted(
+        set(range(BUCKETS)).difference(unrepaired),
+        key=lambda number: (times.get(number, first), number in times, number),
     )
-    ages = [
-        math.inf if number in unrepaired else clock - times.get(number, first)
-        for number in order[::size]
-    ]
+    ages = [clock - times.get(number, first) for number in others[::size]]
     step = options.seconds / parts
     count = next(
         count
@@ -124,6 +123,11 @@ def choose_due_buckets(
     )
     if not times:
         count = 1  # begins a rotation
+    due, later = others[: count * size], others[count * size :]
+    newest = max((each.at for each in compared.values()), default=0.0)
+    was_tried = any(compared[number].at == newest for number in unrepaired)
+    due = [*due, *unrepaired] if was_tried else [*unrepaired, *due]
+    count = math.ceil(len(due) / size)
     share, idle = options.share, clock - last.ended
     was_set_back = idle < -last.seconds
     if share < 1 and last.seconds > _NEGLIGIBLE_SECONDS and not was_set_back:
@@ -131,7 +135,7 @@ def choose_due_buckets(
         if paid < last.seconds:
             return ()
         count = min(count, max(1, int(paid / (last.seconds_for_all() / parts))))
-    return tuple(order[: count * size])
+    return tuple([*due, *later][: count * size])
 
 
 class Rotation:

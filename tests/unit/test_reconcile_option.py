@@ -83,6 +83,8 @@ class _Table:
         self.parts = parts
         self.clock = 1_000_000.0
         self.compared: dict[int, LastComparison] = {}
+        self.broken: frozenset[int] = frozenset()
+        """The buckets whose differences cannot be repaired."""
         self.spans: list[tuple[float, float]] = []
         """The begin and end of each comparison."""
 
@@ -93,8 +95,10 @@ class _Table:
         if numbers:
             began, seconds = self.clock, fixed + per_bucket * len(numbers)
             self.clock += seconds
-            each = LastComparison(began, seconds / len(numbers), 10_000)
-            self.compared |= dict.fromkeys(numbers, each)
+            for number in numbers:
+                self.compared[number] = LastComparison(
+                    began, seconds / len(numbers), 10_000, has_unrepaired=number in self.broken
+                )
             self.spans.append((began, self.clock))
         return numbers
 
@@ -152,6 +156,24 @@ def test_a_slow_rotation_takes_longer_but_skips_nothing() -> None:
     assert table.clock - 1_000_000 > 16 * 108 / 0.05 * 0.9
 
 
+@pytest.mark.parametrize("broken", [0, 1, 8, 20, 50])
+def test_buckets_that_cannot_be_repaired_and_all_others_take_turns(broken: int) -> None:
+    """The budget suffices for an eighth of the keys in each run, and a day has eight runs."""
+    table = _Table(ReconcileOptions(every="1 day"), 8)
+    table.broken = frozenset(range(broken))
+    turns: dict[int, list[int]] = {number: [] for number in range(BUCKETS)}
+    for run in range(100):
+        table.clock = 1_000_000 + run * DAY / 8
+        numbers = table.run(500.0, 1.0)
+        assert len(numbers) == 8
+        for number in numbers:
+            turns[number].append(run)
+    for number, runs in turns.items():
+        waits = [later - earlier for earlier, later in itertools.pairwise([0, *runs, 100])]
+        periods = 2 if broken else 1
+        assert max(waits) <= periods * 8 + 1, number
+
+
 def _chosen(
     compared: dict[int, LastComparison], clock: float, parts: int = 8, budget: str = "5 %"
 ) -> tuple[int, ...]:
@@ -185,7 +207,8 @@ def test_buckets_with_unrepaired_differences_are_due() -> None:
     assert _chosen(fresh, now) == ()
     assert _chosen(fresh | {40: differing}, now) == (40, *range(7))
     assert len(_chosen(dict.fromkeys(range(64), differing), now, parts=1)) == BUCKETS
-    assert len(_chosen(dict.fromkeys(range(8), differing), now)) == 8
+    # the first part of the first rotation is repeated, together with the second one
+    assert _chosen(dict.fromkeys(range(8), differing), now) == (*range(8, 16), *range(8))
     # the budget still counts
     slow = LastComparison(now - 60, 9.0, 1, has_unrepaired=True)
     assert _chosen(dict.fromkeys(range(64), slow), now, parts=1) == ()
