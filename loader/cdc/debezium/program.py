@@ -26,6 +26,9 @@ MARKER = "strandline"
 """The prefix of the marker. A run writes the marker into the log, and stops reading at it."""
 
 _HIDDEN = "{} (its text is not shown, because a table has masked columns)"
+_CONNECTION_ERRORS = ("08", "57")
+_SERVER_ERRORS = (*_CONNECTION_ERRORS, "28", "3D", "42", "53", "55", "58")
+"""The classes of SQLStates, such as missing privileges, whose texts name objects but no values."""
 _LOGGING = """\
 status = error
 rootLogger.level = warn
@@ -301,21 +304,42 @@ class _CompletionCallback:
     def handle(self, success: bool, message: Any, error: Any) -> None:
         if self.reader.finished.is_set():
             return
-        cause = error
-        while cause is not None and cause.getCause() is not None:
-            cause = cause.getCause()
-        text = str(cause.getMessage() or cause.toString()) if cause is not None else str(message)
-        if self.reader.hides_values and not _is_of_connection(cause):
-            text = _HIDDEN.format(cause.getClass().getName() if cause is not None else "error")
-        self.reader.fail(" ".join(text.split()))
+        self.reader.fail(describe_cause(message, error, self.reader.hides_values))
 
 
-def _is_of_connection(cause: Any) -> bool:
-    """Returns whether the driver or the server has reported an error, which quotes no row."""
+def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
+    """Returns the text of a Java error's cause, without values of rows if they must be hidden.
+
+    Args:
+        message: the text if there is no error.
+    """
+    if error is None:
+        return _HIDDEN.format("error") if hides_values else str(message)
+    cause = error
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    text = str(cause.getMessage() or cause.toString())
+    if hides_values and not _quotes_no_value(cause):
+        state = f", SQLState {cause.getSQLState()}" if hasattr(cause, "getSQLState") else ""
+        text = _HIDDEN.format(f"{cause.getClass().getName()}{state}")
+    return " ".join(text.split())
+
+
+def _quotes_no_value(cause: Any) -> bool:
+    """Returns whether the text of an error can contain no value of a row.
+
+    The driver quotes a value that it cannot convert, and so does the server. Debezium's parser of
+    JSON quotes its input, and its errors are `IOException`s, too.
+    """
     import jpype
 
-    kinds = ("java.sql.SQLException", "java.io.IOException")
-    return any(isinstance(cause, jpype.JClass(kind)) for kind in kinds)
+    if isinstance(cause, jpype.JClass("java.io.IOException")):
+        return str(cause.getClass().getName()).startswith(("java.", "javax."))
+    if not isinstance(cause, jpype.JClass("java.sql.SQLException")):
+        return False
+    is_of_server = getattr(cause, "getServerErrorMessage", lambda: None)() is not None
+    state = str(cause.getSQLState() or "")
+    return state.startswith(_SERVER_ERRORS if is_of_server else _CONNECTION_ERRORS)
 
 
 if __name__ == "__main__":
