@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loader.cli.completion import select_option
+from loader.cli.results import list_errors
 
 if TYPE_CHECKING:
     from loader.cli.console import Output
     from loader.cli.settings import Settings
+    from loader.errors import LoaderError
     from loader.reconcile.reconciliation import Finding, Reconciliation
     from loader.sync.runner import Outcome
 
@@ -59,29 +60,23 @@ def reconcile(
     Each table is first synced, as in `loader run`. Exits with 1 if differences remain or a table
     failed. Tables that cannot be compared are skipped with a warning.
     """
-    from loader.cli.progress import Progress
+    from loader.cli.run_once import RestartingRun, RunRequest, sync_until_signal
     from loader.cli.settings import open_pipeline
-    from loader.cli.signals import stop_on_signal
     from loader.reconcile.reconciliation import Reconciliation
-    from loader.spark.session import rows_written
-    from loader.sync.fault_injection import load_fault_injection
-    from loader.sync.run_context import Watch
-    from loader.sync.runner import run_tables
 
-    output = settings.output
     work = Reconciliation(repair, allow_deletes, buckets, per_run)
+    request = RunRequest(select, concurrency=concurrency, work=work)
     with open_pipeline(settings) as pipeline:
-        progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
-        watch = Watch(progress, load_fault_injection(os.environ, pipeline.spark))
-        with progress, stop_on_signal(watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs):
-            outcomes = []
-            for outcome in run_tables(pipeline, watch, select, False, concurrency, work):
-                progress.done(outcome.table, "")
-                outcomes.append(outcome)
-        sys.exit(report_findings(output, outcomes, work))
+        outcomes, ended, _ = sync_until_signal(RestartingRun(settings, pipeline), request)
+        sys.exit(report_findings(settings.output, outcomes, work, ended))
 
 
-def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) -> int:
+def report_findings(
+    output: Output,
+    outcomes: Sequence[Outcome],
+    work: Reconciliation,
+    ended: LoaderError | None = None,
+) -> int:
     """Prints the results. Returns 0 if source and lake are equal or were repaired, otherwise 1."""
     findings = work.findings
     columns = (
@@ -123,12 +118,12 @@ def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconcili
             )
         elif finding.has_unrepaired:
             output.say(f"{table}: `loader reconcile --repair --select {table}` appends them.")
-    failed = {str(o.error): o.error for o in outcomes if o.error is not None}
-    for error in failed.values():
+    errors = list_errors(outcomes, ended)
+    for error in errors:
         output.error(error)
     if not outcomes:
         output.say("No table was selected.")
-    return 1 if failed or any(f.has_unrepaired or f.changed for f in findings) else 0
+    return 1 if errors or any(f.has_unrepaired or f.changed for f in findings) else 0
 
 
 def to_row(finding: Finding) -> tuple[Any, ...]:

@@ -242,18 +242,30 @@ class RunRequest:
 
 def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int:
     """Syncs the tables of a request, then runs its dbt build. Returns the higher exit code."""
-    output = settings.output
     runs = RestartingRun(settings, pipeline)
-    progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
-    watch = Watch(progress, load_fault_injection(os.environ, pipeline.spark))
-    stop = watch.stopped.set
-    with progress, stop_on_signal(stop, runs.cancel):
-        outcomes, ended = sync_tables(runs, request, watch, progress)
-    code = report_outcomes(output, outcomes, ended)
+    outcomes, ended, watch = sync_until_signal(runs, request)
+    code = report_outcomes(settings.output, outcomes, ended)
     if request.build is None or watch.stopped.is_set() or ended is not None:
         return code
-    with stop_on_signal(stop, runs.cancel, interrupt=lambda: True):
+    with stop_on_signal(watch.stopped.set, runs.cancel, interrupt=lambda: True):
         return max(code, build_in_pipeline(settings, runs.pipeline, request.build).exit_code)
+
+
+def sync_until_signal(
+    runs: RestartingRun, request: RunRequest
+) -> tuple[list[Outcome], LoaderError | None, Watch]:
+    """Syncs the tables of a request until they are synced, or a signal stops the run.
+
+    Returns:
+        The outcomes, the error if Spark's JVM has ended, and the context of the run, which contains
+        whether a signal has stopped it.
+    """
+    output = runs.settings.output
+    progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
+    watch = Watch(progress, load_fault_injection(os.environ, runs.pipeline.spark))
+    with progress, stop_on_signal(watch.stopped.set, runs.cancel):
+        outcomes, ended = sync_tables(runs, request, watch, progress)
+    return outcomes, ended, watch
 
 
 def sync_tables(
