@@ -303,7 +303,7 @@ class Loader:
         with self._work(on_event) as output:
             request = RunRequest(_list_names(select), concurrency=concurrency, work=work)
             outcomes, ended = self._sync(request, output)
-            report_findings(output, outcomes, work)
+            report_findings(output, outcomes, work, ended)
             errors = _list_errors(outcomes, ended)
             ordered = sorted(work.findings, key=lambda finding: finding.table)
             rows = [(*to_row(each), each.sample, each.skipped) for each in ordered]
@@ -367,10 +367,12 @@ class Loader:
 
     def _open(self) -> RestartingRun:
         """Opens the pipeline, and starts Spark unless the process has a session."""
+        from loader.spark.session import adopt_session, check_same_lake, find_session, is_stopped
+
+        if self._runs is not None and is_stopped(self._runs.pipeline.spark):
+            self.close()  # the program, or another loader, has stopped the session
         if self._runs is not None:
             return self._runs
-        from loader.spark.session import adopt_session, check_same_lake, find_session
-
         spark = self._given
         if spark is None:
             spark = find_session()

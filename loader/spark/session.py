@@ -158,13 +158,20 @@ def find_session() -> SparkSession | None:
     """Returns the Spark session of this process; None if there is none. Does not import PySpark."""
     module = sys.modules.get("pyspark.sql")
     found: Any = module.SparkSession._instantiatedSession if module is not None else None
-    return None if found is None or found.sparkContext._jsc is None else found
+    return None if found is None or is_stopped(found) else found
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Returns whether a program has stopped the session's Spark."""
+    context: Any = spark.sparkContext
+    return context._jsc is None
 
 
 def adopt_session(spark: SparkSession) -> SparkSession:
     """Returns a separate session with the required settings, on a Spark that a program started.
 
-    The settings and temporary views of `spark` do not change.
+    The settings and temporary views of `spark` do not change. The logs of JDBC drivers are
+    disabled.
 
     Raises:
         SpecError: if it is not a running Spark in this process, or if it lacks settings without
@@ -185,6 +192,7 @@ def adopt_session(spark: SparkSession) -> SparkSession:
             remedy="Set them before the session is created, or pass no session: the loader then "
             "starts Spark with the profile's settings",
         )
+    silence_drivers(spark)
     return sibling(spark)
 
 

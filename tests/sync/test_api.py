@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import signal
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -170,6 +172,54 @@ def test_a_session_of_another_lake_is_not_used_silently(
     monkeypatch.setenv("STRANDLINE_WAREHOUSE", str(tmp_path / "elsewhere"))
     with pytest.raises(SpecError, match=r"other values of spark.sql.catalog.lake.warehouse"):
         loader.run()
+
+
+_STOPPED_SESSIONS = """
+import sys
+
+from loader.api import Loader, LoaderError, load_spec
+
+spec = load_spec(sys.argv[1])
+owner, other = Loader(spec), Loader(spec)
+print(owner.run("shop.orders").success, other.run("shop.orders").success)
+owner.close()
+print(other.run("shop.orders").success)
+session = other.spark
+given = Loader(spec, spark=session)
+print(given.run("shop.orders").success)
+session.stop()
+try:
+    given.run("shop.orders")
+except LoaderError as error:
+    print(error)
+print(other.run("shop.orders").success)
+other.close()
+"""
+
+
+def test_a_stopped_session_is_replaced_unless_the_caller_passed_it(shop: Project) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _STOPPED_SESSIONS, str(shop.folder / "loader.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.stdout.splitlines() == [
+        "True True",
+        "True",
+        "True",
+        "spark: it is stopped. Pass a running session whose driver is this process, or no session",
+        "True",
+    ], ran.stderr
+
+
+def test_the_drivers_of_a_callers_session_log_nothing(shop: Project, spark: SparkSession) -> None:
+    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    log4j.core.config.Configurator.setLevel("org.mariadb", log4j.Level.DEBUG)
+    with Loader(load_spec(shop.folder / "loader.yml"), spark=spark) as loader:
+        assert loader.check("shop.orders").success
+    assert not log4j.LogManager.getLogger("org.mariadb.jdbc").isErrorEnabled()
 
 
 def test_a_spec_built_in_code_is_read_like_a_file(
