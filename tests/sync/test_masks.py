@@ -6,6 +6,7 @@ import hmac
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from tests.reconcile.shop import line, reconcile
@@ -328,6 +329,31 @@ def test_masks_of_files(project: Project, tmp_path: Path) -> None:
     assert project.run().table("files.events")["appended"] == 1
     newest = "select max_by(email, _cq_batch) from raw.events group by id"
     assert project.rows(newest) == [("y.org",)]
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4", reason="Spark 3.5 reads no XML")
+def test_a_malformed_record_of_a_format_without_requested_columns(
+    project: Project, tmp_path: Path
+) -> None:
+    (tmp_path / "drop/events").mkdir(parents=True)
+    file = tmp_path / "drop/events/one.xml"
+    record = "<event><id>{}</id><email>Ann@X.org</email></event>"
+    options = {"rowTag": "event", "mode": "FAILFAST"}
+    table = {"primary_key": "id", "mask": {"email": "domain"}}
+    for types in ("id int, email string", None):
+        tables = {"events": {**table, "column_types": types} if types else table}
+        own = {"path": "drop", "format": "xml", "options": options, "table_options": tables}
+        project.add("files", "file", ["events"], own)
+        file.write_text("<all>" + record.format(7) + "</all>")
+        project.run("--full-refresh")
+        assert project.rows("select id, email from raw.events") == [(7, "x.org")]
+        file.write_text("<all>" + record.format(8) + "<event><id>9</id><email>Ann</event></all>")
+        ran = project.loader("run", "--full-refresh")
+        assert ran.code == 1
+        assert "malformed records are detected in" in ran.errors[0]
+        assert "Ann" not in ran.text
+        assert project.rows("select id, email from raw.events") == [(7, "x.org")]
+        project.spark.sql(f"drop table {project.schema}.events")
 
 
 def test_days_of_any_year_have_a_year(project: Project, postgres_database: Database) -> None:

@@ -104,13 +104,19 @@ def _reader(spark: SparkSession, native: ReaderOptions, schema: StructType | Non
         reader = reader.options(
             mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT, columnPruning="false"
         )
-    if schema is not None:
-        reader = reader.schema(schema.add(_CORRUPT, StringType()) if hides_values else schema)
-    elif native.columns is not None:
-        reader = reader.schema(native.columns)
+    wanted = schema if schema is not None else native.columns
+    if wanted is not None and hides_values:
+        corrupt = StructField(_CORRUPT, StringType())
+        wanted = (
+            f"{wanted}, {_CORRUPT} string"
+            if isinstance(wanted, str)
+            else StructType([*wanted.fields, corrupt])
+        )
+    if wanted is not None:
+        reader = reader.schema(wanted)
     rows = reader.load(native.pattern)
     if hides_values and _CORRUPT in rows.columns:
-        return _refuse_malformed_records(rows, native, is_inferred=schema is None)
+        return _refuse_malformed_records(rows, native, is_inferred=wanted is None)
     return rows
 
 
@@ -133,7 +139,7 @@ def _refuse_malformed_records(
     reason = f.concat(f.lit("malformed records are detected in "), list_of.path())
     reason = f.concat(reason, f.lit(" (not shown, because the table has masked columns)"))
     refusal = f.when(f.col(_CORRUPT).isNotNull(), f.raise_error(reason).cast("boolean"))
-    return rows.where(refusal.otherwise(f.lit(True)))
+    return rows.where(refusal.otherwise(f.lit(True))).drop(_CORRUPT)
 
 
 def _infers(native: ReaderOptions) -> bool:
