@@ -6,11 +6,17 @@ commit of these records, whatever fails in between.
 
 from __future__ import annotations
 
+import hmac
 import json
+import signal
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.connectors.installed import installed
 from tests.sync.project import ROOT, Project
+from tests.sync.test_masked_files import KEY, Search, _find, _write_spec
 
 PLUGIN = str(ROOT / "tests" / "services" / "cq_plugin.py")
 
@@ -122,3 +128,37 @@ def test_deletions_become_tombstones(project: Project) -> None:
     ]
     # the same deletion again finds nothing
     assert sync(4, since=9, deletes={"last": ["id", 4, 1]})["status"] == "nothing new"
+
+
+@pytest.mark.slow
+def test_masked_values_of_a_plugin_are_nowhere(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Not in the spool of a run that is killed before its rows are published, either."""
+    data = tmp_path_factory.mktemp("outside") / "data.json"
+    orders = [{"id": number, "note": f"plantedphone{number}"} for number in range(1, 4000)]
+    data.write_text(json.dumps({"orders": orders}))
+    masks = {
+        "orders": {"note": "hash"},
+        "kinds": {"id": "hash", "data": "redact", "at": "year", "day": "year", "blob": "hash"},
+    }
+    python = installed("python", "-cloudquery")
+    spec = {
+        "command": [python, PLUGIN, str(data)],
+        "python": python,
+        "table_options": {name: {"mask": each} for name, each in masks.items()},
+    }
+    _write_spec(tmp_path, path="cloudquery", tables=["*"], spec=spec)
+    kind = ("00000000-0000-0000-0000-000000000001", "AAE=", "[1,null]", "2025-01-02")
+    with Search(tmp_path, *kind) as search:
+        search.run("run", code=-signal.SIGKILL, LOADER_CRASH_AT="staged")
+        spools = list((tmp_path / "tmp").rglob("*.jsonl"))
+        digest = hmac.new(KEY.encode(), b"plantedphone7", "sha256").hexdigest().encode()
+        assert any(digest in path.read_bytes() for path in spools)
+        assert not search.find_in_files()
+        search.run("run")
+    values = [b"\x00\x01", kind[0].encode(), b"plantedphone3999"]
+    hashed = [hmac.new(KEY.encode(), value, "sha256").hexdigest() for value in values]
+    found = {text for _, text in _find(tmp_path / "warehouse", *(h.encode() for h in hashed))}
+    assert len(found) == len(hashed), found
+    search.assert_nothing_found()
