@@ -124,7 +124,7 @@ def choose_due_buckets(
     if not times:
         count = 1  # begins a rotation
     due, later = others[: count * size], others[count * size :]
-    newest = max((each.at for each in compared.values()), default=0.0)
+    newest = max((each.at for each in compared.values() if each.at <= clock), default=0.0)
     was_tried = any(compared[number].at == newest for number in unrepaired)
     due = [*due, *unrepaired] if was_tried else [*unrepaired, *due]
     count = math.ceil(len(due) / size)
