@@ -18,6 +18,7 @@ from loader.rows.bookkeeping import DELETED, HASH, Stamp, stamp_rows
 from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name
 from loader.rows.window import Bounds, Window
+from loader.sync.deletions import are_too_many
 from loader.sync.engine import sync_locked_table
 from loader.sync.mask_changes import describe_masks
 from loader.sync.plan_window import PlannedBatch
@@ -50,7 +51,7 @@ def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
     """Returns whether all rows, or more than a tenth, are missing from the source."""
     rows = sum(bucket.rows_snapshot for bucket in verified)
     deletes = sum(bucket.missed_deletes for bucket in verified)
-    return deletes > 0 and (deletes >= rows or deletes * 10 > rows)
+    return are_too_many(deletes, rows)
 
 
 def append_differences(

@@ -29,6 +29,11 @@ _TOMBSTONE_OFFSET = 1 << 60
 """Added to the ``_cq_seq`` of tombstones, so that they sort after the batch's other rows."""
 
 
+def are_too_many(deletes: int, rows: int) -> bool:
+    """Returns whether all rows, or more than a tenth, would be deleted."""
+    return deletes > 0 and (deletes >= rows or deletes * 10 > rows)
+
+
 def find_deleted(
     plan: TablePlan, raw: DataFrame, deletions: Sequence[DataFrame], are_few: bool = True
 ) -> DataFrame | None:

@@ -36,6 +36,7 @@ from loader.sources.interface import Progress
 from loader.spark.session import hold_rows, plan_simply
 from loader.state import TableState
 from loader.sync.deletions import (
+    are_too_many,
     build_tombstones,
     correct_deleted,
     find_deleted,
@@ -241,7 +242,7 @@ def _read_rows(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator
         )
         return
     if planned.deletes_missing and lake.exists(plan.lake_table):
-        with _add_tombstones(sync, rows, stamp, expected_rows) as extracted:
+        with _add_tombstones(sync, planned, rows, stamp, expected_rows) as extracted:
             yield extracted
         return
     if planned.mode == FULL_REFRESH or bounds.log or not lake.exists(plan.lake_table):
@@ -258,17 +259,47 @@ def prepare_rows(plan: TablePlan, rows: DataFrame, stamp: Stamp) -> DataFrame:
 
 @contextmanager
 def _add_tombstones(
-    sync: TableSync, rows: DataFrame, stamp: Stamp, expected_rows: int | None
+    sync: TableSync, planned: PlannedBatch, rows: DataFrame, stamp: Stamp, expected_rows: int | None
 ) -> Iterator[_Extracted]:
-    """Yields all rows of the source, and a tombstone for each key that only raw has."""
+    """Yields all rows of the source, and a tombstone for each key that only raw has.
+
+    Raises:
+        TableError: if the source has lost all its rows, or rows of a snapshot, since it was
+            counted.
+    """
     plan = sync.plan
     live_keys = list_live_keys(plan, select_own_rows(plan, sync.lake.frame(plan.lake_table)))
     with _cache_rows(rows, False) as rows:
         read = rows.count()
         check_row_count(plan, expected_rows, read)
+        if not read:
+            raise TableError(
+                f"the source returned no row where {planned.bounds.rows} were counted: it was "
+                "emptied or replaced while it was read",
+                where=f"table {plan.name}",
+                remedy="Nothing was published, and the cursor has not moved; run again",
+            )
         if live_keys is not None:
-            rows = rows.unionByName(build_tombstones(rows, live_keys, plan, stamp))
+            tombstones = build_tombstones(rows, live_keys, plan, stamp)
+            if planned.allows_mass_deletes or not _has_too_many_deletes(
+                sync, tombstones, live_keys
+            ):
+                rows = rows.unionByName(tombstones)
         yield _Extracted(rows, read=read)
+
+
+def _has_too_many_deletes(sync: TableSync, tombstones: DataFrame, live_keys: DataFrame) -> bool:
+    """Returns whether so many keys are missing that they are not treated as deleted. Warns then."""
+    deletes, keys = tombstones.count(), live_keys.count()
+    if not are_too_many(deletes, keys):
+        return False
+    sync.warn(
+        f"no tombstones are appended: {deletes} of the {keys} keys in raw are missing in the "
+        "source, more than a tenth. Check the source; if the rows were deleted or are no longer "
+        "selected, run `loader reconcile --repair --allow-deletes --select "
+        f"{sync.plan.name}`"
+    )
+    return True
 
 
 @contextmanager

@@ -51,6 +51,9 @@ class PlannedBatch:
         is_followed: a function that returns whether another batch follows.
         deletes_missing: whether keys of raw that the batch lacks become tombstones, because the
             spec has begun to select other rows, or because a filtered table is refreshed.
+        allows_mass_deletes: whether more than a tenth of these keys may become tombstones, because
+            the spec has begun to select other rows, or because the source cannot change while it is
+            read.
     """
 
     window: Window
@@ -64,6 +67,7 @@ class PlannedBatch:
     correction: Callable[[Stamp], DataFrame] | None = None
     is_followed: Callable[[], bool] = lambda: False
     deletes_missing: bool = False
+    allows_mass_deletes: bool = False
 
 
 def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
@@ -112,6 +116,7 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
         deletes_missing=bool(plan.key)
         and bounds.log is None
         and (prior.has_new_selection or _is_filtered_refresh(plan)),
+        allows_mass_deletes=prior.has_new_selection or snapshot.is_steady(plan.table),
     )
 
 
@@ -332,9 +337,16 @@ def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Wat
         )
     is_full = plan.mode == FULL_REFRESH or prior.starts_over
     if is_full and bounds.rows == 0 and prior.has_begun:
+        remedy = ""
+        if plan.key and plan.table.selection and plan.options.sync_mode != FULL_REFRESH:
+            remedy = (
+                ". If they were deleted or are no longer selected, run `loader reconcile --repair "
+                f"--allow-deletes --select {plan.name}`"
+            )
         watch.warn(
             plan.name,
-            "the source is empty: nothing is appended, and rows in raw are not treated as deleted",
+            "the source is empty: nothing is appended, and rows in raw are not treated as deleted"
+            f"{remedy}",
         )
     for note in bounds.notes:
         watch.warn(plan.name, note)

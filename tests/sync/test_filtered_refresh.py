@@ -1,0 +1,138 @@
+"""A full read of a table with `where` writes tombstones only for rows that the source has lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
+from tests.crash.steps import Hook
+from tests.services import Database
+from tests.sync.project import Project
+
+OPEN = "state = 'open'"
+MASS = "more than a tenth"
+
+
+def fill(database: Database, count: int = 20) -> None:
+    """Creates a table with as many open orders, and one that is not open."""
+    rows = [f"({i}, 'open', '2026-01-01 00:00:{i:02}')" for i in range(1, count + 1)]
+    database.execute(
+        "create table orders (id int primary key, state varchar(9), at timestamp not null)",
+        f"insert into orders values {', '.join(rows)}, (99, 'paid', '2026-01-01')",
+    )
+
+
+def configure(project: Project, database: Database, where: str = OPEN, **options: Any) -> None:
+    table = {"cursor_field": "at", "where": where, **options}
+    project.jdbc(database, ["orders"], table_options={"orders": table})
+
+
+def ids(project: Project) -> list[int]:
+    """Returns the ids in the snapshot, in the order that every model uses."""
+    newest = project.rows(
+        "select newest.* from (select id, max_by(_cq_deleted, "
+        "struct(_cq_generation, at, _cq_batch, _cq_seq)) as deleted from raw.orders group by id) "
+        "as newest order by id"
+    )
+    return [key for key, deleted in newest if not deleted]
+
+
+def run_while(project: Project, act: Callable[[], None], full_refresh: bool) -> str:
+    """Runs while something happens between count and read. Returns the error; "" without one."""
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+
+    def report(step: str, table: str) -> None:
+        if step == "windowed":
+            act()
+
+    [outcome] = run_tables(pipeline, Watch(steps=Hook(report)), (), full_refresh)
+    return "" if outcome.error is None else str(outcome.error)
+
+
+@pytest.mark.parametrize("reads_all_because", ["full refresh", "other condition", "reset"])
+def test_a_source_that_is_emptied_while_it_is_read(
+    project: Project, mariadb_database: Database, reads_all_because: str
+) -> None:
+    """No key becomes a tombstone, and the next sync continues at the old cursor."""
+    fill(mariadb_database)
+    configure(project, mariadb_database)
+    project.run()
+    if reads_all_because == "other condition":
+        configure(project, mariadb_database, where="id < 100 and state = 'open'")
+    if reads_all_because == "reset":
+        assert project.loader("state", "reset", "shop.orders").code == 0
+    before = project.state("shop.orders")
+    is_refresh = reads_all_because == "full refresh"
+    error = run_while(
+        project, lambda: mariadb_database.execute("delete from orders"), full_refresh=is_refresh
+    )
+    assert "returned no row where 20 were counted" in error
+    assert project.state("shop.orders") == before
+    assert ids(project) == [*range(1, 21)]
+    # If it stays empty, the user is told how to delete the rows.
+    ran = project.run(*(["--full-refresh"] if is_refresh else []))
+    [warning] = [w for w in ran.warnings if "the source is empty" in w]
+    assert "`loader reconcile --repair --allow-deletes --select shop.orders`" in warning
+    assert ids(project) == [*range(1, 21)]
+    repaired = project.loader("reconcile", "--repair", "--allow-deletes")
+    assert repaired.code == 0, repaired.text
+    assert ids(project) == []
+
+
+def test_a_source_that_is_replaced_while_it_is_read(
+    project: Project, mariadb_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its few rows are loaded; what to do about the many that are missing is for the user."""
+    fill(mariadb_database)
+    configure(project, mariadb_database)
+    project.run()
+    swap = "create table orders (id int primary key, state varchar(9), at timestamp not null)"
+    error = run_while(
+        project,
+        lambda: mariadb_database.execute(
+            "drop table orders", swap, "insert into orders values (7, 'open', '2026-02-01')"
+        ),
+        full_refresh=True,
+    )
+    assert error == ""
+    [warning] = [record.getMessage() for record in caplog.records if MASS in record.getMessage()]
+    assert "19 of the 20 keys in raw are missing in the source" in warning
+    assert "`loader reconcile --repair --allow-deletes --select shop.orders`" in warning
+    assert ids(project) == [*range(1, 21)]
+    refused = project.loader("reconcile", "--repair")
+    assert refused.code == 1
+    repaired = project.loader("reconcile", "--repair", "--allow-deletes")
+    assert repaired.code == 0, repaired.text
+    assert ids(project) == [7]
+
+
+@pytest.mark.parametrize("server", ["postgres_database", "mariadb_database"])
+def test_how_many_rows_may_leave(
+    project: Project, server: str, request: pytest.FixtureRequest
+) -> None:
+    """A snapshot of PostgreSQL is trusted; elsewhere, a tenth of the keys may leave at once."""
+    database: Database = request.getfixturevalue(server)
+    fill(database)
+    configure(project, database, sweep="never") if "post" in server else configure(
+        project, database
+    )
+    project.run()
+    database.execute("update orders set state = 'gone' where id <= 2")
+    ran = project.run("--full-refresh")
+    assert not [w for w in ran.warnings if MASS in w]
+    assert ids(project) == [*range(3, 21)]
+    database.execute("update orders set state = 'gone' where id <= 4")
+    ran = project.run("--full-refresh")
+    is_steady = server == "postgres_database"
+    assert len([w for w in ran.warnings if MASS in w]) == (0 if is_steady else 1)
+    assert ids(project) == [*range(5 if is_steady else 3, 21)]
+    # Who selects other rows expects that many of the others leave.
+    configure(project, database, where="id > 15")
+    assert not [w for w in project.run().warnings if MASS in w]
+    assert ids(project) == [*range(16, 21), 99]
