@@ -57,7 +57,8 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
     """Returns the keys that a complete read of the source must contain if they still exist.
 
     These are the keys whose newest version in the raw table is not a tombstone, and is not excluded
-    by `initial_cursor` or `null_cursor`. Returns None if Spark cannot tell.
+    by `initial_cursor` or `null_cursor`. Rows from before a change of the key may have null in its
+    new columns, and are left out. Returns None if Spark cannot tell.
 
     Args:
         raw: the source's rows in the raw table.
@@ -73,7 +74,13 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
     names = _key_aliases(plan)
     keys = (f.col(quote_name(c)).alias(name) for c, name in zip(plan.key, names, strict=True))
     newest = f.max_by(is_live, version_column(cursor.name if cursor else None))
-    return raw.groupBy(*keys).agg(newest.alias("_cq_live")).where("_cq_live").select(*names)
+    live_keys = raw.groupBy(*keys).agg(newest.alias("_cq_live")).where("_cq_live").select(*names)
+    # Columns of a key that only the spec declares may be null, but not all of them.
+    lacks_key = reduce(and_, [f.col(name).isNull() for name in names])
+    for column, name in zip(plan.key, names, strict=True):
+        if column in plan.table.primary_key:
+            lacks_key |= f.col(name).isNull()
+    return live_keys.where(~lacks_key)
 
 
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:

@@ -136,3 +136,31 @@ def test_how_many_rows_may_leave(
     configure(project, database, where="id > 15")
     assert not [w for w in project.run().warnings if MASS in w]
     assert ids(project) == [*range(16, 21), 99]
+
+
+@pytest.mark.parametrize("key", ["code", "id, code"])
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_a_changed_key(
+    project: Project, postgres_database: Database, key: str, is_declared: bool
+) -> None:
+    """Rows from before the change have no value of the new key, and get no tombstone."""
+    fill(postgres_database)
+    postgres_database.execute("alter table orders add code int")
+    configure(project, postgres_database)
+    project.run()
+    postgres_database.execute(
+        "update orders set code = id + 100",
+        "alter table orders drop constraint orders_pkey",
+        *([f"alter table orders add primary key ({key})"] if is_declared else []),
+    )
+    options = {} if is_declared else {"primary_key": key.split(", ")}
+    configure(project, postgres_database, **options)
+    project.run("--full-refresh")
+    found = "select count(*), count(code), count_if(_cq_deleted) from raw.orders"
+    # a key that only the spec declares, and of which one column is null, is a key
+    old = 0 if is_declared or key == "code" else 20
+    assert project.rows(found) == [(40 + old, 20, old)]
+    postgres_database.execute("update orders set state = 'gone' where id = 7")
+    project.run("--full-refresh")
+    newest = "select code from raw.orders where _cq_deleted and code is not null"
+    assert project.rows(newest) == [(107,)]
