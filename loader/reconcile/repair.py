@@ -75,16 +75,17 @@ def append_differences(
 
     def plan_repair(sync: TableSync, prior: PriorState) -> PlannedBatch:
         lake, plan = sync.lake, sync.plan
+        drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
         return PlannedBatch(
             Window(),
             Bounds(count),
-            plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy).defer_added(),
+            drift.defer_added(),
             mode=RECONCILE,
             state=replace(
                 prior.state,
                 batch=prior.next_batch,
                 selection=prior.partial_selection,
-                masks=describe_masks(plan, prior.state.masks),
+                masks=describe_masks(plan, prior.state.masks, drift.added),
             ),
             idle_state=prior.state,
             correction=build_rows,

@@ -171,13 +171,13 @@ def _plan_chunk(
 ) -> PlannedBatch:
     """Plans one chunk. Changes only the batch number and the backfill's progress in the state."""
     plan, lake = sync.plan, sync.lake
+    drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     state = replace(
         prior.state,
         backfill=progress,
         selection=prior.partial_selection,
-        masks=describe_masks(plan, prior.state.masks),
+        masks=describe_masks(plan, prior.state.masks, drift.added),
     )
-    drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     if (drift.included or drift.excluded) and not plan.key:
         raise TableError(
             "the option columns has changed since the last sync, and the table has no key",

@@ -7,7 +7,7 @@ is therefore refused until all rows are read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loader.errors import TableError
@@ -18,15 +18,24 @@ from loader.sources.masked_table import MaskedTable
 from loader.state import TableState
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
+_UNMASKED = "none"
+"""Stands for the mask of a column without a mask."""
 
-def describe_masks(plan: TablePlan, stored: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+
+def describe_masks(
+    plan: TablePlan, stored: Mapping[str, Any] | None, added: Sequence[str] = ()
+) -> Mapping[str, Any] | None:
     """Returns the masks to store with a batch, or None if no column is masked.
 
     Args:
         stored: the stored masks. Masks of columns that the source has dropped are kept, because raw
             still has these columns.
+        added: columns that raw has from now on, but that the next sync still treats as added
+            (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored without a
+            mask, too, because the stored schema of the source lacks them.
     """
     columns = {name: mask for name, mask in _list_masks(stored).items() if not _has(plan, name)}
+    columns |= {name.lower(): _UNMASKED for name in added}
     key = (stored or {}).get("key") if HASH in columns.values() else None
     if isinstance(plan.table, MaskedTable):
         columns |= {name.lower(): mask for name, mask in plan.table.masks.items()}
@@ -88,8 +97,8 @@ def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None)
     # Not the columns of the raw table: a run may have ended after it added a column.
     properties = lake.properties(plan.lake_table)
     schema = read_source_schema(properties, plan.policy.source, f"table {plan.name}")
-    loaded = {*schema.columns, *schema.dropped} if schema else set()
     before = _list_masks(stored)
+    loaded = {*before, *schema.columns, *schema.dropped} if schema else {*before}
     masks, key_id = {}, ""
     if isinstance(plan.table, MaskedTable):
         masks = {name.lower(): mask for name, mask in plan.table.masks.items()}
@@ -99,7 +108,10 @@ def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None)
         name
         for name in (each.lower() for each in plan.table.schema.names)
         if name in loaded
-        and (before.get(name) != masks.get(name) or (masks.get(name) == HASH and has_other_key))
+        and (
+            before.get(name, _UNMASKED) != masks.get(name, _UNMASKED)
+            or (masks.get(name) == HASH and has_other_key)
+        )
     ]
 
 

@@ -384,6 +384,34 @@ def test_a_masked_column_that_is_new_in_a_backfill_or_an_excluded_one(
     assert email == digest("x")
 
 
+@pytest.mark.parametrize("before", [{}, {"e*": "hash"}])
+@pytest.mark.parametrize("after", [{}, {"e*": "redact"}, {"e*": "hash"}])
+def test_a_mask_that_changes_after_a_backfill_has_added_its_column(
+    project: Project, postgres_database: Database, before: dict[str, str], after: dict[str, str]
+) -> None:
+    """The next run still treats the column as new, but raw has values of it."""
+    postgres_database.execute(
+        "create table t (id int primary key, at timestamp not null)",
+        "insert into t values (1, '2025-01-01 00:00:01'), (2, '2025-01-01 00:00:02')",
+    )
+    spec(project, postgres_database, {"t": {"mask": before}})
+    project.run()
+    postgres_database.execute("alter table t add email text not null default 'x'")
+    ran = project.run("--from", "2025-01-01 00:00:02", "--to", "2025-01-01 00:00:02")
+    assert ran.table("shop.t")["appended"] == 1
+    spec(project, postgres_database, {"t": {"mask": after}})
+    if after == before:
+        project.run()
+        assert len(project.rows("select email from raw.t where email is not null")) == 2
+        return
+    for command in ("check", "run"):
+        [error] = project.loader(command).errors
+        assert "have changed: email" in error
+    [warning] = [w for w in project.run("--full-refresh").warnings if "masks" in w]
+    assert "email" in warning
+    assert project.run().table("shop.t")["status"] == "nothing new"
+
+
 def test_a_new_column_with_the_mask_null_reads_no_older_rows(
     project: Project, database: Database
 ) -> None:
