@@ -23,8 +23,10 @@ LARGEST = 2**62
 """The highest version, batch or generation, so that the next value also fits 64 bits."""
 
 MIXED = "mixed"
-"""The selection in a state if the batches of raw have different selections, or may have rows that
-are no longer selected."""
+"""The selection in a state if the batches of raw have different selections."""
+
+_RESET = "reset "
+"""The prefix of the selection in a state after `loader state reset`."""
 
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
@@ -64,7 +66,7 @@ class TableState:
         boundary: the digest of the rows at the next window's lower bound; see
             :mod:`loader.sync.boundary_digest`.
         selection: the rows that the source selected in the newest full read and the later syncs
-            (:attr:`loader.sources.interface.SourceTable.selection`).
+            (:attr:`loader.sources.interface.SourceTable.selection`). See also :meth:`start_over`.
         masks: the masks of columns in raw and the id of their key; see
             :mod:`loader.sync.mask_changes`.
     """
@@ -180,11 +182,17 @@ class TableState:
     def start_over(self) -> TableState:
         """Returns a copy without a cursor, so that the next sync reads all rows.
 
-        If the spec selects rows by a filter or query, the next sync handles the selection as new.
-        Otherwise rows that stopped matching since the last sync would never become tombstones.
+        If the spec selects rows by a filter or query, the copy records the reset. In a table with a
+        key, rows that stopped matching since the last sync would otherwise never become tombstones.
         """
-        selection = MIXED if self.selection else ""
+        selection = self.selection
+        if selection and not selection.startswith(_RESET):
+            selection = f"{_RESET}{selection}"
         return replace(self.move_cursor(None, self.cursor_field), selection=selection)
+
+    def was_reset(self, selection: str) -> bool:
+        """Returns whether the state was reset and had this selection before."""
+        return self.selection == f"{_RESET}{selection}"
 
     def set_by_hand(self, cursor: Cursor) -> TableState:
         """Returns a copy with a cursor that the user has set.

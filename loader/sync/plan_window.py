@@ -116,7 +116,8 @@ def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
         deletes_missing=bool(plan.key)
         and bounds.log is None
         and (prior.has_new_selection or _is_filtered_refresh(plan)),
-        allows_mass_deletes=prior.has_new_selection or snapshot.is_steady(plan.table),
+        allows_mass_deletes=snapshot.is_steady(plan.table)
+        or (prior.has_new_selection and not prior.state.was_reset(plan.table.selection)),
     )
 
 

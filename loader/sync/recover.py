@@ -132,7 +132,13 @@ def recover(sync: TableSync) -> PriorState:
 
 
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
-    """Returns whether the spec selects other rows than the batches in the raw table."""
+    """Returns whether the spec selects other rows than the batches in the raw table.
+
+    After a reset, the raw table may also have keys that are no longer selected. Without a key, only
+    rows that it lacks are appended.
+    """
+    if not plan.key and state.was_reset(plan.table.selection):
+        return False
     return state.batch > 0 and state.selection != plan.table.selection
 
 

@@ -64,15 +64,40 @@ def is_postgresql(database: Database) -> bool:
 
 def test_a_reset_forgets_no_row_that_stopped_matching(project: Project, database: Database) -> None:
     """The next run reads all rows that match, so other keys in raw get tombstones."""
+    database.execute(*MANY)
     load(project, database, where=OPEN)
     database.execute("update orders set state = 'gone' where id = 4")
+    for _ in range(2):
+        assert project.loader("state", "reset", "shop.orders").code == 0
+    ran = project.run()
+    assert ids(project) == [1, *range(10, 20)]
+    assert [w for w in ran.warnings if "the state was reset" in w]
+    assert ran.table("shop.orders")["appended"] == 12
+    ran = project.run()
+    assert (ran.table("shop.orders")["appended"], ids(project)) == (0, [1, *range(10, 20)])
+
+
+def test_a_reset_of_a_table_without_a_key_doubles_no_row(
+    project: Project, database: Database
+) -> None:
+    database.execute("alter table orders drop " + DROPPED_KEY[is_postgresql(database)])
+    load(project, database, where=OPEN)
+    database.execute("insert into orders values (6, 'open', 6, '2020-01-01 00:00:00')")
     assert project.loader("state", "reset", "shop.orders").code == 0
     ran = project.run()
-    assert ids(project) == [1]
-    assert [w for w in ran.warnings if "the state was reset" in w]
-    assert ran.table("shop.orders")["appended"] == 2
-    ran = project.run()
-    assert (ran.table("shop.orders")["appended"], ids(project)) == (0, [1])
+    assert ran.table("shop.orders")["appended"] == 1
+    assert not [w for w in ran.warnings if "all rows are read again" in w]
+    for new_rows in (1, 0):
+        assert project.loader("state", "reset", "shop.orders").code == 0
+        assert project.run().table("shop.orders")["appended"] == 0
+        database.execute("update orders set state = 'open', at = '2026-02-02' where id = 5")
+        assert project.run().table("shop.orders")["appended"] == new_rows
+    # with another condition, the rows are told apart by their generation
+    load(project, database, where="amount > 10")
+    assert project.rows("select count(*) from raw.orders where _cq_generation = 2") == [(3,)]
+
+
+DROPPED_KEY = {True: "constraint orders_pkey", False: "primary key"}
 
 
 def test_only_rows_that_match_are_read(project: Project, database: Database) -> None:
