@@ -67,6 +67,9 @@ if TYPE_CHECKING:
 
     from loader.sources.contents import Contents
 
+REST_COLUMN = "_rest"
+"""A connector's column for values that no other column can store, as a JSON object or null."""
+
 
 @dataclass(frozen=True)
 class TableRef:
@@ -580,6 +583,7 @@ def is_connector_state(mark: Mapping[str, Any] | None) -> bool:
 
 
 __all__ = [
+    "REST_COLUMN",
     "Bounds",
     "CursorField",
     "Digest",

@@ -90,7 +90,8 @@ class MaskedSource(Source):
                     "`mask_key: ${STRANDLINE_MASK_KEY}` beside the source's name",
                 )
             key_id = hmac.digest(self._key, b"strandline mask_key", "sha256").hex()[:16]
-        return mask_table(table, masks, options.mask, self._key, key_id)
+        patterns = options.mask if self.source.masks_records else {}
+        return mask_table(table, masks, patterns, self._key, key_id)
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:

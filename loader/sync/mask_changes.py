@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pyspark.sql import functions as f
+
 from loader.errors import TableError
 from loader.lake.lake import Lake
 from loader.lake.source_schema import read_source_schema
+from loader.names import is_wildcard
 from loader.rows.masks import HASH
+from loader.sources.interface import REST_COLUMN
 from loader.sources.masked_table import MaskedTable
 from loader.state import TableState
+from loader.sync.ownership import select_own_rows
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 _UNMASKED = "none"
@@ -36,13 +41,18 @@ def describe_masks(
     """
     columns = {name: mask for name, mask in _list_masks(stored).items() if not _has(plan, name)}
     columns |= {name.lower(): _UNMASKED for name in added}
+    wildcards = _list_wildcards(plan)
     key = (stored or {}).get("key") if HASH in columns.values() else None
     if isinstance(plan.table, MaskedTable):
         columns |= {name.lower(): mask for name, mask in plan.table.masks.items()}
         key = plan.table.key_id or key
-    if not columns:
+    if not columns and not wildcards:
         return None
-    return {"columns": columns, **({"key": key} if key else {})}
+    return {
+        "columns": columns,
+        **({"key": key} if key else {}),
+        **({"wildcards": wildcards} if wildcards else {}),
+    }
 
 
 def check_masks(
@@ -104,7 +114,7 @@ def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None)
         masks = {name.lower(): mask for name, mask in plan.table.masks.items()}
         key_id = plan.table.key_id
     has_other_key = (stored or {}).get("key") != key_id
-    return [
+    changed = [
         name
         for name in (each.lower() for each in plan.table.schema.names)
         if name in loaded
@@ -113,6 +123,29 @@ def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None)
             or (masks.get(name) == HASH and has_other_key)
         )
     ]
+    if REST_COLUMN not in changed and _has(plan, REST_COLUMN):
+        has_other_wildcards = (stored or {}).get("wildcards", []) != _list_wildcards(plan)
+        if has_other_wildcards and _has_rest(plan, lake):
+            changed.append(REST_COLUMN)
+    return changed
+
+
+def _has_rest(plan: TablePlan, lake: Lake) -> bool:
+    """Returns whether raw has a value in :data:`REST_COLUMN`."""
+    raw = select_own_rows(plan, lake.frame(plan.lake_table))
+    if REST_COLUMN not in raw.columns:
+        return False
+    return not raw.where(f.col(REST_COLUMN).isNotNull()).isEmpty()
+
+
+def _list_wildcards(plan: TablePlan) -> list[str]:
+    """Returns the wildcards that also mask fields in :data:`REST_COLUMN`, which hides each mask.
+
+    They are sorted, because there the masks have the same result in any order.
+    """
+    if not isinstance(plan.table, MaskedTable) or not _has(plan, REST_COLUMN):
+        return []
+    return sorted(name.lower() for name in plan.table.patterns if is_wildcard(name))
 
 
 def _list_masks(stored: Mapping[str, Any] | None) -> dict[str, str]:

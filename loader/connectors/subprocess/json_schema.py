@@ -12,10 +12,9 @@ from pyspark.sql import types as t
 
 from loader.connectors.subprocess.json_values import make_converter
 from loader.errors import TableError
+from loader.sources.interface import REST_COLUMN
 from loader.spec.options import ColumnSelection
 
-REST_COLUMN = "_rest"
-"""The column for values that no other column can store, as a JSON object or null."""
 LONGEST_NAME = 255
 """The maximum length of a column name. :data:`REST_COLUMN` stores fields with longer names."""
 _MOST_PARTS = 100_000

@@ -16,9 +16,9 @@ from typing import Any
 from pyspark.sql import types as t
 
 from loader.connectors.subprocess.connector_state import ConnectorState
-from loader.connectors.subprocess.json_schema import REST_COLUMN
 from loader.connectors.subprocess.json_values import get_sort_key
 from loader.connectors.subprocess.spool_format import EncodedDeletion, RecordLayout
+from loader.sources.interface import REST_COLUMN
 from loader.spec.redaction import excerpt
 
 _TIMES = (t.TimestampType, t.TimestampNTZType)

@@ -17,7 +17,6 @@ from pydantic import BeforeValidator, Field, PositiveFloat, field_validator
 from pyspark.sql import types as t
 
 from loader.connectors.subprocess.json_schema import (
-    REST_COLUMN,
     Column,
     build_columns,
     is_skipped,
@@ -33,7 +32,7 @@ from loader.errors import SpecError, TableError
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
 from loader.rows.exact_cast import parse_data_type
-from loader.sources.interface import Progress, Source, SourceTable, TableRef
+from loader.sources.interface import REST_COLUMN, Progress, Source, SourceTable, TableRef
 from loader.spec.options import (
     ColumnSelection,
     Duration,

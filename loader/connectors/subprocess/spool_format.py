@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.connectors.subprocess.json_schema import REST_COLUMN, Column, is_skipped
+from loader.connectors.subprocess.json_schema import Column, is_skipped
 from loader.connectors.subprocess.json_values import (
     ConversionError,
     cast_from_spool,
@@ -30,6 +30,7 @@ from loader.names import literal_path
 from loader.rows.bookkeeping import DELETED
 from loader.rows.masks import HASH, REDACTED
 from loader.rows.version_order import quote_name
+from loader.sources.interface import REST_COLUMN
 from loader.spec.options import ColumnSelection
 from loader.spec.redaction import excerpt
 
