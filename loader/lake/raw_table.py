@@ -84,15 +84,16 @@ def drop_outdated_table(
 
     Such a table has no rows, so it can be recreated with the new columns.
     """
-    if not lake.exists(table):
-        return
+    if lake.exists(table) and _is_outdated(lake, table, schema, excluded):
+        lake.drop(table)
+
+
+def _is_outdated(lake: Lake, table: str, schema: StructType, excluded: Sequence[str]) -> bool:
+    """Returns whether a raw table has no batches, and not the source's current columns."""
     handle = lake.handle(table)
     before = handle.properties().get(PROPERTY)  # only raw tables of the loader have this property
-    if before in (None, SourceSchema.of(schema, excluded=excluded).text) or list(
-        handle.snapshots()
-    ):
-        return
-    lake.drop(table)
+    current = SourceSchema.of(schema, excluded=excluded).text
+    return before not in (None, current) and not list(handle.snapshots())
 
 
 def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPolicy) -> Drift:
@@ -101,7 +102,10 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
     Raises:
         TableError: if the raw table cannot be adapted, or the spec forbids a change.
     """
-    if not lake.exists(table):
+    is_shared = bool(policy.source)
+    if not lake.exists(table) or (
+        not is_shared and _is_outdated(lake, table, schema, policy.excluded)
+    ):
         return plan_creation(schema, policy.excluded)
     properties = lake.properties(table)
     if properties.get("write.wap.enabled") != "true":

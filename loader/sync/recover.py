@@ -122,7 +122,7 @@ def recover(sync: TableSync) -> PriorState:
     if plan.is_shared:
         highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=newest.batch))
     has_begun = max(own_commit.batch, state_batch, ledger_batch) > 0
-    if not has_begun and not plan.is_shared:
+    if not own_commit.batch and not plan.is_shared:
         table = plan.table
         drop_outdated_table(stores.lake, plan.lake_table, table.schema, table.excluded)
     check_masks(plan, stores.lake, state, sync.warn)

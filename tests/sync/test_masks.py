@@ -254,6 +254,30 @@ def test_a_dropped_raw_table_begins_with_the_new_masks(
     assert project.run().table("shop.people")["status"] == "nothing new"
 
 
+def test_the_mask_of_a_key_that_changes_before_any_row_is_loaded(
+    project: Project, postgres_database: Database
+) -> None:
+    """Raw has the key's type, but no value, even if the table had rows before it was dropped."""
+    postgres_database.execute("create table t (id int primary key, at timestamp not null)")
+    plain, masked = {"t": {}}, {"t": {"mask": {"id": "hash"}}}
+    spec(project, postgres_database, plain)
+    for is_dropped in (False, True):
+        assert project.run().table("shop.t")["status"] == "nothing new"
+        spec(project, postgres_database, masked)
+        checked = project.loader("check")
+        assert checked.code == 0, checked.text
+        assert project.loader("run", "--dry-run").code == 0
+        assert project.run().table("shop.t")["status"] == "nothing new"
+        spec(project, postgres_database, masked, KEY[::-1])
+        postgres_database.execute("insert into t values (1, '2025-01-01')")
+        assert project.run().table("shop.t")["appended"] == 1
+        assert project.rows("select id from raw.t") == [(digest(1, KEY[::-1]),)]
+        if not is_dropped:
+            spec(project, postgres_database, plain)
+            project.spark.sql(f"drop table {project.schema}.t purge")
+            postgres_database.execute("delete from t")
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a cursor": ({"mask": {"at": "year"}}, "the cursor_field 'at' cannot be masked"),
     "a mark": (
