@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.table import Table
 
 from loader.cli.console import ERR, Output
+from loader.sync.run_context import RECORDING
 
-LONG_SECONDS = 10.0
+LONG_SECONDS = 30.0
 """The seconds after which a table has a line of its own in a log."""
 
 _MAX_LISTED_NAMES = 4
@@ -82,7 +83,7 @@ class Progress:
         with self._lock:
             progress = self._tables.pop(table, None)
             self._finished += 1
-        is_long = progress is not None and time.monotonic() - progress.began >= LONG_SECONDS
+        is_long = progress is not None and progress.seconds >= LONG_SECONDS
         if not self.output.json and (self._live is not None or is_long or has_failed):
             self.output.event("done", text)
 
@@ -94,17 +95,19 @@ class Progress:
 
     def _lines(self) -> list[tuple[str, dict[str, Any]]]:
         measured = self._measure()
+        working = [facts for facts in measured if facts["phase"] != RECORDING or self.output.json]
         lines = [
             (f"{facts['table']}: {', '.join(filter(None, _describe_progress(facts)))}", facts)
-            for facts in measured
+            for facts in working
             if self.output.json or facts["seconds"] >= LONG_SECONDS
         ]
-        if lines or not measured:
+        if lines or not working:
             return lines
-        names = [facts["table"] for facts in measured]
+        finished = self._finished + len(measured) - len(working)
+        names = [facts["table"] for facts in working]
         more = f" and {len(names) - _MAX_LISTED_NAMES} more" if names[_MAX_LISTED_NAMES:] else ""
         listed = ", ".join(names[:_MAX_LISTED_NAMES])
-        return [(f"tables finished: {self._finished}; in progress: {listed}{more}", {})]
+        return [(f"tables finished: {finished}; in progress: {listed}{more}", {})]
 
     def _measure(self) -> list[dict[str, Any]]:
         """Returns the progress of each table, with the keys of the JSON event `progress`."""
@@ -143,6 +146,11 @@ class _TableProgress:
     rows: int | None
     began: float
     since: float
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the table began, without those in which it waits for other tables."""
+        return (self.since if self.phase == RECORDING else time.monotonic()) - self.began
 
 
 def _describe_progress(facts: Mapping[str, Any]) -> tuple[str, str, str, str, str]:

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from loader.spark.interruption import interruption_error
 
+RECORDING = "recording"
+"""The last phase of a table: its rows are published, and its state waits for those of others."""
+
 _log = logging.getLogger("loader")
 
 

@@ -13,7 +13,7 @@ from loader.lake.ledger import SyncRecord
 from loader.lake.locks import Lease
 from loader.sources.interface import Snapshot
 from loader.state import TableState
-from loader.sync.run_context import Watch
+from loader.sync.run_context import RECORDING, Watch
 from loader.sync.stores import StoredProgress, Stores
 from loader.sync.table_plan import TablePlan
 
@@ -80,6 +80,8 @@ class TableSync:
             immediately: whether to write both even if progress is normally deferred.
         """
         if self.defer_progress is not None and not immediately:
+            # Not `report_phase`, which raises an error if the run was asked to stop.
+            self.watch.listener.report_phase(self.plan.name, RECORDING, None)
             self.defer_progress(self, state, record, total or record)
             return
         if state is not None:

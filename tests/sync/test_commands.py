@@ -103,12 +103,9 @@ def test_a_run_and_what_is_seen_of_it(project: Project, postgres_database: Datab
         ["shop.orders", "synced", "1", "2", "2", "0"],
     ]
     assert all(row == row.rstrip() for row in (head, *rows))
-    for line in (
-        "warning: shop.log: no primary key: a deduped_latest model needs a key",
-        "shop.orders: reading 2 rows",
-        "shop.orders: synced, 2 rows appended",
-    ):
-        assert line in err.splitlines()
+    lines = err.splitlines()
+    assert "warning: shop.log: no primary key: a deduped_latest model needs a key" in lines
+    assert not [line for line in lines if line.startswith("shop.")]  # only slow tables have lines
 
     again = project.run()
     kinds = {event["event"] for event in again.events}

@@ -9,6 +9,7 @@ import gzip
 import hmac
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -333,7 +334,7 @@ def test_masked_values_of_files_are_nowhere(
     failed = {name for name in malformed if f"shop.{name}: failed" in reported}
     refused = {name for name in malformed if f"error: table shop.{name}" in reported}
     assert failed | refused == {*malformed}, reported
-    assert "shop.csv: synced, 9 rows" in reported
+    assert re.search(r"^shop\.csv +synced +2 ", reported, re.MULTILINE), reported
     digest = hmac.new(KEY.encode(), b"plantedphone7", "sha256").hexdigest()
     assert _find(tmp_path / "warehouse", digest.encode())
     search.assert_nothing_found()

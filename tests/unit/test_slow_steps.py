@@ -16,6 +16,7 @@ from loader.cli.console import Output
 from loader.cli.progress import Progress
 from loader.spark import setup
 from loader.spark.named_steps import step
+from loader.sync.run_context import RECORDING
 
 
 @pytest.fixture(autouse=True)
@@ -74,11 +75,12 @@ def test_many_small_tables_share_one_line(capsys: pytest.CaptureFixture[str]) ->
         for number in range(10):
             failed = number == 5
             progress.done(f"shop.t{number}", f"shop.t{number}: ended", has_failed=failed)
+        progress.report_phase("shop.t15", RECORDING, None)  # waits for the others
         time.sleep(0.3)
     first, *lines = capsys.readouterr().err.splitlines()
     assert first == "shop.t5: ended"
     assert {*lines} == {
-        "tables finished: 10; in progress: shop.t10, shop.t11, shop.t12, shop.t13 and 2 more"
+        "tables finished: 11; in progress: shop.t10, shop.t11, shop.t12, shop.t13 and 1 more"
     }
 
 
