@@ -274,6 +274,8 @@ class Loader:
                 raise SpecError(
                     f"{table!r} is a pattern", where="table", remedy="Pass the name of one table"
                 )
+            if limit < 1:
+                raise SpecError(f"{limit} is too small", where="limit", remedy="Pass 1 or more")
             for result in read_first_rows(self._open().pipeline, table, limit):
                 if isinstance(result, LoaderError):
                     raise result

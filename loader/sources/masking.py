@@ -279,11 +279,13 @@ def check_roles(
         return
     where = f"{where}, mask"
     for name, role in ((cursor, "cursor_field"), (deleted, "deleted_field")):
-        if name in table.masks:
+        if name and name in table.masks:
+            is_named = name.lower() in {pattern.lower() for pattern in table.patterns}
+            change = "Remove its mask" if is_named else "Write wildcards that do not match it"
             raise TableError(
                 f"the {role} {name!r} cannot be masked: the loader needs its values",
                 where=where,
-                remedy=f"Remove its mask, or choose another {role}",
+                remedy=f"{change}, or choose another {role}",
             )
     for name in key:
         if table.masks.get(name, HASH) != HASH:

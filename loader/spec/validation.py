@@ -18,6 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _MISSING = "this key is missing"
 _LIST = ("must be a list", "Write a list, for example [a, b]")
 _KEYS = ("must have keys and values", "Write `key: value`, indented below it")
+_EXAMPLES = {"mask": "{email: hash}", "reconcile": "{every: 1 day}", "column_types": "{id: bigint}"}
 # Maps the part of pydantic's error type before the first underscore to the problem and the remedy.
 _TYPES = {
     "bool": ("must be true or false", "Write true or false"),
@@ -127,6 +128,8 @@ def _explain(
         if _TYPES[family] is _LIST and shown.startswith("'"):
             items = ", ".join(f'"{item.strip()}"' for item in shown.strip("'").split(","))
             remedy = f"Write [{items}]"
+        if _TYPES[family] is _KEYS and keys and keys[-1] in _EXAMPLES:
+            remedy = f"Write for example {_EXAMPLES[str(keys[-1])]}"
         return what + given, remedy
     message = detail["msg"].removeprefix("Input ")
     return message[:1].lower() + message[1:] + given, "Correct the value"

@@ -87,12 +87,26 @@ def _match_pattern(
 def find_unused_options(
     spec: SourceSpec, options: Mapping[str, TableOptions], refs: Sequence[TableRef]
 ) -> dict[str, TableError]:
-    """Returns an error for each entry of `table_options` that matches no table of the source."""
+    """Returns an error for each entry of `table_options` that no sync can use.
+
+    These are entries that match no table of the source, and queries that `tables` does not select.
+    """
     names = {ref.name.lower(): ref.name for ref in refs}
     # Missing tables are reported by `match_tables`.
     listed = {name.lower() for name in spec.tables}
     names_in_use = names.keys() | listed
-    return {
+    unselected = {
+        name: TableError(
+            f"{name!r} has a query, but `tables` does not select it",
+            where=f"source {spec.name}, table_options",
+            remedy=f"Add {name!r} to `tables`, or to `skip_tables` if it is not to be loaded",
+        )
+        for name, option in options.items()
+        if getattr(option, "query", None)
+        and not any(_matches_any(pattern, {name.lower()}) for pattern in listed)
+        and not _is_skipped(name.lower(), [each.lower() for each in spec.skip_tables], listed)
+    }
+    return unselected | {
         name: TableError(
             f"there are options for {name!r}, and the source has no such table",
             where=f"source {spec.name}, table_options",

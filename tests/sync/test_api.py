@@ -119,6 +119,8 @@ def test_wrong_arguments_give_one_clear_error(loader: Loader, shop: Project) -> 
         loader.preview("ordres")
     with pytest.raises(SpecError, match=r"table: 'shop\.\*' is a pattern"):
         loader.preview("shop.*")
+    with pytest.raises(SpecError, match="limit: 0 is too small"):
+        loader.preview("orders", 0)
     with pytest.raises(SpecError, match="dbt_arguments: there is no build"):
         loader.run(dbt_arguments=["--select", "a"])
     with pytest.raises(SpecError, match=r"dbt_build: there is no dbt_project.yml"):

@@ -150,6 +150,7 @@ def test_types_and_values_are_those_of_the_table(project: Project, database: Dat
         ({"query": "select id, at, 1 as id from orders"}, "the query returns two columns 'id'"),
         ({"query": "select nothing from orders"}, "table shop.sales, query"),
         ({"query": "delete from orders"}, "table shop.sales, query"),
+        ({"query": "selct * from orders"}, "Correct the SELECT"),
     ],
 )
 def test_what_is_refused(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from loader.sources.interface import TableRef
+from loader.sources.jdbc.options import JdbcTableOptions
 from loader.spec.plugins import SourceSpec
-from loader.sync.table_selection import match_tables
+from loader.sync.table_selection import find_unused_options, match_tables
 
 REFS = [TableRef(name) for name in ("*", "hr_*", "hr_pay", "orders", "Orders2", "or?ers")]
 
@@ -67,3 +68,23 @@ def test_many_names_of_many_tables_are_found_at_once() -> None:
     assert time.process_time() - began < 4  # without an index, and asking of all names, 25 seconds
     assert found == refs[:5000]
     assert "Did you mean `sales.table_0" in errors[misspelt[0]].remedy
+
+
+def test_a_query_that_is_not_selected_is_an_error() -> None:
+    options = {"Sales": JdbcTableOptions(query="select 1 as id")}
+
+    def unused(tables: list[str], skip: list[str]) -> dict[str, str]:
+        spec = SourceSpec(
+            name="shop", path="jdbc", tables=tables, skip_tables=skip, destinations=["lake"]
+        )
+        refs = [TableRef("orders"), TableRef("Sales")]
+        return {name: str(e) for name, e in find_unused_options(spec, options, refs).items()}
+
+    expected = (
+        "source shop, table_options: 'Sales' has a query, but `tables` does not select it. Add "
+        "'Sales' to `tables`, or to `skip_tables` if it is not to be loaded"
+    )
+    assert unused(["orders"], []) == {"Sales": expected}
+    assert unused(["orders"], ["sales"]) == {}
+    assert unused(["orders", "sales"], []) == {}
+    assert unused(["*"], []) == {}

@@ -42,7 +42,7 @@ def test_every_is_enough() -> None:
         ({"reconcile": {"evry": "1 day"}}, "orders.reconcile.evry: unknown key. Did you mean `eve"),
         ({"reconcile": {"every": "1 day", "buget": 1}}, "unknown key. Did you mean `budget`"),
         ({"reconcile": {"budget": "5 %"}}, "orders.reconcile.every: this key is missing"),
-        ({"reconcile": "1 day"}, "orders.reconcile: must have keys and values"),
+        ({"reconcile": "1 day"}, "'1 day'. Write for example {every: 1 day}"),
         ({"reconcile": {"every": "daily"}}, "'daily' is not a time in which to compare all keys"),
         ({"reconcile": {"every": "0 days"}}, "'0 days' is not a time in which to compare"),
         *(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from loader.errors import TableError
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import LossyValue
+from loader.spark.error_translation import DatabaseError
 
 _PLACED = ("TABLE_SCHEM", "TABLE_NAME", "COLUMN_NAME")
 _OF_COLUMNS = (
@@ -87,6 +89,16 @@ def read_native_columns(
     }
 
 
+@contextmanager
+def add_remedy(remedy: str) -> Iterator[None]:
+    """Adds a remedy to an error of the database that has none, such as a syntax error."""
+    try:
+        yield
+    except DatabaseError as error:
+        error.remedy = error.remedy or remedy
+        raise
+
+
 def _read_query_columns(connection: Connection, query: str) -> ColumnDescriptions:
     """Reads the description of each column of a query, labelled as for a table's columns.
 
@@ -95,7 +107,8 @@ def _read_query_columns(connection: Connection, query: str) -> ColumnDescription
         TableError: if the query returns two columns with the same name.
     """
     # The line breaks show the query as it is in the database's errors.
-    listed = connection.describe(f"select * from (\n{query}\n) strandline_rows where 1 = 0")
+    with add_remedy("Correct the SELECT; test it in a client of the database"):
+        listed = connection.describe(f"select * from (\n{query}\n) strandline_rows where 1 = 0")
     described = {row["COLUMN_NAME"] or "": row for row in listed}
     if len(described) < len(listed):
         names = [row["COLUMN_NAME"] or "" for row in listed]

@@ -47,6 +47,7 @@ from loader.sources.jdbc.lossy_values import (
 from loader.sources.jdbc.metadata import (
     ColumnDescriptions,
     NativeColumns,
+    add_remedy,
     build_layout,
     read_native_columns,
 )
@@ -245,7 +246,8 @@ class JdbcSource(Database):
                 where=where,
                 remedy="Add the condition to the query, and set `where` in the options of tables",
             )
-        with self.lend_catalog_connection(where) as connection:
+        remedy = "Write a condition as after the word WHERE in a SELECT of this table"
+        with self.lend_catalog_connection(where) as connection, add_remedy(remedy):
             connection.types(
                 f"select 1 from {self.relation(ref.native)} where (\n{condition}\n) and 1 = 0"
             )
