@@ -89,6 +89,11 @@ class _Commands(click.Group):
                 name, command = error.option_name, ctx.invoked_subcommand
                 message = f"{error.message} Put it before the command: `loader {name} … {command}`."
                 raise click.UsageError(message, error.ctx) from None
+            command_options = error.ctx.command.params if error.ctx is not None else []
+            can_select = any("--select" in option.opts for option in command_options)
+            if can_select and error.option_name in ("--table", "--tables"):
+                message = f"{error.message} To select tables, use --select."
+                raise click.UsageError(message, error.ctx) from None
             raise
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise

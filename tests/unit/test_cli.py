@@ -189,6 +189,13 @@ def test_an_option_of_all_commands_behind_one_says_where_it_stands(
     assert reported in refused.output
 
 
+def test_tables_are_selected_by_one_option(tmp_path: Path) -> None:
+    for command in ("run", "check", "reconcile"):
+        refused = _loader(tmp_path, None, command, "--tables", "orders")
+        assert refused.exit_code == 2
+        assert "No such option '--tables'. To select tables, use --select." in refused.output
+
+
 @pytest.mark.parametrize("command", [("status",), ("state", "list"), ("state", "show", "orders")])
 def test_a_lake_in_another_catalog_is_read_by_a_spark_of_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
