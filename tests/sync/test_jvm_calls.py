@@ -6,8 +6,11 @@ import gc
 import time
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
+from loader.rows.cursor import Cursor, CursorType
+from loader.sources.jdbc.connections import Connection
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -94,3 +97,38 @@ def test_a_run_opens_few_connections(project: Project, postgres_database: Databa
         assert connections() == 2  # nothing new: holds it, and asks
         postgres_database.execute("insert into t values (101)")
         assert connections() == 2 + reading
+
+
+ENDS = {
+    CursorType.TIMESTAMPTZ: "timestamptz",
+    CursorType.TIMESTAMP: "timestamp",
+    CursorType.INTEGER: "bigint",
+    CursorType.DECIMAL: "numeric",
+}
+VALUES = {
+    "timestamp": (
+        *("2025-01-01 12:34:56", "2025-01-01 12:34:56.120000", "9999-12-31 23:59:59.999999"),
+        *("0001-01-01", "2500-01-01 BC", "12025-01-01", "infinity", "-infinity"),
+    ),
+    "bigint": ("0", "-1", "9223372036854775807"),
+    "numeric": ("1.50", "1e20", "-1e-20", "1000", "NaN", "0.000"),
+}
+
+
+@pytest.mark.parametrize("type_", ENDS)
+def test_ends_arrive_the_same_in_one_call_and_value_by_value(
+    spark: SparkSession, postgres_database: Database, type_: CursorType
+) -> None:
+    database, name = postgres_database, ENDS[type_]
+    options = {"url": database.url, "user": database.user, "password": database.password}
+    with Connection.open(spark, {**options, "driver": "org.postgresql.Driver"}, "here") as asked:
+        for value in (None, *VALUES[name.removesuffix("tz")]):
+            literal = "null" if value is None else f"'{value}'"
+            query = f"select min(v), count(*) from (values ({literal}::{name})) as shown (v)"
+            [(text, rows)] = asked.text_rows(query)
+            [(expected, _)] = asked.rows(query)
+            if type_ is CursorType.DECIMAL and value not in (None, "NaN"):
+                assert Cursor.parse(text, type_) == Cursor.parse(expected, type_)
+            else:
+                assert text == expected
+            assert rows == "1"

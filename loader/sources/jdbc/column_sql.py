@@ -10,11 +10,15 @@ from loader.error_report import one_error
 from loader.errors import TableError
 from loader.rows.cursor import CursorType
 from loader.sources.interface import Bounds, CursorField, SourceTable, Window
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.lossy_values import LossyValue
 from loader.sources.jdbc.metadata import NativeColumns
 from loader.sources.jdbc.postgresql.continuity import TransactionMark
+
+_NEEDS_TEXT = (CursorType.DATE, CursorType.STRING)
+"""Cursors whose text by the database differs from the text of the driver's Java object."""
 
 
 class ColumnSql:
@@ -102,6 +106,13 @@ class ColumnSql:
             shown = dict(table.ref.native.shown).get(index, "{}")
             return [shown.replace("{}", end) for end in ends]
         return ends
+
+    def read_ends(
+        self, connection: Connection, cursor: CursorField, sql: str
+    ) -> list[tuple[str | None, ...]]:
+        """Runs a query for :meth:`ends`, numbers and timestamps."""
+        is_fast = self.dialect.shares_snapshots and cursor.type not in _NEEDS_TEXT
+        return connection.text_rows(sql) if is_fast else connection.rows(sql)
 
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for the stored value of a column."""

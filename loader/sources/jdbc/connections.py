@@ -102,7 +102,7 @@ class Connection:
             connection._ignore_errors(lambda: java.rollback() if not java.getAutoCommit() else None)
             connection._ignore_errors(java.close)
 
-    @property
+    @cached_property
     def major_version(self) -> int:
         """The major version of the database, from the driver's metadata."""
         return int(self.java.getMetaData().getDatabaseMajorVersion())
@@ -166,10 +166,10 @@ class Connection:
         return self._run_query(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
     def text_rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Runs a query for texts and integers and returns the same result as :meth:`rows`.
+        """Runs a query and returns the same result as :meth:`rows`.
 
         For supported drivers this is faster, as it needs one JVM call for all rows instead of one
-        per value.
+        per value. The values must be texts or numbers; with PostgreSQL, timestamps, too.
         """
         if not self._can_read_as_csv:
             return self.rows(sql)

@@ -35,6 +35,11 @@ class SnapshotQueries(Protocol):
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
         """Returns SQL for the lowest and the highest cursor with all digits."""
 
+    def read_ends(
+        self, connection: Connection, cursor: CursorField, sql: str
+    ) -> list[tuple[str | None, ...]]:
+        """Runs a query for :meth:`ends`, numbers and timestamps."""
+
     def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock in UTC."""
 

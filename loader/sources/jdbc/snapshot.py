@@ -145,8 +145,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             selected += self._list_unusual_counts(table, cursor)
             selected += [self.dialect.utc_clock.removeprefix("select ")] if with_clock else []
             where = self.where(table, window)
-            [(rows, dated, low, high, *others)] = connection.rows(
-                f"select {', '.join(selected)} from {relation}{where}"
+            [(rows, dated, low, high, *others)] = self.read_ends(
+                connection, cursor, f"select {', '.join(selected)} from {relation}{where}"
             )
             before = int(others.pop(0) or 0) if stored_cursor else None
             clock = self._convert_clock(_parse_utc(others.pop()) if with_clock else now, type_)

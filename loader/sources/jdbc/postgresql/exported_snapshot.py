@@ -169,17 +169,29 @@ def lock_tables(
 def _try_locks(
     connection: Connection, relations: Mapping[str, str]
 ) -> tuple[frozenset[str], dict[str, DatabaseError]]:
+    if _try_lock(connection, *relations.values()) is None:
+        return frozenset(relations), {}
     locked: set[str] = set()
     refused: dict[str, DatabaseError] = {}
     for name, relation in relations.items():
-        try:
-            connection.execute(
-                f"set local lock_timeout = {_LOCK_MILLISECONDS}; savepoint held; "
-                f"lock table {relation} in access share mode; release savepoint held"
-            )
+        error = _try_lock(connection, relation)
+        if error is None:
             locked.add(name)
-        except ConnectionRefusedByServer as error:
-            connection.execute("rollback to savepoint held; release savepoint held")
-            if error.state not in _IGNORED_STATES:
-                refused[name] = error
+        elif error.state not in _IGNORED_STATES:
+            refused[name] = error
     return frozenset(locked), refused
+
+
+def _try_lock(connection: Connection, *relations: str) -> ConnectionRefusedByServer | None:
+    """Locks all relations in one round trip, or none. Returns the error if one is refused."""
+    if not relations:
+        return None
+    try:
+        connection.execute(
+            f"set local lock_timeout = {_LOCK_MILLISECONDS}; savepoint held; "
+            f"lock table {', '.join(relations)} in access share mode; release savepoint held"
+        )
+    except ConnectionRefusedByServer as error:
+        connection.execute("rollback to savepoint held; release savepoint held")
+        return error
+    return None

@@ -429,10 +429,12 @@ class PostgresLateCommits:
         is_early = f"{column} < '0001-01-01'" if cursor.type.is_time else "false"
         began = time.monotonic()
         with self._without_time_limit(connection):
-            groups = connection.rows(
+            groups = self.snapshot.read_ends(
+                connection,
+                cursor,
                 f"select {is_excluded}::text, count(*), count(*) filter (where {is_early}), "
                 f"{self.snapshot.ends(table, cursor)[0]} from {relation} "
-                f"where {written} and (({is_late}) or {is_excluded}){grouped}"
+                f"where {written} and (({is_late}) or {is_excluded}){grouped}",
             )
         found = {excluded: counts for excluded, *counts in groups}
         count, early, lowest = found.get("false", ("0", "0", None))
