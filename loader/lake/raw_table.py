@@ -18,6 +18,7 @@ from loader.lake.system_tables import PREFIX
 from loader.lake.type_widening import raw_type
 from loader.rows.bookkeeping import COLUMNS
 from loader.rows.cursor import Cursor, CursorType
+from loader.rows.version_order import GENERATION
 
 IDENTITY = "strandline.table-id"
 """The property that distinguishes a raw table from a dropped table with the same name.
@@ -157,13 +158,36 @@ def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
 
     Returns true without statistics, or if the types of column and cursor differ.
     """
-    handle = lake.handle(table)
+    return _may_match(lake, table, column, cursor, "greaterThan") is not False
+
+
+def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: int) -> bool:
+    """Returns whether a row of this generation may be at or above a cursor, by file statistics.
+
+    Returns false if the types of column and cursor differ.
+    """
+    return bool(_may_match(lake, table, column, cursor, "greaterThanOrEqual", generation))
+
+
+def _may_match(
+    lake: Lake,
+    table: str,
+    column: str,
+    cursor: Cursor,
+    comparison: str,
+    generation: int | None = None,
+) -> bool | None:
+    handle, expressions = lake.handle(table), lake.jvm.org.apache.iceberg.expressions.Expressions
     field = handle.schema().caseInsensitiveFindField(column)
     value = _iceberg_value(cursor, field.type().toString()) if field is not None else None
     if value is None:
-        return True
-    above = lake.jvm.org.apache.iceberg.expressions.Expressions.greaterThan(field.name(), value)
-    files = handle.newScan().filter(above).ignoreResiduals().planFiles()
+        return None
+    condition = getattr(expressions, comparison)(field.name(), value)
+    if generation is not None:
+        condition = getattr(expressions, "and")(
+            condition, expressions.equal(GENERATION, generation)
+        )
+    files = handle.newScan().filter(condition).ignoreResiduals().planFiles()
     try:
         return bool(files.iterator().hasNext())
     finally:

@@ -53,6 +53,7 @@ def flag_redelivered(
     bounds: Bounds,
     generations: Generations,
     is_authoritative: bool,
+    has_base: bool = False,
 ) -> DataFrame:
     """Adds three boolean columns to the rows of a batch.
 
@@ -71,9 +72,11 @@ def flag_redelivered(
         window, bounds: the window and its bounds in the source.
         is_authoritative: whether the source returns only the current version of each key. If false,
             :func:`assign_generation` must be called first.
+        has_base: whether the window may contain versions of the base generation. If so, raw is not
+            searched for versions of older generations before it is read.
     """
     in_window = _select_window(raw, window, bounds)
-    raw_rows = _select_comparable(raw, in_window, generations)
+    raw_rows = _select_comparable(raw, in_window, generations, has_base)
     if not key:
         return _flag_by_multiplicity(rows, raw_rows)
     cursor = window.cursor.name if window.cursor else None
@@ -198,13 +201,18 @@ def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFram
     return raw.join(f.broadcast(keys), reduce(and_, same_key), "left_semi")
 
 
-def _select_comparable(raw: DataFrame, in_window: Column, generations: Generations) -> DataFrame:
+def _select_comparable(
+    raw: DataFrame, in_window: Column, generations: Generations, has_base: bool
+) -> DataFrame:
     """Returns the rows of raw among which each key's newest version in a window is found.
 
     A key's newest version may be in a newer generation with a cursor below the window. Therefore,
     if the window contains versions of an older generation, all later batches are included.
     """
     generation = f.col(GENERATION)
+    if has_base:
+        newer = generation > f.lit(generations.base)
+        return raw.where(generation >= generations.base).where(in_window | newer)
     if generations.base < generations.current:
         older = raw.where(in_window).where(
             (generation >= generations.base) & (generation < generations.current)

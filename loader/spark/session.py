@@ -271,6 +271,25 @@ def plan_simply(spark: SparkSession) -> None:
         spark.conf.set(key, value)
 
 
+@contextmanager
+def generate_code(spark: SparkSession) -> Iterator[None]:
+    """Turns on code generation for queries that scan many rows, after :func:`plan_simply`.
+
+    The settings of code generation are those of the profile. No other thread may use the session.
+    """
+    for key in _SINGLE_PROCESS_SETTINGS:
+        if key.startswith("spark.sql.codegen."):
+            configured = spark.sparkContext._conf.get(key, None)
+            if configured is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, configured)
+    try:
+        yield
+    finally:
+        plan_simply(spark)
+
+
 def hold_rows(rows: DataFrame) -> DataFrame:
     """Runs a query, and returns its few thousand rows as a frame in the driver's memory.
 

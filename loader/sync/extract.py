@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord, now
+from loader.lake.raw_table import may_reach
 from loader.lake.schema_evolution import Drift
 from loader.rows.bookkeeping import Stamp, stamp_rows
 from loader.rows.literal import cursor_literal
@@ -33,7 +34,7 @@ from loader.rows.redelivery import (
 from loader.rows.version_order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window
 from loader.sources.interface import Progress
-from loader.spark.session import hold_rows, plan_simply
+from loader.spark.session import generate_code, hold_rows, plan_simply
 from loader.state import TableState
 from loader.sync.deletions import (
     are_too_many,
@@ -49,6 +50,9 @@ from loader.sync.table_sync import TableSync
 
 _FEW_ROWS = 5_000
 """The maximum rows for which Spark's query optimization takes longer than the query."""
+
+_MANY_ROWS = 300_000
+"""The rows of raw from which Spark's generated code saves more time than its compilation takes."""
 
 _MAX_BROADCAST = 100_000
 """The maximum number of deletions that are sent to all of Spark's executors."""
@@ -325,13 +329,20 @@ def _compare_with_raw(
         return
     size = sync.snapshot.estimate_bytes(plan.table, window, bounds) if has_few_rows else None
     fits_driver = size is not None and size <= _DRIVER_BYTES
-    if fits_driver and plan.key and _reaches_below(window, bounds):
-        # A late row may have an old cursor, so the window may contain most rows of raw.
-        rows = hold_rows(rows)
-        raw = select_keys(raw, rows, plan.key)
-    flagged = flag_redelivered(
-        rows, raw, plan.key, window, bounds, generations, plan.is_authoritative
-    )
+    is_late = fits_driver and bool(plan.key) and _reaches_below(window, bounds)
+    has_base = False
+    with ExitStack() as scan:
+        if is_late:
+            # A late row may have an old cursor, so the window may contain most rows of raw.
+            rows = hold_rows(rows)
+            raw = select_keys(raw, rows, plan.key)
+            if sync.lake.records(plan.lake_table).rows() > _MANY_ROWS:
+                scan.enter_context(generate_code(sync.lake.spark))
+            has_base = _may_reach_base(sync, window, bounds, generations)
+        flagged = flag_redelivered(
+            rows, raw, plan.key, window, bounds, generations, plan.is_authoritative, has_base
+        )
+        flagged = hold_rows(flagged) if is_late else flagged
     if deleted is not None:
         flagged = correct_deleted(flagged, deleted, plan)
     with _cache_rows(flagged, fits_driver) as flagged:
@@ -425,6 +436,18 @@ def _reaches_below(window: Window, bounds: Bounds) -> bool:
     """Returns whether a batch has late rows, whose cursors are below the window."""
     low, reach = window.low, bounds.reach
     return low is not None and reach is not None and reach.order < low.order
+
+
+def _may_reach_base(
+    sync: TableSync, window: Window, bounds: Bounds, generations: Generations
+) -> bool:
+    """Returns whether a window may contain versions of the base generation beside newer ones."""
+    cursor, floor = window.cursor, window.floor(bounds)
+    if cursor is None or floor is None or cursor.collated:
+        return False
+    if generations.base == generations.current:
+        return False
+    return may_reach(sync.lake, sync.plan.lake_table, cursor.name, floor, generations.base)
 
 
 def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:

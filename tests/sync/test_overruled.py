@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import time
+from random import Random
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.redelivery import (
+    OVERRULES,
+    REDELIVERED,
+    Generations,
+    flag_redelivered,
+    select_keys,
+)
+from loader.rows.window import Bounds, CursorField, Window
+from loader.spark.session import plan_simply, sibling
+from tests.frames import frame_of
 from tests.services import Database
 from tests.sync.project import Project
 from tests.sync.test_horizon import _transaction
@@ -139,3 +153,58 @@ def test_a_late_row_whose_time_was_rounded_or_is_of_another_zone(
     for table, kind in tables.items():
         found = project.rows(f"select id from raw.{table} order by id")
         assert found == postgres_database.query(f"select id from {table} order by id"), kind
+
+
+VERSION = (
+    "id int, at int, _cq_row_hash bigint, _cq_deleted boolean, _cq_generation bigint, "
+    "_cq_batch bigint, _cq_seq bigint"
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_newest_version_is_found_in_any_window_and_generation(
+    spark: SparkSession, seed: int
+) -> None:
+    """Whether raw is searched for older generations first, or known to have them."""
+    random, base, floor, current = Random(seed), 2, 3, 5
+
+    def version(key: int, at: int, generation: int, batch: int, seq: int) -> list[Any]:
+        return [key, at, random.randrange(2) + 2 * at, False, generation, batch, seq]
+
+    raw = []
+    for seq in range(120):
+        batch = random.randrange(1, 9)
+        generation = 1 + batch * current // 9  # later batches have no lower generation
+        raw.append(version(random.randrange(40), random.randrange(7), generation, batch, seq))
+    batch_rows = [version(key, random.randrange(floor, 7), current, 9, key) for key in range(30)]
+    window = Window(
+        CursorField("at", CursorType.INTEGER), Cursor.parse(str(floor + 1), CursorType.INTEGER)
+    )
+    bounds = Bounds(None, reach=Cursor.parse(str(floor), CursorType.INTEGER))
+    newest: dict[int, list[Any]] = {}
+    for row in sorted(raw, key=lambda v: (v[4], v[1], v[5], v[6])):
+        if row[4] >= base:
+            newest[row[0]] = row
+    expected = set()
+    for key, at, value, *_ in batch_rows:
+        known = newest.get(key)
+        is_known = known is not None and known[1:3] == [at, value]
+        overrules = known is not None and (at < known[1] or known[1] == at == floor)
+        expected.add((key, at, is_known, overrules))
+    session = sibling(spark)
+    plan_simply(session)
+    for has_base in (False, True):
+        rows, versions = (frame_of(session, some, VERSION) for some in (batch_rows, raw))
+        flagged = flag_redelivered(
+            rows,
+            select_keys(versions, rows, ["id"]),
+            ["id"],
+            window,
+            bounds,
+            Generations(base, current),
+            True,
+            has_base,
+        )
+        found = flagged.select("id", "at", REDELIVERED, OVERRULES).collect()
+        assert {tuple(each) for each in found} == expected
+    assert len({flags[2:] for flags in expected}) > 1

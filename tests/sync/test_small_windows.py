@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+import pytest
+from pyspark.sql import SparkSession
+
+from loader.spark.session import generate_code, plan_simply, sibling
 from loader.sync import extract
 from loader.sync.table_sync import TableSync
 from tests.services import Database, Postgres
@@ -112,3 +117,57 @@ def test_a_raw_table_that_would_show_batches_unstaged_is_refused(
     project.spark.sql(f"alter table {raw} set tblproperties ('write.wap.enabled' = 'true')")
     assert project.run().table("shop.t")["appended"] == 2
     assert project.rows("select count(*), max(_cq_batch) from raw.t") == [(4, 2)]
+
+
+def test_code_is_generated_for_the_scan_of_a_large_raw_table(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, u timestamptz, doc text)",
+        "insert into t select n, '2025-01-01'::timestamptz + n * interval '1 day', 'a' "
+        "from generate_series(1, 9) as n",
+    )
+    options = {"cursor_field": "u", "sweep": "always"}
+    project.jdbc(postgres_database, ["t"], table_options={"t": options})
+    project.run()
+    held, used = extract.hold_rows, extract.generate_code
+    steps: list[str] = []
+
+    @contextmanager
+    def generate(session: SparkSession) -> Iterator[None]:
+        steps.append("begin")
+        with used(session):
+            yield
+        steps.append("end")
+
+    monkeypatch.setattr(extract, "generate_code", generate)
+    monkeypatch.setattr(extract, "hold_rows", lambda rows: steps.append("held") or held(rows))
+    for limit, expected in (
+        (9, ["held", "held", "held"]),
+        (8, ["held", "begin", "held", "end", "held"]),
+        (8, ["held", "begin", "held", "end", "held"]),  # the newest versions have a new generation
+    ):
+        monkeypatch.setattr(extract, "_MANY_ROWS", limit)
+        steps.clear()
+        postgres_database.execute("update t set doc = doc || 'b' where id in (2, 5)")
+        assert project.run().table("shop.t")["appended"] == 2
+        assert steps == expected
+        newest = "max_by(doc, struct(_cq_generation, _cq_batch))"
+        docs = project.rows(f"select id, {newest} from raw.t group by id order by id")
+        assert docs == postgres_database.query("select id, doc from t order by id")
+
+
+def test_code_is_generated_as_the_profile_says_and_not_afterwards(spark: SparkSession) -> None:
+    whole, factory = "spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode"
+    session, configured = sibling(spark), spark.sparkContext._conf
+    before = configured.get(whole)
+    plan_simply(session)
+    configured.set(whole, "true")  # the suite turns it off
+    try:
+        with suppress(ZeroDivisionError), generate_code(session):
+            during = [session.conf.get(name) for name in (whole, factory)]
+            1 / 0  # noqa: B018
+    finally:
+        configured.set(whole, str(before))
+    assert during == ["true", configured.get(factory)]
+    assert [session.conf.get(name) for name in (whole, factory)] == ["false", "NO_CODEGEN"]
