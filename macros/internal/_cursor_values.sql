@@ -26,16 +26,6 @@
 {%- endmacro %}
 
 
-{% macro _cursor_text(expression, type) -%}
-    {#- Formats a cursor like the state stores it, with timestamps in UTC. -#}
-    {%- if type == "timestamp" and target.type == "spark" -%}
-        cast(to_utc_timestamp({{ expression }}, current_timezone()) as string)
-    {%- else -%}
-        cast({{ expression }} as {{ "string" if target.type == "spark" else "varchar" }})
-    {%- endif -%}
-{%- endmacro %}
-
-
 {% macro _is_time(type) -%}
     {{ return((type or "") | lower in ("date", "timestamp", "timestamp_ntz", "timestamp with time "
         ~ "zone")) }}
