@@ -24,6 +24,7 @@ _UNITS = {
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
 DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[A-Za-z]+\s*)+$"
 """A regular expression for editors that matches all texts that :func:`seconds_of` accepts."""
+_SHOWN_UNITS = 2
 _CENTURY_SECONDS = 36525 * 86400
 _EXAMPLES = (
     "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
@@ -67,6 +68,20 @@ class Lookback:
 
     def __str__(self) -> str:
         return self.text
+
+
+def format_duration(seconds: float) -> str:
+    """Formats a duration in its two largest units, as users write it in the spec.
+
+    >>> format_duration(246), format_duration(86400), format_duration(0.2)
+    ('4 minutes 6 seconds', '1 day', '0 seconds')
+    """
+    rest, parts = round(seconds), list[str]()
+    for unit in ("day", "hour", "minute", "second"):
+        count, rest = divmod(rest, _UNITS[unit])
+        if count and len(parts) < _SHOWN_UNITS:
+            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
+    return " ".join(parts) or "0 seconds"
 
 
 def seconds_of(text: str, what: str, examples: str) -> Fraction:

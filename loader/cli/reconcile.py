@@ -110,7 +110,7 @@ def report_findings(
             )
         if finding.distrusted:
             output.warning(
-                f"{table}: {'nothing was repaired: ' if work.repairs else ''}"
+                f"{table}: {'no deletes were appended: ' if work.repairs else ''}"
                 f"{finding.total('missed_deletes')} of its {finding.total('rows_snapshot')} rows "
                 "are missing in the source, more than a tenth. Check the source; if the rows were "
                 f"deleted, run `loader reconcile --repair --allow-deletes --select {table}`",
@@ -143,6 +143,6 @@ def to_row(finding: Finding) -> tuple[Any, ...]:
         finding.total("missed_updates"),
         finding.total("missed_rows"),
         finding.total("missed_deletes"),
-        missed if missed and not finding.has_unrepaired else 0,
+        finding.total("all_repaired"),
         finding.left_out,
     )

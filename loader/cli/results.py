@@ -186,10 +186,15 @@ class TableStatus:
     """The last attempt to sync a table, from the ledger.
 
     Attributes:
-        rows_appended: the total of all syncs of the table.
+        rows_appended: the total of all syncs of the table. The numbers of rows that a plain cursor
+            would have lost (`rows_below_cursor`, `rows_at_cursor`, `rows_cursor_unmoved`) are
+            totals, too.
         synced_at: the time of the last successful sync.
         log_bytes: the size of the log that the database retains for `sync_mode: cdc`.
+        complete_until: the newest known time up to which raw contains all committed rows.
         compared_since: the time since which all keys were compared by reconcile.
+        unrepaired: the number of differences that the last comparison of each key found and that
+            were not repaired; None if the table was never compared.
     """
 
     table: str
@@ -199,9 +204,12 @@ class TableStatus:
     rows_appended: int | None
     rows_below_cursor: int | None
     rows_at_cursor: int | None
+    rows_cursor_unmoved: int | None
     synced_at: dt.datetime | None
     log_bytes: int | None
+    complete_until: dt.datetime | None
     compared_since: dt.datetime | None
+    unrepaired: int | None
     error: str | None
 
 

@@ -15,7 +15,7 @@ from loader.cli.run import read_duration
 from loader.cli.settings import Settings, read_progress
 
 if TYPE_CHECKING:
-    from loader.sync.status_readers import StatusReaders
+    from loader.sync.status_readers import StatusReaders, TableComparison
 
 _MAX_LISTED_NAMES = 3
 """The number of tables listed before an error that several tables share."""
@@ -45,11 +45,11 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
     seen: set[str] = set()
     # maps the schema to its rows, which are read once
     ledgers: dict[str, list[dict[str, Any]]] = {}
-    comparisons: dict[str, dict[tuple[str, str], int]] = {}
+    comparisons: dict[str, dict[tuple[str, str], TableComparison]] = {}
     for readers in progress:
         if readers.schema not in ledgers:
             ledgers[readers.schema] = readers.ledger.newest()
-            comparisons[readers.schema] = readers.comparisons.compared_since()
+            comparisons[readers.schema] = readers.comparisons.by_table()
         names = readers.names
         attempts = [row for row in ledgers[readers.schema] if row["source_name"] in names]
         for attempt in sorted(attempts, key=lambda row: names.index(row["source_name"])):
@@ -58,6 +58,7 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
                 continue
             seen.add(name)
             key = attempt["source_name"], attempt["table_name"]
+            compared = comparisons[readers.schema].get(key)
             rows.append(
                 (
                     name,
@@ -67,9 +68,12 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
                     attempt["rows"],
                     attempt["rows_below_cursor"],
                     attempt["rows_at_cursor"],
+                    attempt["rows_cursor_unmoved"],
                     _to_time(attempt["synced_micros"]),
                     attempt["log_bytes"],
-                    _to_time(comparisons[readers.schema].get(key)),
+                    _to_time(attempt["complete_micros"]),
+                    _to_time(compared.compared_since) if compared else None,
+                    compared.unrepaired if compared else None,
                     attempt["error"],
                 )
             )
@@ -101,25 +105,30 @@ def print_status(
         "rows_appended",
         "rows_below_cursor",
         "rows_at_cursor",
+        "rows_cursor_unmoved",
         "synced",
         "log_kept",
+        "complete",
         "compared",
+        "unrepaired",
         "error",
     )
     failing = [row[0] for row in rows if fail_if_failing and row[1] == FAILED]
-    stale = [row[0] for row in rows if fail_if_stale and _seconds_since(row[7]) > fail_if_stale]
+    stale = [row[0] for row in rows if fail_if_stale and _seconds_since(row[8]) > fail_if_stale]
     if output.json:
-        last = ("synced_at", "log_bytes", "compared_since", "error")
-        output.table("status", (*columns[:7], *last), rows)
+        times = ("synced_at", "log_bytes", "complete_until", "compared_since")
+        output.table("status", (*columns[:8], *times, *columns[-2:]), rows)
         return bool(failing or stale)
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return bool(fail_if_stale)
     # Hides these columns if they are empty or zero in all rows; errors follow the table.
-    hidden = [i for i in (5, 6, 8, 9) if not any(row[i] for row in rows)]
+    hidden = [i for i in (5, 6, 7, 9, 11, 12) if not any(row[i] for row in rows)]
+    hidden.append(columns.index("complete"))  # too wide
     shown = [i for i in range(len(columns) - 1) if i not in hidden]
     shown_rows = [
-        (*row[:7], _format_age(row[7]), _format_size(row[8]), _format_age(row[9])) for row in rows
+        (*row[:8], _format_age(row[8]), _format_size(row[9]), None, _format_age(row[11]), row[12])
+        for row in rows
     ]
     output.table(
         "status", [columns[i] for i in shown], [[row[i] for i in shown] for row in shown_rows]

@@ -30,6 +30,8 @@ NOTHING_NEW = "nothing new"
 FAILED = "failed"
 LOCKED = "locked"
 RECOVERED = "recovered"
+RECONCILE = "reconcile"
+"""The `mode` of the batch of a repair."""
 
 _TYPES = {
     "batch": "bigint",
@@ -287,9 +289,15 @@ class Ledger:
             return []
         # A ledger from an older version lacks these columns until the next run.
         existing = self.lake.frame(TABLE).columns
-        log_bytes, below, at = (
-            name if name in existing else "cast(null as bigint)"
-            for name in ("log_bytes", "rows_below_cursor", "rows_at_cursor")
+        log_bytes, below, at, unmoved, complete = (
+            name if name in existing else f"cast(null as {COLUMNS[name]})"
+            for name in (
+                "log_bytes",
+                "rows_below_cursor",
+                "rows_at_cursor",
+                "rows_cursor_unmoved",
+                "complete_until",
+            )
         )
         rows = self.lake.spark.sql(
             f"""
@@ -300,6 +308,10 @@ class Ledger:
                 sum(rows_appended) as rows,
                 sum({below}) as rows_below_cursor,
                 sum({at}) as rows_at_cursor,
+                sum({unmoved}) as rows_cursor_unmoved,
+                unix_micros(
+                    max_by({complete}, started_at) filter (where {complete} is not null)
+                ) as complete_micros,
                 max_by(cursor_high, finished_at)
                     filter (where status in ('synced', 'nothing new', 'recovered')) as cursor,
                 unix_micros(

@@ -48,6 +48,9 @@ SOURCE_CHECKSUM = "_cq_source_checksum"
 KEY_ONLY = "_cq_key_only"
 """The column that flags tombstones in which all columns but the key are null."""
 
+RAW_CURSOR = "_cq_raw_cursor"
+"""The column with the cursor of the newest version in the raw table."""
+
 _IN_WINDOW = "_cq_in_window"
 _ROWS_PER_PART = 250
 _MAX_PARTS = 65_536
@@ -156,8 +159,8 @@ class Comparison:
     def compare_keys(self, share: KeySelection) -> DataFrame:
         """Returns the differing keys with KEY, KIND and SOURCE_CHECKSUM.
 
-        The result also contains HASH and DELETED of the newest version in the raw table, and the
-        key columns.
+        The result also contains HASH, DELETED and RAW_CURSOR of the newest version in the raw
+        table, and the key columns.
         """
         source = self.contents.hashes(share).select(
             KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM), WANTED
@@ -177,14 +180,14 @@ class Comparison:
         )
         joined = source.join(snapshot, KEY, "full_outer").withColumn(KIND, kind)
         return joined.where(f.col(KIND).isNotNull()).select(
-            KEY, KIND, SOURCE_CHECKSUM, HASH, DELETED, *key_names(self.plan)
+            KEY, KIND, SOURCE_CHECKSUM, HASH, DELETED, RAW_CURSOR, *key_names(self.plan)
         )
 
     def newest_versions(self, share: KeySelection) -> DataFrame:
         """Returns KEY, CHECKSUM, HASH, DELETED and the key columns of each key's newest version.
 
         HASH is computed from the raw table's values in the source's types. The result also contains
-        KEY_ONLY and _IN_WINDOW (whether the spec selects the row).
+        KEY_ONLY, _IN_WINDOW (whether the spec selects the row) and RAW_CURSOR.
         """
         plan, table = self.plan, self.plan.table
         rows = self._read_raw_as_source().where(share.contains(self.contents.key_hash()))
@@ -192,6 +195,7 @@ class Comparison:
             f.col(quote_name(name)).isNull() for name in table.schema.names if name not in plan.key
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
+        cursor = plan.cursor.name if plan.cursor else None
         # Rows that `deleted_field` marks count as changed after the option was added to the spec or
         # removed.
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
@@ -203,9 +207,9 @@ class Comparison:
             deleted.alias(DELETED),
             reduce(and_, nulls, deleted).alias(KEY_ONLY),
             is_wanted(table.schema, self.window).alias(_IN_WINDOW),
+            (f.col(quote_name(cursor)) if cursor else f.lit(None)).alias(RAW_CURSOR),
         )
         keys = [f.col(quote_name(name)) for name in plan.key]
-        cursor = plan.cursor.name if plan.cursor else None
         return (
             rows.groupBy(*keys)
             .agg(f.max_by(version, version_column(cursor)).alias("_cq_newest"))

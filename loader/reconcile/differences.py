@@ -15,6 +15,7 @@ from loader.reconcile.comparison import (
     DELETE,
     KEY_ONLY,
     KIND,
+    RAW_CURSOR,
     ROW,
     SOURCE_CHECKSUM,
     UPDATE,
@@ -42,7 +43,7 @@ class Differences:
     """The confirmed differences of a table.
 
     Attributes:
-        rows: the source's rows for missed updates and missed rows, with KEY and KIND.
+        rows: the source's rows for missed updates and missed rows, with KEY, KIND and RAW_CURSOR.
         deleted: KEY, KIND and the key columns of missed deletes.
         changed: the hashes of keys that were missing in the comparison but now exist with rows that
             differ from the raw table.
@@ -95,7 +96,7 @@ def confirm_differences(
         TableError: if a row of the source contains a value that the lake cannot store.
     """
     plan, contents = comparison.plan, comparison.contents
-    missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED)
+    missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED, RAW_CURSOR)
     contents.check_storable(share)
     rows = contents.rows(share).join(missed, KEY).withColumn(_SPARK_KEY, contents.key_hash())
     rows = _find_by_spark_key(comparison, materialize(rows))
@@ -123,8 +124,8 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
         return rows.drop(_SPARK_KEY)
     share = KeySelection(1, keys=tuple(keys)) if len(keys) <= _MAX_LISTED else KeySelection(1)
     raw = comparison.newest_versions(share).where(~f.col(KEY_ONLY))
-    raw = raw.select(f.col(KEY).alias(_SPARK_KEY), HASH, DELETED)
-    different = different.drop(HASH, DELETED).join(raw, _SPARK_KEY, "left")
+    raw = raw.select(f.col(KEY).alias(_SPARK_KEY), HASH, DELETED, RAW_CURSOR)
+    different = different.drop(HASH, DELETED, RAW_CURSOR).join(raw, _SPARK_KEY, "left")
     different = different.withColumn(KIND, f.when(f.col(DELETED).isNull(), ROW).otherwise(UPDATE))
     same = rows.where(f.col(KEY) == f.col(_SPARK_KEY))
     return same.unionByName(different).drop(_SPARK_KEY)

@@ -47,8 +47,10 @@ class VerifiedBucket:
         verified_at: a time in UTC, at or before the version of the rows that was compared.
         rows_source: the number of rows in the source that the spec selects.
         rows_snapshot: the number of newest versions in raw before a repair, without tombstones.
-        repaired: whether differences were appended to the raw table; false without differences.
-        batch: the batch with the appended differences.
+        repaired: whether all differences were appended to the raw table; false without
+            differences.
+        batch: the batch with the appended differences. If there is one and `repaired` is false,
+            all but the missed deletes were appended.
         columns_left_out: columns that were not compared; None if all columns were compared.
         seconds: the duration of the comparison and repair, divided by the number of buckets.
     """
@@ -74,6 +76,13 @@ class VerifiedBucket:
     def all_missed(self) -> int:
         """The number of differences of all kinds."""
         return self.missed_updates + self.missed_rows + self.missed_deletes
+
+    @property
+    def all_repaired(self) -> int:
+        """The number of differences that were appended."""
+        if self.batch is None:
+            return 0
+        return self.all_missed - (0 if self.repaired else self.missed_deletes)
 
     @property
     def has_unrepaired(self) -> bool:

@@ -53,10 +53,11 @@ class Finding:
         left_out: columns that were not compared, as ``name (type)``.
         skipped: why nothing was compared; empty after a comparison.
         synced: the number of rows that syncs appended before or during the comparison.
+        records: the ledger rows of batches after the first sync: a second sync, a repair.
         changed: the number of keys that were missing in the comparison but existed with other rows
             in a later search. Their buckets are not recorded as compared.
         distrusted: whether so many rows are missing from the source that they are not treated as
-            deleted.
+            deleted. Missed updates and missed rows are repaired all the same.
     """
 
     table: str
@@ -66,6 +67,7 @@ class Finding:
     left_out: tuple[str, ...] = ()
     skipped: str = ""
     synced: int = 0
+    records: tuple[SyncRecord, ...] = ()
     changed: int = 0
     distrusted: bool = False
 
@@ -133,7 +135,9 @@ class Reconciliation:
                     plan.source, plan.lake_table, self.buckets, self.repairs
                 )
             numbers = choose_buckets(last_verified, self.buckets, self.per_run)
-        buckets, differences, appended = [Bucket(number, 0, 0, ()) for number in numbers], None, 0
+        buckets, differences = [Bucket(number, 0, 0, ()) for number in numbers], None
+        second_sync: SyncRecord | None = None
+        repair: SyncRecord | None = None
         with ExitStack() as stack:
             snapshot = sync.snapshot
             if plan.follows_log:  # queries must not read an older version than the log
@@ -143,7 +147,7 @@ class Reconciliation:
             if lake.exists(plan.lake_table):  # the table is missing if the source never had rows
                 buckets, share = comparison.compare_buckets(self.buckets, numbers)
                 if share is not None:
-                    differences, appended = find_differences(sync, comparison, share)
+                    differences, second_sync = find_differences(sync, comparison, share)
         verified = [
             VerifiedBucket(
                 sync.run_id,
@@ -158,6 +162,7 @@ class Reconciliation:
             )
             for bucket in buckets
         ]
+        appended = (second_sync.rows_appended or 0) if second_sync is not None else 0
         finding = Finding(plan.name, self.buckets, left_out=left_out, synced=appended)
         if differences is not None:
             verified = count_differences(verified, differences, self.buckets)
@@ -167,21 +172,24 @@ class Reconciliation:
                 changed=len(differences.changed),
                 distrusted=not self.allows_deletes and has_too_many_deletes(verified),
             )
-            if self.repairs and not finding.distrusted:
-                verified = repair_differences(sync, verified, differences)
+            if self.repairs:
+                verified, repair = repair_differences(
+                    sync, verified, differences, appends_deletes=not finding.distrusted
+                )
             uncertain = {KeySelection(self.buckets).number_of(key) for key in differences.changed}
             verified = [bucket for bucket in verified if bucket.bucket not in uncertain]
         seconds = (time.monotonic() - began) / max(len(verified), 1)
         verified = [replace(bucket, seconds=seconds) for bucket in verified]
         sync.lease.confirm()
         history.append(verified)
-        return replace(finding, verified=tuple(verified))
+        records = tuple(record for record in (second_sync, repair) if record is not None)
+        return replace(finding, verified=tuple(verified), records=records)
 
 
 def find_differences(
     sync: TableSync, comparison: Comparison, share: KeySelection
-) -> tuple[Differences | None, int]:
-    """Returns any confirmed differences, and the number of rows that a second sync appended.
+) -> tuple[Differences | None, SyncRecord | None]:
+    """Returns any confirmed differences, and the ledger row of a second sync.
 
     Args:
         share: the keys to compare.
@@ -191,17 +199,17 @@ def find_differences(
     candidates = materialize(comparison.compare_keys(share))
     narrowed = narrow_share(candidates, share)
     if narrowed is None:
-        return None, 0
+        return None, None
     if sync.snapshot.is_steady(plan.table) and not plan.follows_log:
-        return confirm_differences(comparison, sync.snapshot, candidates, narrowed), 0
+        return confirm_differences(comparison, sync.snapshot, candidates, narrowed), None
     with sync.snapshot.open_later(plan.table) as later:
-        appended = sync_locked_table(replace(sync, snapshot=later)).rows_appended or 0
+        record = sync_locked_table(replace(sync, snapshot=later))
         comparison = open_comparison(sync, later)
         candidates = materialize(keep_unchanged(candidates, comparison.compare_keys(narrowed)))
         narrowed = narrow_share(candidates, narrowed)
         if narrowed is None:
-            return None, appended
-        return confirm_differences(comparison, later, candidates, narrowed), appended
+            return None, record
+        return confirm_differences(comparison, later, candidates, narrowed), record
 
 
 def open_comparison(sync: TableSync, snapshot: Snapshot) -> Comparison:

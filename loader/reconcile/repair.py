@@ -9,42 +9,58 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.lake.ledger import SyncRecord
+from loader.lake.ledger import RECONCILE, SyncRecord
 from loader.lake.raw_table import plan_drift
-from loader.reconcile.comparison import KEY_ONLY, key_names
+from loader.reconcile.comparison import KEY_ONLY, KIND, RAW_CURSOR, UPDATE, key_names
 from loader.reconcile.differences import Differences
 from loader.reconcile.history import VerifiedBucket
 from loader.rows.bookkeeping import DELETED, HASH, Stamp, stamp_rows
+from loader.rows.cursor import Cursor
+from loader.rows.literal import cursor_literal
 from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name
 from loader.rows.window import Bounds, Window
 from loader.sync.deletions import are_too_many
 from loader.sync.engine import sync_locked_table
 from loader.sync.mask_changes import describe_masks
-from loader.sync.plan_window import PlannedBatch
+from loader.sync.plan_window import LostRows, PlannedBatch, has_plain_cursor
 from loader.sync.recover import PriorState
 from loader.sync.table_plan import TablePlan
 from loader.sync.table_sync import TableSync
-
-RECONCILE = "reconcile"
-"""The `mode` of the batch in the ledger."""
 
 _MAX_ROWS_PER_FILE = 100_000
 
 
 def repair_differences(
-    sync: TableSync, verified: list[VerifiedBucket], differences: Differences
-) -> list[VerifiedBucket]:
-    """Appends the differences. Returns the buckets; those that differed are flagged as repaired."""
-    missed = sum(bucket.all_missed for bucket in verified)
+    sync: TableSync,
+    verified: list[VerifiedBucket],
+    differences: Differences,
+    appends_deletes: bool = True,
+) -> tuple[list[VerifiedBucket], SyncRecord | None]:
+    """Appends the differences.
+
+    Returns the buckets, of which those that differed have the batch, and the ledger row of this
+    batch, if there was something to append.
+
+    Args:
+        appends_deletes: whether to append missed deletes. Missed updates and rows are always
+            appended, because they exist in the source, as the rows that a sync appends.
+    """
+    held = 0 if appends_deletes else sum(bucket.missed_deletes for bucket in verified)
+    missed = sum(bucket.all_missed for bucket in verified) - held
     if not missed:
-        return verified
+        return verified, None
     sync.report_phase("repairing", missed)
-    record = append_differences(sync, differences.rows, differences.deleted, missed)
-    return [
-        replace(bucket, repaired=True, batch=record.batch) if bucket.all_missed else bucket
-        for bucket in verified
-    ]
+    deleted = differences.deleted if appends_deletes else differences.deleted.limit(0)
+    record = append_differences(sync, differences.rows, deleted, missed)
+
+    def flag(bucket: VerifiedBucket) -> VerifiedBucket:
+        if not appends_deletes and bucket.missed_deletes:
+            has_rows = bucket.all_missed > bucket.missed_deletes
+            return replace(bucket, batch=record.batch) if has_rows else bucket
+        return replace(bucket, repaired=True, batch=record.batch) if bucket.all_missed else bucket
+
+    return [flag(bucket) for bucket in verified], record
 
 
 def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
@@ -62,7 +78,7 @@ def append_differences(
     Does not release the table's lock.
 
     Args:
-        rows: missed updates and missed rows in the table's columns.
+        rows: missed updates and missed rows in the table's columns, with KIND and RAW_CURSOR.
         deleted: the keys of missed deletes.
         count: the number of rows in `rows` and `deleted` together.
 
@@ -89,6 +105,7 @@ def append_differences(
             ),
             idle_state=prior.state,
             correction=build_rows,
+            corrected=_count_lost_rows(plan, prior.state.cursor, rows),
         )
 
     record = sync_locked_table(sync, plan_repair)
@@ -99,6 +116,22 @@ def append_differences(
             remedy="Run `loader reconcile` again",
         )
     return record
+
+
+def _count_lost_rows(plan: TablePlan, stored: Cursor | None, rows: DataFrame) -> LostRows:
+    """Counts the rows that a plain query with the stored cursor would have missed."""
+    cursor = plan.cursor
+    if cursor is None or stored is None or not has_plain_cursor(plan, cursor, stored):
+        return LostRows()
+    value = f.col(quote_name(cursor.name))
+    bound = cursor_literal(stored, rows.schema[cursor.name].dataType)
+    is_unmoved = (f.col(KIND) == UPDATE) & value.eqNullSafe(f.col(RAW_CURSOR))
+    [row] = rows.agg(
+        f.count_if(value < bound).alias("below"),
+        f.count_if(value == bound).alias("at"),
+        f.count_if(is_unmoved & (value <= bound)).alias("unmoved"),
+    ).collect()
+    return LostRows(row["below"], row["at"], row["unmoved"])
 
 
 def _build_rows(

@@ -8,7 +8,6 @@ its differences were appended, so a crash, or a lost history, only repeats compa
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import threading
 import time
@@ -17,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from loader.lake.ledger import SYNCED, SyncRecord
+from loader.duration import format_duration
+from loader.lake.ledger import SyncRecord
 from loader.reconcile.history import BUCKETS, LastComparison, VerificationHistory
 from loader.reconcile.reconciliation import Finding, Reconciliation, explain_skip
 from loader.spec.options import ReconcileOptions
@@ -194,7 +194,7 @@ class Rotation:
             sync.warn(
                 "the process was killed during its last comparison, for example for lack of "
                 "memory. The comparison is repeated after an eighth of reconcile.every "
-                f"({dt.timedelta(seconds=round(step))}), or now by `loader reconcile --repair "
+                f"({format_duration(step)}), or now by `loader reconcile --repair "
                 f"--select {plan.name}`"
             )
         return waits
@@ -267,9 +267,10 @@ def _report(sync: TableSync, finding: Finding, attempt: Attempt) -> None:
     if finding.distrusted:
         sync.warn(
             f"{found}: {finding.total('missed_deletes')} of {finding.total('rows_snapshot')} rows "
-            "are missing in the source, more than a tenth, so nothing was repaired, and the next "
-            "comparison repeats this one. Check the source; if the rows were deleted, run `loader "
-            f"reconcile --repair --allow-deletes --select {sync.plan.name}`"
+            "are missing in the source, more than a tenth, so no deletes were appended, and the "
+            f"next comparison repeats this one.{_describe_repaired(finding)} Check the source; if "
+            "the rows were deleted, run `loader reconcile --repair --allow-deletes --select "
+            f"{sync.plan.name}`"
         )
     elif finding.total("all_missed"):
         sync.warn(
@@ -284,19 +285,24 @@ def _report(sync: TableSync, finding: Finding, attempt: Attempt) -> None:
     if is_limited and needed > options.seconds:
         sync.warn(
             f"{found} in {attempt.seconds:.0f} s: with reconcile.budget {options.budget}, all keys "
-            f"are compared in {dt.timedelta(seconds=round(needed))}, not in reconcile.every "
+            f"are compared in {format_duration(needed)}, not in reconcile.every "
             f"{options.every}. Set a larger budget or a longer time"
         )
 
 
-def _add_repair(record: SyncRecord, finding: Finding) -> SyncRecord:
-    repaired = [bucket for bucket in finding.verified if bucket.repaired]
-    appended = finding.synced + sum(bucket.all_missed for bucket in repaired)
-    if not appended:
-        return record
-    return replace(
-        record,
-        status=SYNCED,
-        batch=repaired[0].batch if repaired else record.batch,
-        rows_appended=(record.rows_appended or 0) + appended,
+def _describe_repaired(finding: Finding) -> str:
+    """Returns a sentence on what was appended although deletes were not; else ""."""
+    if not finding.total("all_repaired"):
+        return ""
+    return (
+        f" {finding.total('missed_updates')} missed updates and {finding.total('missed_rows')} "
+        "missed rows were appended."
     )
+
+
+def _add_repair(record: SyncRecord, finding: Finding) -> SyncRecord:
+    """Adds the batches of a comparison, and its duration, to the ledger row of the sync."""
+    total = record
+    for later in finding.records:
+        total = replace(total.plus(later), complete_until=record.complete_until)
+    return total.finish()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
@@ -33,7 +33,6 @@ from loader.rows.redelivery import (
 )
 from loader.rows.version_order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window
-from loader.sources.interface import Progress
 from loader.spark.session import generate_code, hold_rows, plan_simply
 from loader.state import TableState
 from loader.sync.deletions import (
@@ -44,7 +43,7 @@ from loader.sync.deletions import (
     list_live_keys,
 )
 from loader.sync.ownership import select_own_rows
-from loader.sync.plan_window import PlannedBatch
+from loader.sync.plan_window import LostRows, PlannedBatch, has_plain_cursor
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 from loader.sync.table_sync import TableSync
 
@@ -90,19 +89,6 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class _LostRows:
-    """The numbers of new rows that a query with the stored cursor would miss.
-
-    They are None if they are unknown or have no meaning. See
-    :class:`~loader.lake.ledger.SyncRecord` for the attributes.
-    """
-
-    below_cursor: int | None = None
-    at_cursor: int | None = None
-    cursor_unmoved: int | None = None
-
-
-@dataclass(frozen=True)
 class _Extracted:
     """The rows of a batch with their counts.
 
@@ -111,7 +97,7 @@ class _Extracted:
         generation: the newest generation of the rows; None means the planned generation.
         read, redelivered, nulls: the numbers of rows that were read, were dropped, and have no
             cursor; None if they were not counted.
-        lost_rows: the numbers of rows that a plain cursor would have lost; see :class:`_LostRows`.
+        lost_rows: the numbers of rows that a plain cursor would have lost; see :class:`LostRows`.
         expected_rows: see :class:`Batch`.
     """
 
@@ -120,7 +106,7 @@ class _Extracted:
     read: int | None = None
     redelivered: int | None = None
     nulls: int | None = None
-    lost_rows: _LostRows = _LostRows()
+    lost_rows: LostRows = field(default_factory=LostRows)
     expected_rows: int | None = None
 
     def overrule(self, state: TableState, condition: Column | None = None) -> _Extracted:
@@ -222,7 +208,8 @@ def _read_rows(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator
     """Reads a batch's rows. Compares them with raw if raw may contain some of them."""
     plan, snapshot, lake, bounds = sync.plan, sync.snapshot, sync.lake, planned.bounds
     if planned.correction is not None:
-        yield _Extracted(planned.correction(stamp)).overrule(planned.state)
+        extracted = _Extracted(planned.correction(stamp), lost_rows=planned.corrected)
+        yield extracted.overrule(planned.state)
         return
     window, append_only = planned.window, planned.append_only
     if append_only is not None:
@@ -382,7 +369,7 @@ def _compare_with_raw(
             read=counts["read"],
             redelivered=counts["redelivered"],
             nulls=counts["nulls"],
-            lost_rows=_LostRows(
+            lost_rows=LostRows(
                 counts.get("below_cursor"),
                 counts.get("at_cursor"),
                 counts.get("cursor_unmoved"),
@@ -398,25 +385,21 @@ def _compare_with_raw(
 
 def _starts_at_cursor(sync: TableSync, planned: PlannedBatch) -> bool:
     """Returns whether a plain query with the stored cursor could have read this batch instead."""
-    cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
-    return (
-        planned.mode == INCREMENTAL
-        and sync.plan.table.progress is Progress.CURSOR
-        and stored_cursor is not None
-        and cursor is not None
-        and not cursor.collated
+    window = planned.window
+    return planned.mode == INCREMENTAL and has_plain_cursor(
+        sync.plan, window.cursor, window.stored_cursor
     )
 
 
-def _no_lost_rows(sync: TableSync, planned: PlannedBatch) -> _LostRows:
+def _no_lost_rows(sync: TableSync, planned: PlannedBatch) -> LostRows:
     """Returns the counts of a batch in which all rows are above the stored cursor."""
     if not _starts_at_cursor(sync, planned):
-        return _LostRows()
-    return _LostRows(0, 0, 0 if sync.plan.key else None)
+        return LostRows()
+    return LostRows(0, 0, 0 if sync.plan.key else None)
 
 
 def _select_lost_rows(sync: TableSync, planned: PlannedBatch, rows: DataFrame) -> dict[str, Column]:
-    """Returns the conditions of :class:`_LostRows`, or none if they have no meaning."""
+    """Returns the conditions of :class:`LostRows`, or none if they have no meaning."""
     cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
     if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
         return {}

@@ -14,8 +14,9 @@ from loader.lake.raw_table import plan_drift
 from loader.lake.schema_evolution import Drift
 from loader.rows.bookkeeping import Stamp
 from loader.rows.clock_slack import DEFAULT_SLACK
+from loader.rows.cursor import Cursor
 from loader.rows.version_order import GENERATION, quote_name
-from loader.rows.window import Bounds, Window, lower_bound, next_cursor
+from loader.rows.window import Bounds, CursorField, Window, lower_bound, next_cursor
 from loader.sources.interface import Progress, Snapshot
 from loader.state import TableState
 from loader.sync.boundary_digest import (
@@ -34,6 +35,19 @@ from loader.sync.table_sync import TableSync
 
 
 @dataclass(frozen=True)
+class LostRows:
+    """The numbers of new rows that a query with the stored cursor would miss.
+
+    They are None if they are unknown or have no meaning. See
+    :class:`~loader.lake.ledger.SyncRecord` for the attributes.
+    """
+
+    below_cursor: int | None = None
+    at_cursor: int | None = None
+    cursor_unmoved: int | None = None
+
+
+@dataclass(frozen=True)
 class PlannedBatch:
     """The plan of a batch, which contains the rows to read and the resulting state.
 
@@ -48,6 +62,7 @@ class PlannedBatch:
         append_only: the new rows of the window if they can be identified without reading it; else
             None.
         correction: in a repair, a function that returns the rows to append; else None.
+        corrected: the counts of the rows of a repair.
         is_followed: a function that returns whether another batch follows.
         deletes_missing: whether keys of raw that the batch lacks become tombstones, because the
             spec has begun to select other rows, or because a filtered table is refreshed.
@@ -65,9 +80,20 @@ class PlannedBatch:
     is_unchanged: bool = False
     append_only: AppendOnlyWindow | None = None
     correction: Callable[[Stamp], DataFrame] | None = None
+    corrected: LostRows = LostRows()
     is_followed: Callable[[], bool] = lambda: False
     deletes_missing: bool = False
     allows_mass_deletes: bool = False
+
+
+def has_plain_cursor(plan: TablePlan, cursor: CursorField | None, stored: Cursor | None) -> bool:
+    """Returns whether a plain query for rows above the stored cursor would be possible."""
+    return (
+        plan.table.progress is Progress.CURSOR
+        and stored is not None
+        and cursor is not None
+        and not cursor.collated
+    )
 
 
 def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:

@@ -46,6 +46,9 @@ _LEDGER = {
         "rows_appended",
         "rows_below_cursor",
         "rows_at_cursor",
+        "rows_cursor_unmoved",
+        "started_at",
+        "complete_until",
         *_NEWEST,
     )
 }
@@ -59,7 +62,23 @@ _COMPARISONS = {
     "missed_rows": "long",
     "missed_deletes": "long",
     "repaired": "boolean",
+    "batch": "long",
 }
+
+
+@dataclass(frozen=True)
+class TableComparison:
+    """The comparisons of a table by `loader reconcile` and by the option `reconcile`.
+
+    Attributes:
+        compared_since: the time since which all keys have been compared, in microseconds. None if
+            some keys have never been compared, or their differences were not repaired.
+        unrepaired: the number of differences that the last comparison of each key found and that
+            were not repaired.
+    """
+
+    compared_since: int | None
+    unrepaired: int
 
 
 class StateReader(Protocol):
@@ -79,12 +98,8 @@ class LedgerReader(Protocol):
 class ComparisonReader(Protocol):
     """A reader of the comparisons of `loader reconcile` and of the option `reconcile`."""
 
-    def compared_since(self) -> dict[tuple[str, str], int]:
-        """Returns the time since which all keys of a table have been compared, in microseconds.
-
-        The tables are identified by source and name. Omits tables of which some keys have never
-        been compared.
-        """
+    def by_table(self) -> dict[tuple[str, str], TableComparison]:
+        """Returns the comparisons of each table that was ever compared, by source and name."""
 
 
 @dataclass(frozen=True)
@@ -209,9 +224,13 @@ class FolderLedger:
             ("rows_appended", "sum"),
             ("rows_below_cursor", "sum"),
             ("rows_at_cursor", "sum"),
+            ("rows_cursor_unmoved", "sum"),
         ]
         last = _select_last_rows(attempts, _NEWEST, totals)
         synced = _select_last_rows(attempts.filter(success), ("cursor_high", "finished_at"))
+        known = attempts.filter(pc.is_valid(attempts["complete_until"]))
+        known = known.sort_by([("started_at", "ascending", "at_start")])
+        complete = _select_last_rows(known, ("complete_until",))
         never_synced: dict[str, Any] = {"cursor_high": None, "finished_at": None}
         return [
             {
@@ -221,6 +240,8 @@ class FolderLedger:
                 "rows": row["rows_appended_sum"],
                 "rows_below_cursor": row["rows_below_cursor_sum"],
                 "rows_at_cursor": row["rows_at_cursor_sum"],
+                "rows_cursor_unmoved": row["rows_cursor_unmoved_sum"],
+                "complete_micros": complete.get(table, {}).get("complete_until"),
                 "cursor": synced.get(table, never_synced)["cursor_high"],
                 "synced_micros": synced.get(table, never_synced)["finished_at"],
                 "status": row["status"],
@@ -237,8 +258,8 @@ class FolderComparisons:
     def __init__(self, tables: FolderTables) -> None:
         self.tables = tables
 
-    def compared_since(self) -> dict[tuple[str, str], int]:
-        """Returns the time since which all keys of a table have been compared."""
+    def by_table(self) -> dict[tuple[str, str], TableComparison]:
+        """Returns the comparisons of each table that was ever compared, by source and name."""
         rows = self.tables.read(RECONCILED, _COMPARISONS)
         if rows is None:
             return {}
@@ -246,12 +267,23 @@ class FolderComparisons:
         import pyarrow.compute as pc
 
         missed = pc.add(rows["missed_updates"], pc.add(rows["missed_rows"], rows["missed_deletes"]))
-        rows = rows.filter(pc.or_(rows["repaired"], pc.equal(missed, 0)))
+        unrepaired = pc.if_else(pc.is_null(rows["batch"]), missed, rows["missed_deletes"])
+        unrepaired = pc.if_else(rows["repaired"], 0, unrepaired)
         micros = rows["verified_at"].cast(pa.int64())
-        rows = rows.set_column(rows.column_names.index("verified_at"), "verified_at", micros)
-        keys = ["source_name", "table_name", "buckets", "bucket"]
-        newest = rows.group_by(keys).aggregate([("verified_at", "max")])
-        return _find_compared(tuple(row.values()) for row in newest.to_pylist())
+        rows = rows.append_column("at", micros).append_column("unrepaired", unrepaired)
+        rows = rows.append_column(
+            "verified_micros", pc.if_else(pc.equal(unrepaired, 0), micros, None)
+        )
+        newest = (
+            rows.sort_by("at")
+            .group_by(["source_name", "table_name", "buckets", "bucket"], use_threads=False)
+            .aggregate([("verified_micros", "max"), ("at", "max"), ("unrepaired", "last")])
+        )
+        names = ("source_name", "table_name", "buckets")
+        values = ("verified_micros_max", "at_max", "unrepaired_last")
+        return _summarize(
+            tuple(row[name] for name in (*names, *values)) for row in newest.to_pylist()
+        )
 
 
 class LakeComparisons:
@@ -260,8 +292,8 @@ class LakeComparisons:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
-    def compared_since(self) -> dict[tuple[str, str], int]:
-        """Returns the time since which all keys of a table have been compared."""
+    def by_table(self) -> dict[tuple[str, str], TableComparison]:
+        """Returns the comparisons of each table that was ever compared, by source and name."""
         remedy = describe_remedy("Syncs continue; comparisons", RECONCILED)
         with report_damage(self.lake, RECONCILED, remedy):
             if not self.lake.exists(RECONCILED):
@@ -272,32 +304,48 @@ class LakeComparisons:
                     source_name,
                     table_name,
                     buckets,
-                    bucket,
-                    unix_micros(max(verified_at)) as verified_at
+                    unix_micros(max(verified_at) filter (where not {HAS_UNREPAIRED}))
+                        as verified_at,
+                    unix_micros(max(verified_at)) as newest_at,
+                    max_by(
+                        case
+                            when repaired then 0
+                            when batch is not null then missed_deletes
+                            else missed_updates + missed_rows + missed_deletes
+                        end,
+                        verified_at
+                    ) as unrepaired
                 from {self.lake.name(RECONCILED)}
-                where not {HAS_UNREPAIRED}
                 group by source_name, table_name, buckets, bucket
                 """
             ).collect()
-        return _find_compared(tuple(row) for row in rows)
+        return _summarize(tuple(row) for row in rows)
 
 
-def _find_compared(
-    newest: Iterable[tuple[str, str, int, int, int]],
-) -> dict[tuple[str, str], int]:
-    """Returns the time since which all keys of a table have been compared, in microseconds.
+def _summarize(
+    buckets: Iterable[tuple[str, str, int, int | None, int, int]],
+) -> dict[tuple[str, str], TableComparison]:
+    """Returns the comparisons of each table, by source and name.
 
     Args:
-        newest: source, table, number of buckets, bucket, and the time of its last comparison.
+        buckets: source, table, number of buckets, the last time when the bucket had no unrepaired
+            difference, the time of its last comparison, and its unrepaired differences then. Times
+            are in microseconds.
     """
-    times: dict[tuple[str, str], dict[int, list[int]]] = {}
-    for source, table, buckets, _, time in newest:
-        times.setdefault((source, table), {}).setdefault(buckets, []).append(time)
-    found: dict[tuple[str, str], int] = {}
-    for name, by_buckets in times.items():
-        complete = [min(each) for buckets, each in by_buckets.items() if len(each) == buckets]
-        if complete:
-            found[name] = max(complete)
+    tables: dict[tuple[str, str], dict[int, list[tuple[int | None, int, int]]]] = {}
+    for source, table, number, verified_at, at, missed in buckets:
+        by_number = tables.setdefault((source, table), {})
+        by_number.setdefault(number, []).append((verified_at, at, missed))
+    found = {}
+    for name, by_number in tables.items():
+        since = None
+        for number, each in by_number.items():
+            times = [verified for verified, _, _ in each if verified is not None]
+            if len(times) == number:
+                since = max(since or 0, min(times))
+        # If the number of buckets has changed, only those of the newest comparison count.
+        newest = max(by_number.values(), key=lambda each: max(at for _, at, _ in each))
+        found[name] = TableComparison(since, sum(unrepaired for _, _, unrepaired in newest))
     return found
 
 
@@ -313,9 +361,9 @@ def _select_last_rows(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if "finished_at" in columns:
-        micros = rows["finished_at"].cast(pa.int64())
-        rows = rows.set_column(rows.column_names.index("finished_at"), "finished_at", micros)
+    for name in {"finished_at", "complete_until"} & {*columns}:
+        micros = rows[name].cast(pa.int64())
+        rows = rows.set_column(rows.column_names.index(name), name, micros)
     with_null = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
     grouped = rows.group_by(["source_name", "table_name"], use_threads=False).aggregate(
         [*totals, *((name, "last", with_null) for name in columns)]

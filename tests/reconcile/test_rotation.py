@@ -51,6 +51,10 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
     shop.damage()
     ran = project.run()
     assert _orders(ran) == ("synced", TOTAL)
+    event = ran.table("shop.orders")
+    assert event["read"] == event["appended"] + event["redelivered"]
+    lost = ("rows_below_cursor", "rows_at_cursor", "rows_cursor_unmoved")
+    assert [event[name] for name in lost] == [10, 0, 7]
     assert (
         "shop.orders: 64 of 64 buckets of its keys were compared with the source, and 7 missed "
         "updates, 3 missed rows and 5 missed deletes were appended"
@@ -64,8 +68,14 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
         (None, "incremental", "nothing new", 0),
         (2, "reconcile", "synced", TOTAL),
     }
-    status = [e for e in project.loader("status").events if e["event"] == "status"]
-    assert [e["compared_since"] is not None for e in status] == [True]
+    [status] = [e for e in project.loader("status").events if e["event"] == "status"]
+    assert status["compared_since"] is not None
+    assert [status[name] for name in (*lost, "unrepaired")] == [10, 0, 7, 0]
+
+    notes = project.loader("check").events[0]["notes"]
+    if "mariadb" in project.folder.joinpath("loader.yml").read_text():
+        # only the inserted rows were late, not the updates that did not move the cursor
+        assert "3 rows were up to 3 hours 17 minutes below the last cursor" in notes
 
     # less than a day later nothing is compared, and a larger `every` or `budget` is no error
     shop.execute("update orders set note = 'again' where id = 11")
@@ -143,16 +153,28 @@ def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
     assert _compared_since(project) is not None
     project.spark.sql(f"delete from {project.schema}._cq_reconciled")
 
-    shop.execute("delete from orders where id > 150")
-    for number in (1, 2):  # the next run compares them again
+    shop.execute(
+        "delete from orders where id > 150",
+        "update orders set note = 'changed' where id = 11",
+        "update orders set id = 2012 where id = 12",
+    )
+    for appended, rows in ((2, 200), (0, 201)):  # the next run compares them again
         ran = project.run()
+        assert _orders(ran) == ("synced" if appended else "nothing new", appended)
+        repaired = " 1 missed updates and 1 missed rows were appended." if appended else ""
         assert any(
-            "50 of 200 rows are missing in the source, more than a tenth, so nothing was repaired, "
-            "and the next comparison repeats this one" in text
+            f"51 of {rows} rows are missing in the source, more than a tenth, so no deletes were "
+            f"appended, and the next comparison repeats this one.{repaired} Check" in text
             for text in ran.warnings
         ), ran.text
-        assert _compared(project) == [(64 * number, 64, 50 * number, False)]
+        [status] = [e for e in project.loader("status").events if e["event"] == "status"]
+        assert status["unrepaired"] == 51
         assert _compared_since(project) is None
+    assert _compared(project)[0][:3] == (128, 64, 53 + 51)
+    assert project.rows("select id, note from raw.orders where _cq_batch = 2 order by id") == [
+        (11, "changed"),
+        (2012, "note 12"),
+    ]
     ran = reconcile(project, "--repair", "--buckets", "8", "--per-run", "8", code=1)
     assert line(ran)["verified"] == 0
     again = reconcile(project, "--repair", "--buckets", "8", "--per-run", "2", code=1)
@@ -161,7 +183,7 @@ def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
     assert project.rows(f"{compared} > 1 order by 1") == [(0,), (1,)]
 
     ran = reconcile(project, "--repair", "--allow-deletes")
-    assert (line(ran)["verified"], line(ran)["repaired"]) == (64, 50)
+    assert (line(ran)["verified"], line(ran)["repaired"]) == (64, 51)
     assert _compared_since(project) is not None
     assert_equal(project, shop)
     ran = project.run()
@@ -185,8 +207,9 @@ def test_differences_that_a_report_found_are_compared_by_the_next_run(
 def _compared_since(project: Project) -> Any:
     """Returns the column of `loader status`, which Spark and pyiceberg must read equally."""
     [status] = [e for e in project.loader("status").events if e["event"] == "status"]
-    found = LakeComparisons(project.lake()).compared_since()
-    assert bool(found) is (status["compared_since"] is not None)
+    [found] = LakeComparisons(project.lake()).by_table().values()
+    assert (found.compared_since is not None) is (status["compared_since"] is not None)
+    assert found.unrepaired == status["unrepaired"]
     return status["compared_since"]
 
 
@@ -281,7 +304,7 @@ def test_a_comparison_that_kills_the_process_is_not_repeated_at_once(
         ran = project.run()
         assert ran.table("shop.t")["appended"] == appended
         [text] = [t for t in ran.warnings if "killed during its last comparison" in t]
-        assert "after an eighth of reconcile.every (3:00:00)" in text
+        assert "after an eighth of reconcile.every (3 hours)" in text
     later = partial(rotation.Rotation, clock=lambda: time.time() + 86_400 / 8)
     monkeypatch.setattr(rotation, "Rotation", later)
     assert project.run().table("shop.t")["appended"] == 1

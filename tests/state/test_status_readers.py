@@ -74,9 +74,7 @@ def _read(project: Project) -> tuple[Any, Any]:
 
     def everything(progress: Any) -> Any:
         states = [state.rows() for state in list_state_readers(progress)]
-        ledgers = [
-            (one.names, one.ledger.newest(), one.comparisons.compared_since()) for one in progress
-        ]
+        ledgers = [(one.names, one.ledger.newest(), one.comparisons.by_table()) for one in progress]
         return ledgers, states
 
     return everything(by_spark), everything(in_folder)
@@ -105,6 +103,8 @@ def _record(ledger: Ledger, count: int, seed: int) -> None:
                 log_bytes=some.choice((None, 2**40)),
                 rows_below_cursor=some.choice((None, 0, 10**10)),
                 rows_at_cursor=some.choice((None, 1)),
+                rows_cursor_unmoved=some.choice((None, 1, 2)),
+                complete_until=some.choice((None, finished - dt.timedelta(seconds=1))),
             )
         )
     ledger.append_all(records)
@@ -118,6 +118,24 @@ def _compare(history: VerificationHistory) -> None:
         "lines": [(1, 0, 2), (2, 0, 4), (2, 1, 3)],
         "broken": [(2, 1, 8)],
     }
+    missed = {"missed_updates": 2, "missed_rows": 1}
+    history.append(
+        [
+            # differences that a later comparison with other buckets no longer found
+            VerifiedBucket("run", "drop", "lines", 0, 3, began, 1, 1, **missed),
+            # the last comparison repaired all but the missed deletes, or nothing
+            VerifiedBucket("run", "drop", "broken", 0, 2, began, 1, 1, **missed),
+            VerifiedBucket(
+                *("run", "drop", "broken", 0, 2, began + dt.timedelta(minutes=1), 1, 1),
+                **missed,
+                missed_deletes=3,
+                batch=7,
+            ),
+            VerifiedBucket(
+                *("run", "drop", "broken", 1, 2, began + dt.timedelta(minutes=9), 1, 1), **missed
+            ),
+        ]
+    )
     for table, buckets in compared.items():
         history.append(
             [
@@ -158,9 +176,18 @@ def test_both_readers_give_the_same_answers(shop: Project) -> None:
         by_spark, in_folder = _read(shop)
     lease.release()
     assert in_folder == by_spark
-    [(_, _, since), _], _ = in_folder
+    [(_, attempts, compared), _], _ = in_folder
+    assert all(row["rows_cursor_unmoved"] for row in attempts if row["source_name"] == "former")
+    assert any(row["complete_micros"] for row in attempts)
+    since = {name: found.compared_since for name, found in compared.items()}
     assert since["drop", "orders"] - since["drop", "lines"] == 2 * 60_000_000  # minutes 5 and 3
-    assert set(since) == {("drop", "orders"), ("drop", "lines")}
+    assert since["drop", "broken"] is None
+    # bucket 0 of 2 has 3 missed deletes that were held back, bucket 1 three differences
+    assert {name: found.unrepaired for (_, name), found in compared.items()} == {
+        "orders": 0,
+        "lines": 0,
+        "broken": 6,
+    }
 
     # rows deleted by Spark, copy-on-write and merge-on-read; rewritten files; an expired snapshot
     state.prune({"drop.orders": 3})

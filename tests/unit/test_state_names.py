@@ -10,7 +10,7 @@ from loader.cli.state import find_key
 from loader.errors import SpecError
 from loader.spec.plugins import SourceSpec
 from loader.state import StateRow
-from loader.sync.status_readers import StatusReaders
+from loader.sync.status_readers import StatusReaders, TableComparison
 
 KEYS = (
     "shop.orders",
@@ -29,7 +29,7 @@ class _Rows:
     def newest(self) -> list[dict[str, Any]]:
         return []
 
-    def compared_since(self) -> dict[tuple[str, str], int]:
+    def by_table(self) -> dict[tuple[str, str], TableComparison]:
         return {}
 
 
