@@ -184,7 +184,8 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
     lines = [
         SCHEMA_COMMENT,
         "# Written by `loader init --from`. Check it with `loader check`. Rows that are deleted in",
-        "# the source stay in the lake until `loader reconcile --repair` marks them as deleted.",
+        "# the source stay in the lake until `loader reconcile --repair` marks them as deleted, or",
+        "# the runs do so: set `reconcile: {every: 1 day}` in table_options.",
         "",
         "kind: source",
         "spec:",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -11,10 +10,11 @@ from contextlib import nullcontext
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
+from loader.duration import format_duration
 from loader.errors import LoaderError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
-from loader.lake.ledger import NOTHING_NEW, RECOVERED, SYNCED
+from loader.lake.ledger import NOTHING_NEW, RECONCILE, RECOVERED, SYNCED
 from loader.lake.ledger import TABLE as LEDGER
 from loader.lake.raw_table import plan_drift
 from loader.lake.system_tables import PREFIX
@@ -100,6 +100,7 @@ def check_tables(
                         notes += [
                             *snapshot.list_unmet_requirements(plan.table),
                             *describe_unmoved_cursor(plan, lake),
+                            *describe_sweeps(plan, snapshot),
                             *describe_late_rows(plan, snapshot, lake),
                         ]
                     yield plan, notes
@@ -220,6 +221,28 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
     ]
 
 
+def describe_sweeps(plan: TablePlan, snapshot: Snapshot) -> list[str]:
+    """Returns a note about an option `sweep` that has no effect, or that loses rows."""
+    sweep = getattr(plan.options, "sweep", "auto")
+    cursor = plan.cursor
+    if cursor is None or plan.mode != INCREMENTAL or cursor.name == "xmin":
+        return []
+    if snapshot.finds_late_rows_by_time(plan.table):
+        if sweep in ("auto", "never"):
+            return []
+        return [
+            "the option sweep has no effect: views, foreign tables and queries cannot be swept, "
+            "because their rows do not show the transaction that wrote them"
+        ]
+    if sweep != "never" or plan.options.rotation is not None:
+        return []
+    return [
+        "with sweep: never, rows below the cursor are lost if an application's clock, an import of "
+        f"old dates or an update without a new {cursor.name} writes them: the option reconcile "
+        "finds them"
+    ]
+
+
 def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[str]:
     """Returns a note about rows that are missed if an application's clock is far behind."""
     cursor = plan.cursor
@@ -258,10 +281,15 @@ def _describe_seen(plan: TablePlan, lake: Lake) -> str:
         .where((f.col("table_name") == plan.lake_table) & f.col("source_name").isin(*plan.names))
         .where(f.col("status").isin(SYNCED, RECOVERED, NOTHING_NEW))
         .select(f.col("batch").alias(BATCH), "mode", stored.cast("timestamp").alias("stored"))
-        .where(f.col("mode") == INCREMENTAL)
+        .where(f.col("mode").isin(INCREMENTAL, RECONCILE))
     )
     time = f.col(quote_name(cursor.name)).cast("timestamp").alias("time")
-    rows = raw.select(BATCH, time).where("time is not null").join(syncs, BATCH, "left")
+    rows = raw.select(BATCH, time)
+    if plan.key and {*plan.key} <= {*raw.columns}:
+        # A repair also appends updates that did not move the cursor. They were not late.
+        keys = [f.col(quote_name(n)).alias(f"_cq_key_{i}") for i, n in enumerate(plan.key)]
+        rows = raw.groupBy(*keys, time).agg(f.min(BATCH).alias(BATCH))
+    rows = rows.where("time is not null").join(syncs, BATCH, "left")
     seconds = f.unix_micros("time") / 1_000_000
     units = {name: f.count_if(seconds % unit == 0) for unit, name in UNITS.items()}
     late = f.col("time") < f.col("stored")
@@ -273,8 +301,9 @@ def _describe_seen(plan: TablePlan, lake: Lake) -> str:
     ).collect()
     parts = []
     if row["late"]:
-        span = dt.timedelta(seconds=round(row["span"].total_seconds()))
-        parts.append(f"{row['late']:,} rows were up to {span} below the last cursor")
+        span = format_duration(row["span"].total_seconds())
+        were = "row was" if row["late"] == 1 else "rows were"
+        parts.append(f"{row['late']:,} {were} up to {span} below the last cursor")
     cut = [name for name in units if row[name] >= max(1, row["rows"] * _MANY_CUT)]
     if cut and cursor.type is not CursorType.DATE:
         parts.append(f"{row[cut[-1]]:,} of {row['rows']:,} rows are cut to whole {cut[-1]}s")

@@ -374,3 +374,28 @@ def test_a_sweep_is_not_limited_by_the_roles_statement_timeout(
         assert seconds > 6
     finally:
         postgres_database.execute(f"drop owned by {role}", f"drop role {role}")
+
+
+def test_check_reports_sweeps_without_effect_and_lost_rows(
+    project: Project, postgres_database: Database
+) -> None:
+    tables = ["swept", "never_swept", "reconciled", "by_xmin", "a_view"]
+    postgres_database.execute(
+        *itertools.chain.from_iterable(_made(table) for table in tables[:-1]),
+        "create view a_view as select * from swept",
+    )
+    own: dict[str, dict[str, Any]] = {table: {} for table in tables}
+    own["swept"] = {"sweep": None}
+    own["reconciled"] = {"reconcile": {"every": "1 day"}}
+    own["by_xmin"] = {"cursor_field": "xmin"}
+    own["a_view"] = {"sweep": "1 hour", "primary_key": "id"}
+    options = {"*": {"cursor_field": "at", "sweep": "never"}, **own}
+    project.jdbc(postgres_database, tables, table_options=options)
+    notes = {e["table"]: e["notes"] for e in project.loader("check").events if "notes" in e}
+    assert {name for name in notes if "with sweep: never, rows" in notes[name]} == {
+        "shop.never_swept"
+    }
+    assert {name for name in notes if "option sweep has no effect" in notes[name]} == {
+        "shop.a_view"
+    }
+    assert "at most 5 minutes below the stored cursor" in notes["shop.a_view"]

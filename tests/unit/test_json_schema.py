@@ -101,6 +101,7 @@ ACCEPTED: dict[str, Any] = {
     "an initial cursor": _table("jdbc", initial_cursor=42),
     "an interval of sweeps": _table("jdbc", sweep="10 minutes"),
     "sweeps": _table("jdbc", sweep="always"),
+    "the default of sweeps": _table("jdbc", sweep=None),
     "cdc": _table("jdbc", sync_mode="cdc"),
     "types": _table("jdbc", column_types={"rate": "numeric(18, 2)", "n": "STRING"}),
     "ddl": _table("file", column_types="id bigint, note string"),

@@ -79,6 +79,12 @@ def test_what_cannot_be_followed_is_refused(
     assert says in str(refused.value)
 
 
+def test_null_undoes_a_wildcards_sweep() -> None:
+    value = {"url": POSTGRES, "table_options": {"*": {"sweep": "never"}, "t": {"sweep": None}}}
+    options = validate_options(JdbcOptions, value, "loader.yml", Redactor())
+    assert options.table_options["t"].sweep == "auto"
+
+
 def test_a_slots_name_is_one_that_databases_allow() -> None:
     assert choose_slot_name("shop") == "strandline_shop"
     assert choose_slot_name("Shop-EU.1") == "strandline_shop_eu_1"

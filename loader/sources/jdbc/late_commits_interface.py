@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, Protocol
 
+from loader.duration import format_duration
+from loader.rows.clock_slack import DEFAULT_SLACK
 from loader.rows.cursor import Cursor
 from loader.sources.interface import CursorField, SourceTable, Window
 from loader.sources.jdbc.connections import Connection
@@ -17,6 +19,17 @@ from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 
 ONLY_WITHIN_LOOKBACK = "rows that commit late are found within the lookback only"
+
+
+def describe_range(window: Window) -> str:
+    """Describes which late rows are found in a window that begins below the stored cursor."""
+    if window.slack is None or window.has_lookback:
+        return ONLY_WITHIN_LOOKBACK
+    default = format_duration(DEFAULT_SLACK)
+    return (
+        f"rows that commit late are found only if they are at most {default} below the stored "
+        f"cursor, plus the unit to which all times are cut. A lookback replaces the {default}"
+    )
 
 
 class SnapshotQueries(Protocol):

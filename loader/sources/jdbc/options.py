@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -60,7 +61,7 @@ class JdbcTableOptions(TableOptions):
         partition_column: the column by which the table is split into ranges for parallel
             connections; by default the cursor.
         sweep: how often all rows are checked for the transaction that wrote them (PostgreSQL):
-            `auto`, `always`, `never` or an interval such as `10 minutes`.
+            `auto`, `always`, `never` or an interval such as `10 minutes`; None is `auto`.
         reconcile: how often the runs compare all keys with the source; None: never.
         where: a condition in the database's SQL; only rows for which it is true are loaded.
         query: a SELECT in the database's SQL whose result is loaded as this table.
@@ -70,10 +71,18 @@ class JdbcTableOptions(TableOptions):
 
     num_partitions: int | None = Field(default=None, ge=1)
     partition_column: str | None = None
-    sweep: str = Field(
-        default="auto",
-        json_schema_extra={"anyOf": [{"enum": ["auto", "always", "never"]}, DURATION_SCHEMA]},
-    )
+    sweep: Annotated[
+        str,
+        BeforeValidator(lambda value: "auto" if value is None else value),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"enum": ["auto", "always", "never", None]},
+                    {"type": "string", **DURATION_SCHEMA},
+                ]
+            }
+        ),
+    ] = "auto"
     reconcile: ReconcileOptions | None = None
     where: Name | None = None
     query: Name | None = None

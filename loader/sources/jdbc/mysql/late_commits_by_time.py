@@ -19,7 +19,7 @@ from loader.rows.clock_slack import find_slack, limit_reach
 from loader.rows.cursor import Cursor
 from loader.sources.interface import SourceTable, Window
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.late_commits_interface import ONLY_WITHIN_LOOKBACK, SnapshotQueries
+from loader.sources.jdbc.late_commits_interface import SnapshotQueries, describe_range
 from loader.sources.jdbc.mysql.open_transactions import (
     OpenTransactions,
     OpenWork,
@@ -141,9 +141,9 @@ class MysqlLateCommits:
             return notes
         if not table.ref.native.stored:
             kind = "query" if table.ref.native.query else "view"
-            return (*notes, f"in a {kind}, {ONLY_WITHIN_LOOKBACK}")
+            return (*notes, f"in a {kind}, {describe_range(window)}")
         blind = self.activities[table.ref.name].blind
-        return (*notes, f"{blind}: {ONLY_WITHIN_LOOKBACK}") if blind else notes
+        return (*notes, f"{blind}: {describe_range(window)}") if blind else notes
 
     def _find_reach(self, open_work: OpenWork, window: Window) -> Cursor | None:
         newest = window.stored_cursor or window.low

@@ -18,7 +18,11 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import BY_HAND
 from loader.sources.interface import SourceTable, Window, parse_bound
 from loader.sources.jdbc.connections import Connection
-from loader.sources.jdbc.late_commits_interface import ONLY_WITHIN_LOOKBACK, SnapshotQueries
+from loader.sources.jdbc.late_commits_interface import (
+    ONLY_WITHIN_LOOKBACK,
+    SnapshotQueries,
+    describe_range,
+)
 from loader.sources.jdbc.postgresql.continuity import (
     UNKNOWN_START,
     DatabaseContinuity,
@@ -264,7 +268,7 @@ class PostgresLateCommits:
                     "rows that it lacks stay in raw until a full refresh"
                 )
             kind = "query" if table.ref.native.query else "view or a table of another server"
-            return (*notes, f"in a {kind}, {ONLY_WITHIN_LOOKBACK}")
+            return (*notes, f"in a {kind}, {describe_range(window)}")
         before = self._read_comparable_mark(table, window)
         continuity = (
             before.compare_database(self.transactions)
