@@ -181,7 +181,12 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
     name = plan.cursor.name
-    everything = snapshot.bounds(plan.table, Window(plan.cursor))
+    window = Window(
+        plan.cursor,
+        has_lookback=plan.options.lookback is not None,
+        slack=find_clock_slack(plan),
+    )
+    everything = snapshot.bounds(plan.table, window)
     notes = list(everything.notes)
     if everything.nulls:
         consequence = {
