@@ -44,7 +44,7 @@ class ChosenTable:
 
     Args:
         chance: decides everything.
-        follows_log: whether the table has `sync_mode: cdc`. If so, no column is masked.
+        follows_log: whether the table has `sync_mode: cdc`.
 
     Attributes:
         columns: the kind of each column except the key and the cursor.
@@ -161,8 +161,7 @@ class ChosenTable:
             name in (self.where or "") and name not in self.columns for name in NAMES
         ):
             self.where = self._choose_condition()
-        if not self.follows_log:
-            self._choose_masks()
+        self._choose_masks()
         options: dict[str, Any] = {"cursor_field": "at"}
         if self.follows_log:
             options = {"sync_mode": "cdc"}
