@@ -65,7 +65,8 @@ def test_settings_come_from_profiles_and_the_loader() -> None:
         ("sources/file/parquet_schemas.py", "_NANOS_AS_LONG", "'true'"),
     }
     in_spark = {(key, value) for name, key, value in found if name == "spark/session.py"}
-    assert in_spark == {("key", "value"), ("key", "before[key]")}  # of profiles and of _REQUIRED
+    # of profiles and of _REQUIRED
+    assert in_spark == {("key", "value"), ("key", "before[key]"), ("key", "configured")}
 
 
 def test_log4j_expands_nothing_in_messages() -> None:

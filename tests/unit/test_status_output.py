@@ -12,7 +12,7 @@ from loader.cli.status import print_status
 
 
 def _row(table: str, error: str | None) -> tuple[Any, ...]:
-    return table, "failed" if error else "synced", *[None] * 8, error
+    return table, "failed" if error else "synced", *[None] * 11, error
 
 
 def test_an_error_that_tables_share_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,10 +32,11 @@ def test_an_error_that_tables_share_is_printed_once(capsys: pytest.CaptureFixtur
 def test_rows_that_a_plain_cursor_would_lose_are_shown_if_there_are_any(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def columns(below: int | None, at: int | None) -> list[str]:
+    def columns(below: int | None, at: int | None, unmoved: int | None = None) -> list[str]:
+        counts = (below, at, unmoved)
         rows = [
             _row("shop.other", None),
-            ("shop.t", "synced", "9", 3, 20, below, at, None, 0, None, None),
+            ("shop.t", "synced", "9", 3, 20, *counts, None, 0, None, None, 0, None),
         ]
         print_status(Output(), rows, False, None)
         return re.split("  +", capsys.readouterr().out.splitlines()[0])
@@ -44,3 +45,4 @@ def test_rows_that_a_plain_cursor_would_lose_are_shown_if_there_are_any(
     assert columns(None, None) == columns(0, 0) == always
     assert columns(0, 2) == [*always[:5], "rows at cursor", "synced"]
     assert columns(1, 2) == [*always[:5], "rows below cursor", "rows at cursor", "synced"]
+    assert columns(1, 0, 1)[-3:] == ["rows below cursor", "rows cursor unmoved", "synced"]
