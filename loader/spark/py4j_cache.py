@@ -1,52 +1,26 @@
-"""Caches Py4J's lookups of JVM packages, classes and static methods, and the settings of a session.
+"""Caches Py4J's lookups of JVM packages, classes and static methods.
 
 For each use of `jvm.org.apache.spark.sql.functions`, Py4J resolves every part of the name in the
 JVM. Java searches all jars for a class `org` before it reports that `org` is a package. Without the
 cache, these lookups are a fifth of the JVM's work in a small sync. Py4J also resolves static
 methods and Scala objects at each call.
-
-dbt-spark passes all settings of the profile to the session before each statement. Py4J would copy
-them into a Java map with one call per setting, which are 25 calls per statement.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from py4j.java_collections import MapConverter
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 
 def cache_lookups(gateway: Any) -> None:
     """Makes a gateway resolve each package, class, static method and Scala object only once.
 
-    The gateway also copies the same settings into a Java map only once.
-
     Args:
         gateway: PySpark's gateway, after PySpark's imports and before a session is created.
     """
     view = gateway.jvm
     gateway.jvm = _View(view._gateway_client, view._jvm_name, id=view._id)
-    client = gateway._gateway_client
-    client.converters = [_SettingsConverter(), *client.converters]
-
-
-class _SettingsConverter(MapConverter):  # type: ignore[misc]
-    """Converts settings of Spark to a Java map, which no method changes, and caches the map."""
-
-    def __init__(self) -> None:
-        self._maps: dict[tuple[tuple[str, str], ...], Any] = {}
-
-    def can_convert(self, object: Any) -> bool:
-        return type(object) is dict and bool(object) and all(key[:6] == "spark." for key in object)
-
-    def convert(self, object: Any, gateway_client: Any) -> Any:
-        settings = (*object.items(),)
-        if settings not in self._maps:
-            java_map = super().convert(object, gateway_client)
-            java_map._detach = lambda: None  # Py4J detaches each converted argument after the call
-            self._maps[settings] = java_map
-        return self._maps[settings]
 
 
 class _View(JVMView):  # type: ignore[misc]

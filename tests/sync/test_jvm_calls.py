@@ -36,24 +36,6 @@ def test_objects_that_python_has_dropped_leave_the_jvm(spark: SparkSession) -> N
     assert server.getGateway() is not None
 
 
-def test_settings_are_copied_to_the_jvm_once(spark: SparkSession) -> None:
-    """dbt passes the same settings before each statement, and Spark must get each change."""
-    client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
-    name = "spark.strandline.probe"
-    before = spark.conf.get(name, None)
-    try:
-        for value in ("a", "b", "b", "a"):
-            spark.conf.set(name, "changed by a statement")
-            SparkSession.builder.config(name, value).getOrCreate()
-            assert spark.conf.get(name) == value
-        settings = {name: "a"}
-        [converter] = [one for one in client.converters if one.can_convert(settings)][:1]
-        assert converter.convert(settings, client) is converter.convert({**settings}, client)
-        assert not converter.can_convert({"other": "a"})
-    finally:
-        spark.conf.unset(name) if before is None else spark.conf.set(name, before)
-
-
 COMMENTS = {
     "quoted": """it's "so", and so; \\ and 'so'""",
     "lines": "first\nsecond\r\n\tthird",
