@@ -75,7 +75,7 @@ def test_a_source_that_is_emptied_while_it_is_read(
     assert "returned no row where 20 were counted" in error
     assert project.state("shop.orders") == before
     assert ids(project) == [*range(1, 21)]
-    # If it stays empty, the user is told how to delete the rows.
+    # If it stays empty, the warning says how to delete the rows.
     ran = project.run(*(["--full-refresh"] if is_refresh else []))
     [warning] = [w for w in ran.warnings if "the source is empty" in w]
     assert "`loader reconcile --repair --allow-deletes --select shop.orders`" in warning

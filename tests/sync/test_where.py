@@ -92,7 +92,7 @@ def test_a_reset_of_a_table_without_a_key_doubles_no_row(
         assert project.run().table("shop.orders")["appended"] == 0
         database.execute("update orders set state = 'open', at = '2026-02-02' where id = 5")
         assert project.run().table("shop.orders")["appended"] == new_rows
-    # with another condition, the rows are told apart by their generation
+    # with another condition, the rows get another generation
     load(project, database, where="amount > 10")
     assert project.rows("select count(*) from raw.orders where _cq_generation = 2") == [(3,)]
 
