@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.dbt.dbtproject import DbtProject, Result
@@ -160,6 +162,15 @@ class Proving:
         ).collect()
         for kind in self.models:
             self.set(kind, "strandline.turn", str((found.bucket + 1 - builds) % TURNS))
+
+    def hold_day(self, kind: str) -> None:
+        """Sets the day of a model's last share to today, as seen by a build that starts now."""
+        now = datetime.now(UTC)
+        until_midnight = timedelta(days=1) - timedelta(hours=now.hour, minutes=now.minute)
+        if until_midnight <= timedelta(minutes=1):
+            time.sleep(60)
+            now = datetime.now(UTC)
+        self.set(kind, "strandline.day", f"{now:%Y-%m-%d}")
 
     @property
     def name(self) -> str:

@@ -314,10 +314,12 @@ def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchem
     calm.append(*days(2, 2))
     assert red((yield calm.plan_build())) == set()
     turn = int(calm.properties("latest")["strandline.turn"])
+    calm.hold_day("latest")
     assert red((yield calm.plan_build())) == set()
     assert calm.checks() == []
     calm.forge("latest", "update {0} set payload = 'forged' where id = 3")
     calm.await_turn(3, builds=1)
+    calm.hold_day("latest")
     assert red((yield calm.plan_build())) == set()
     assert calm.checks() == []
     calm.set("latest", "strandline.day", "2001-01-01")
@@ -326,6 +328,7 @@ def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchem
     assert red((yield calm.plan_build())) == {"matches_raw"}
     calm.forge("latest", "update {0} set payload = 'v2' where id = 3")
     assert red((yield calm.plan_build())) == set()
+    calm.hold_day("latest")
     assert red((yield calm.plan_build())) == set()
     assert calm.checks() == []
     assert turn == 1
