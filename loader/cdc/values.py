@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from loader.cdc.debezium.spool import Placeholder
 from loader.cdc.table_definition import DETECTABLE_ARRAYS, FLOATS, INTEGERS, LoggedColumn
-from loader.rows.masks import REDACTED
+from loader.rows.mask_values import REDACTED
 from loader.sources.jdbc.interface import EARLIEST_TIME, LATEST_TIME
 
 SETTINGS = {

@@ -37,8 +37,8 @@ from loader.rows.window import Window
 from loader.sources.contents import KeySelection
 from loader.sources.interface import Snapshot
 from loader.sync.engine import sync_locked_table
+from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
-from loader.sync.table_sync import TableSync
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Reconciliation:
     per_run: int | None = None
     findings: list[Finding] = field(default_factory=list)
 
-    def __call__(self, sync: TableSync) -> SyncRecord | None:
+    def __call__(self, sync: SyncContext) -> SyncRecord | None:
         """Syncs, compares and optionally repairs a table, and records the result.
 
         Raises:
@@ -118,7 +118,7 @@ class Reconciliation:
             self.findings.append(replace(finding, synced=appended))
         return record
 
-    def compare(self, sync: TableSync, numbers: Sequence[int] | None = None) -> Finding:
+    def compare(self, sync: SyncContext, numbers: Sequence[int] | None = None) -> Finding:
         """Compares and optionally repairs a table that was just synced, and records the result.
 
         Args:
@@ -187,7 +187,7 @@ class Reconciliation:
 
 
 def find_differences(
-    sync: TableSync, comparison: Comparison, share: KeySelection
+    sync: SyncContext, comparison: Comparison, share: KeySelection
 ) -> tuple[Differences | None, SyncRecord | None]:
     """Returns any confirmed differences, and the ledger row of a second sync.
 
@@ -212,7 +212,7 @@ def find_differences(
         return confirm_differences(comparison, later, candidates, narrowed), record
 
 
-def open_comparison(sync: TableSync, snapshot: Snapshot) -> Comparison:
+def open_comparison(sync: SyncContext, snapshot: Snapshot) -> Comparison:
     """Returns a comparison of the raw table with the rows of a snapshot that the spec selects."""
     plan = sync.plan
     wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")

@@ -25,14 +25,14 @@ from loader.sync.engine import sync_locked_table
 from loader.sync.mask_changes import describe_masks
 from loader.sync.plan_window import LostRows, PlannedBatch, has_plain_cursor
 from loader.sync.recover import PriorState
+from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import TablePlan
-from loader.sync.table_sync import TableSync
 
 _MAX_ROWS_PER_FILE = 100_000
 
 
 def repair_differences(
-    sync: TableSync,
+    sync: SyncContext,
     verified: list[VerifiedBucket],
     differences: Differences,
     appends_deletes: bool = True,
@@ -71,7 +71,7 @@ def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
 
 
 def append_differences(
-    sync: TableSync, rows: DataFrame, deleted: DataFrame, count: int
+    sync: SyncContext, rows: DataFrame, deleted: DataFrame, count: int
 ) -> SyncRecord:
     """Appends differences to the raw table with the steps of a sync. Returns the ledger row.
 
@@ -89,7 +89,7 @@ def append_differences(
     def build_rows(stamp: Stamp) -> DataFrame:
         return _build_rows(sync.plan, rows, deleted, count, stamp)
 
-    def plan_repair(sync: TableSync, prior: PriorState) -> PlannedBatch:
+    def plan_repair(sync: SyncContext, prior: PriorState) -> PlannedBatch:
         lake, plan = sync.lake, sync.plan
         drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
         return PlannedBatch(

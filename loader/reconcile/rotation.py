@@ -24,8 +24,8 @@ from loader.spec.options import ReconcileOptions
 from loader.sync.engine import sync_locked_table
 from loader.sync.ownership import select_own_rows
 from loader.sync.runner import Work
+from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH
-from loader.sync.table_sync import TableSync
 
 _PARTS = 8
 """The number of parts of a large table. Each comparison reads all keys, so more parts cost more."""
@@ -151,7 +151,7 @@ class Rotation:
         self._schemas: set[str] = set()
         self._loading = threading.Lock()
 
-    def __call__(self, sync: TableSync) -> Work | None:
+    def __call__(self, sync: SyncContext) -> Work | None:
         """Returns the work for a table of which a part is due; None for all other tables."""
         plan, options = sync.plan, sync.plan.options.rotation
         if options is None or plan.mode == FULL_REFRESH or not sync.lake.exists(plan.lake_table):
@@ -179,7 +179,7 @@ class Rotation:
             return None
         return partial(self._sync_and_compare, numbers=numbers)
 
-    def _waits_after_kill(self, sync: TableSync, options: ReconcileOptions) -> bool:
+    def _waits_after_kill(self, sync: SyncContext, options: ReconcileOptions) -> bool:
         """Returns whether a comparison has not ended, and was begun too recently to repeat it.
 
         Otherwise, each run would be killed if a comparison needs more memory than there is.
@@ -199,7 +199,7 @@ class Rotation:
             )
         return waits
 
-    def _load_history(self, sync: TableSync) -> None:
+    def _load_history(self, sync: SyncContext) -> None:
         schema = sync.lake.schema
         with self._loading:
             if schema not in self._schemas:
@@ -207,7 +207,7 @@ class Rotation:
                 self._compared |= {(schema, *table): each for table, each in found.items()}
                 self._schemas.add(schema)
 
-    def _sync_and_compare(self, sync: TableSync, numbers: tuple[int, ...]) -> SyncRecord:
+    def _sync_and_compare(self, sync: SyncContext, numbers: tuple[int, ...]) -> SyncRecord:
         """Syncs a table, then compares and repairs some buckets.
 
         Returns:
@@ -241,11 +241,11 @@ class Rotation:
         return _add_repair(record, finding)
 
 
-def _find_key(sync: TableSync) -> tuple[str, str, str]:
+def _find_key(sync: SyncContext) -> tuple[str, str, str]:
     return sync.lake.schema, sync.plan.source, sync.plan.lake_table
 
 
-def _is_small(sync: TableSync, compared: Mapping[int, LastComparison]) -> bool:
+def _is_small(sync: SyncContext, compared: Mapping[int, LastComparison]) -> bool:
     """Returns whether the table has few rows, by its last comparisons or by all its versions."""
     if compared:
         rows = sum(each.rows for each in compared.values()) * BUCKETS // len(compared)
@@ -254,14 +254,14 @@ def _is_small(sync: TableSync, compared: Mapping[int, LastComparison]) -> bool:
     return rows < SMALL_ROWS
 
 
-def _sync_and_raise(sync: TableSync, error: Exception) -> SyncRecord:
+def _sync_and_raise(sync: SyncContext, error: Exception) -> SyncRecord:
     """Syncs a table, and then raises the error that prevents its comparison."""
     with sync.unlock_at_end():
         sync_locked_table(sync)
         raise error
 
 
-def _report(sync: TableSync, finding: Finding, attempt: Attempt) -> None:
+def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
     """Warns of differences, and of a budget that is too small for the option `every`."""
     found = f"{len(finding.verified)} of {finding.buckets} buckets of its keys were compared"
     if finding.distrusted:

@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.rows.masks import REDACTED
+from loader.rows.mask_values import REDACTED
 from loader.spec.options import DECIMAL
 
 _TYPES: dict[str, t.DataType] = {

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.rows.masks import ADDRESS, HASH, LOWER, REDACTED, UPPER
+from loader.rows.mask_values import ADDRESS, HASH, LOWER, REDACTED, UPPER
 from loader.rows.version_order import quote_name
 
 _BLOCK = 64

@@ -16,7 +16,7 @@ class MaskedTable(SourceTable):
 
     Attributes:
         original: the table as the source describes it.
-        masks: the masks by column (:func:`loader.rows.masks.make_mask`).
+        masks: the masks by column (:func:`loader.rows.mask_values.make_mask`).
         patterns: the option `mask`: the masks by the name or wildcard of a column. Empty unless the
             connector :attr:`Source.masks_records`, which also masks fields that are no column.
         key: the key of the mask `hash`; None if the spec has none.

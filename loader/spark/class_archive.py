@@ -1,9 +1,9 @@
 """Records a class archive, which halves Spark's start-up time.
 
 The archive contains parsed classes for the JVM. It is recorded once for each combination of Java
-and Spark, during a small run (:mod:`loader.cli.cds_workload`). Java uses the archive only if the
-class path begins with the recorded class path. So jars that are added later go to the end of the
-class path. See https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+and Spark, during a small run (:mod:`loader.cli.class_archive_workload`). Java uses the archive only
+if the class path begins with the recorded class path. So jars that are added later go to the end of
+the class path. See https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _EXCLUDED_CLASSES = (
     "YARN_CONF_DIR",
     "_JAVA_OPTIONS",
 )
-_WORKLOAD = Path(__file__).parents[1] / "cli" / "cds_workload.py"
+_WORKLOAD = Path(__file__).parents[1] / "cli" / "class_archive_workload.py"
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
         "SPARK_HOME": str(home.folder),
         "SPARK_SUBMIT_OPTS": shlex.join(options),
     }
-    command = [sys.executable, "-m", "loader.cli.cds_workload", str(place)]
+    command = [sys.executable, "-m", "loader.cli.class_archive_workload", str(place)]
     try:
         done = subprocess.run(
             command, cwd=place, env=env, capture_output=True, text=True, timeout=_RECORDING_SECONDS

@@ -311,7 +311,7 @@ class TableOptions(Strict):
         columns: the columns to load; by default all.
         column_types: types of columns that replace the types derived from the source.
         mask: how the values of columns are masked before they are written
-            (:mod:`loader.sources.masking`), by name or wildcard of the column.
+            (:mod:`loader.sources.masked_source`), by name or wildcard of the column.
         deleted_field: the column that marks deleted rows
             (:func:`loader.rows.bookkeeping.is_tombstone`).
         shared: whether this source and other sources with this option load the same raw table

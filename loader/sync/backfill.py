@@ -25,8 +25,8 @@ from loader.sync.engine import sync_table
 from loader.sync.mask_changes import describe_masks
 from loader.sync.plan_window import PlannedBatch
 from loader.sync.recover import PriorState
+from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import TablePlan, parse_cursor
-from loader.sync.table_sync import TableSync
 
 BACKFILL = "backfill"
 ROWS_A_CHUNK = 1_000_000
@@ -49,7 +49,7 @@ class Backfill:
     high: str | None = None
     chunk: str | None = None
 
-    def __call__(self, sync: TableSync) -> SyncRecord:
+    def __call__(self, sync: SyncContext) -> SyncRecord:
         """Backfills one locked table and returns the sum of its chunks' ledger rows.
 
         Raises:
@@ -59,7 +59,7 @@ class Backfill:
         chunks: list[tuple[Cursor, Cursor]] = []
         count = 0
 
-        def plan_chunk(sync: TableSync, prior: PriorState) -> PlannedBatch:
+        def plan_chunk(sync: SyncContext, prior: PriorState) -> PlannedBatch:
             nonlocal count
             low, high = self._parse_range(sync.plan, prior.state)
             range_ = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
@@ -162,7 +162,7 @@ def find_resume_point(
 
 
 def _plan_chunk(
-    sync: TableSync,
+    sync: SyncContext,
     prior: PriorState,
     low: Cursor,
     high: Cursor,

@@ -19,13 +19,13 @@ from loader.sync.plan_window import PlannedBatch, plan_window
 from loader.sync.publish import publish
 from loader.sync.record import record
 from loader.sync.recover import PriorState, recover
-from loader.sync.table_sync import TableSync
+from loader.sync.sync_context import SyncContext
 
-PlanBatch = Callable[[TableSync, PriorState], PlannedBatch]
+PlanBatch = Callable[[SyncContext, PriorState], PlannedBatch]
 """A function that plans the next batch."""
 
 
-def sync_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncRecord:
+def sync_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRecord:
     """Appends the rows that changed since the stored cursor, records the cursor, and unlocks.
 
     Returns:
@@ -39,7 +39,7 @@ def sync_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncReco
         return sync_locked_table(sync, plan_batch)
 
 
-def sync_locked_table(sync: TableSync, plan_batch: PlanBatch = plan_window) -> SyncRecord:
+def sync_locked_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRecord:
     """Syncs a table like :func:`sync_table` but leaves it locked."""
     sync.report_step("locked")
     with sync.lake.unchanging(sync.plan.lake_table):

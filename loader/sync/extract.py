@@ -44,8 +44,8 @@ from loader.sync.deletions import (
 )
 from loader.sync.ownership import select_own_rows
 from loader.sync.plan_window import LostRows, PlannedBatch, has_plain_cursor
+from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
-from loader.sync.table_sync import TableSync
 
 _FEW_ROWS = 5_000
 """The maximum rows for which Spark's query optimization takes longer than the query."""
@@ -125,7 +125,7 @@ class _Extracted:
 
 
 @contextmanager
-def extract(sync: TableSync, planned: PlannedBatch) -> Iterator[Batch]:
+def extract(sync: SyncContext, planned: PlannedBatch) -> Iterator[Batch]:
     """Yields a planned batch without the rows that already exist in raw.
 
     Any cached rows are freed on exit.
@@ -149,7 +149,7 @@ def extract(sync: TableSync, planned: PlannedBatch) -> Iterator[Batch]:
         yield batch
 
 
-def _has_rows(sync: TableSync, planned: PlannedBatch) -> bool:
+def _has_rows(sync: SyncContext, planned: PlannedBatch) -> bool:
     if planned.is_unchanged:
         return False
     deletes = planned.bounds.deletions > 0 and sync.lake.exists(sync.plan.lake_table)
@@ -157,7 +157,7 @@ def _has_rows(sync: TableSync, planned: PlannedBatch) -> bool:
 
 
 def _complete_batch(
-    sync: TableSync, planned: PlannedBatch, began: dt.datetime, extracted: _Extracted
+    sync: SyncContext, planned: PlannedBatch, began: dt.datetime, extracted: _Extracted
 ) -> Batch:
     """Adds the ledger row and the final state to a batch. No later step changes them."""
     plan, window, bounds, state = sync.plan, planned.window, planned.bounds, planned.state
@@ -204,7 +204,7 @@ def _complete_batch(
 
 
 @contextmanager
-def _read_rows(sync: TableSync, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Extracted]:
+def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Extracted]:
     """Reads a batch's rows. Compares them with raw if raw may contain some of them."""
     plan, snapshot, lake, bounds = sync.plan, sync.snapshot, sync.lake, planned.bounds
     if planned.correction is not None:
@@ -250,7 +250,11 @@ def prepare_rows(plan: TablePlan, rows: DataFrame, stamp: Stamp) -> DataFrame:
 
 @contextmanager
 def _add_tombstones(
-    sync: TableSync, planned: PlannedBatch, rows: DataFrame, stamp: Stamp, expected_rows: int | None
+    sync: SyncContext,
+    planned: PlannedBatch,
+    rows: DataFrame,
+    stamp: Stamp,
+    expected_rows: int | None,
 ) -> Iterator[_Extracted]:
     """Yields all rows of the source, and a tombstone for each key that only raw has.
 
@@ -279,7 +283,7 @@ def _add_tombstones(
         yield _Extracted(rows, read=read)
 
 
-def _has_too_many_deletes(sync: TableSync, tombstones: DataFrame, live_keys: DataFrame) -> bool:
+def _has_too_many_deletes(sync: SyncContext, tombstones: DataFrame, live_keys: DataFrame) -> bool:
     """Returns whether so many keys are missing that they are not treated as deleted. Warns then."""
     deletes, keys = tombstones.count(), live_keys.count()
     if not are_too_many(deletes, keys):
@@ -295,7 +299,7 @@ def _has_too_many_deletes(sync: TableSync, tombstones: DataFrame, live_keys: Dat
 
 @contextmanager
 def _compare_with_raw(
-    sync: TableSync,
+    sync: SyncContext,
     planned: PlannedBatch,
     stamp: Stamp,
     rows: DataFrame,
@@ -383,7 +387,7 @@ def _compare_with_raw(
         yield extracted
 
 
-def _starts_at_cursor(sync: TableSync, planned: PlannedBatch) -> bool:
+def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
     """Returns whether a plain query with the stored cursor could have read this batch instead."""
     window = planned.window
     return planned.mode == INCREMENTAL and has_plain_cursor(
@@ -391,14 +395,16 @@ def _starts_at_cursor(sync: TableSync, planned: PlannedBatch) -> bool:
     )
 
 
-def _no_lost_rows(sync: TableSync, planned: PlannedBatch) -> LostRows:
+def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
     """Returns the counts of a batch in which all rows are above the stored cursor."""
     if not _starts_at_cursor(sync, planned):
         return LostRows()
     return LostRows(0, 0, 0 if sync.plan.key else None)
 
 
-def _select_lost_rows(sync: TableSync, planned: PlannedBatch, rows: DataFrame) -> dict[str, Column]:
+def _select_lost_rows(
+    sync: SyncContext, planned: PlannedBatch, rows: DataFrame
+) -> dict[str, Column]:
     """Returns the conditions of :class:`LostRows`, or none if they have no meaning."""
     cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
     if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
@@ -422,7 +428,7 @@ def _reaches_below(window: Window, bounds: Bounds) -> bool:
 
 
 def _may_reach_base(
-    sync: TableSync, window: Window, bounds: Bounds, generations: Generations
+    sync: SyncContext, window: Window, bounds: Bounds, generations: Generations
 ) -> bool:
     """Returns whether a window may contain versions of the base generation beside newer ones."""
     cursor, floor = window.cursor, window.floor(bounds)

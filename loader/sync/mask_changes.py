@@ -16,7 +16,7 @@ from loader.errors import TableError
 from loader.lake.lake import Lake
 from loader.lake.source_schema import read_source_schema
 from loader.names import is_wildcard
-from loader.rows.masks import HASH
+from loader.rows.mask_values import HASH
 from loader.sources.interface import REST_COLUMN
 from loader.sources.masked_table import MaskedTable
 from loader.state import TableState

@@ -15,7 +15,7 @@ from loader.lake.ledger import Ledger
 from loader.names import in_the_lake, is_wildcard, match_selection, qualify
 from loader.sources.entry_points import find_connector
 from loader.sources.interface import Source, TableRef
-from loader.sources.masking import mask_source
+from loader.sources.masked_source import mask_source
 from loader.spark.error_translation import translate_error
 from loader.spark.jvm_exit import has_java_ended
 from loader.spark.named_steps import step

@@ -30,8 +30,8 @@ from loader.sync.ownership import select_own_rows
 from loader.sync.recover import PriorState, is_selection_new, reconcile_state
 from loader.sync.run_context import Watch
 from loader.sync.stores import Stores
+from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
-from loader.sync.table_sync import TableSync
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def has_plain_cursor(plan: TablePlan, cursor: CursorField | None, stored: Cursor
     )
 
 
-def plan_window(sync: TableSync, prior: PriorState) -> PlannedBatch:
+def plan_window(sync: SyncContext, prior: PriorState) -> PlannedBatch:
     """Plans the next batch of a normal sync, with the rows that changed since the stored cursor.
 
     Raises:
@@ -199,7 +199,7 @@ def _describe_new_columns(plan: TablePlan, snapshot: Snapshot, drift: Drift) -> 
     return f"{what}: all rows are read again, in a new generation"
 
 
-def _warn_of_lost_columns(sync: TableSync, names: Sequence[str]) -> None:
+def _warn_of_lost_columns(sync: SyncContext, names: Sequence[str]) -> None:
     select = f"--select {sync.plan.policy.select}"
     sync.warn(
         "columns were dropped from the raw table, so they are null in the rows of earlier batches: "

@@ -22,7 +22,7 @@ from loader.errors import StateError
 from loader.lake.ledger import NOTHING_NEW, SyncRecord
 from loader.state import StateRow, TableState
 from loader.state.lake_table import LakeState
-from loader.sync.table_sync import TableSync
+from loader.sync.sync_context import SyncContext
 
 _log = logging.getLogger("loader")
 
@@ -43,7 +43,7 @@ class Entry:
         error: the error of the first failed step; None if no step has failed.
     """
 
-    sync: TableSync
+    sync: SyncContext
     state: TableState | None
     record: SyncRecord
     total: SyncRecord
@@ -87,7 +87,7 @@ class ProgressWriter:
             return time.monotonic() - self._since if self._entries else 0.0
 
     def add(
-        self, sync: TableSync, state: TableState | None, record: SyncRecord, total: SyncRecord
+        self, sync: SyncContext, state: TableState | None, record: SyncRecord, total: SyncRecord
     ) -> None:
         """Adds the progress of a table's sync. Thread-safe."""
         with self._adding:

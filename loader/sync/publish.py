@@ -13,10 +13,10 @@ from loader.lake.staging import count_staged_rows, discard_staged, publish_batch
 from loader.spark.session import plan_now
 from loader.sync.extract import Batch, check_row_count
 from loader.sync.ownership import build_origin_property, record_origin, register_sharer
-from loader.sync.table_sync import TableSync
+from loader.sync.sync_context import SyncContext
 
 
-def publish(sync: TableSync, batch: Batch) -> Commit | None:
+def publish(sync: SyncContext, batch: Batch) -> Commit | None:
     """Appends a batch, its state and its ledger row in one commit. Returns None without rows.
 
     Creates the raw table even for a batch without rows, because models read the table.
@@ -56,7 +56,7 @@ def publish(sync: TableSync, batch: Batch) -> Commit | None:
     return published
 
 
-def _finish_without_rows(sync: TableSync, batch: Batch) -> None:
+def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:
     """Creates a missing raw table, and stores which columns the spec excludes."""
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     ensure_raw_table(sync, batch.state.batch)
@@ -68,7 +68,7 @@ def _finish_without_rows(sync: TableSync, batch: Batch) -> None:
         sync.warn(f"schema: {'; '.join(drift.idle_notes)}")
 
 
-def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
+def _prepare_table(sync: SyncContext, batch: Batch, rows: DataFrame) -> DataFrame:
     """Creates or alters the raw table as planned. Returns the rows with the table's columns."""
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     rows = conform(rows, drift.mappings, f"table {plan.name}")
@@ -90,7 +90,7 @@ def _prepare_table(sync: TableSync, batch: Batch, rows: DataFrame) -> DataFrame:
     return rows
 
 
-def ensure_raw_table(sync: TableSync, batch: int) -> None:
+def ensure_raw_table(sync: SyncContext, batch: int) -> None:
     """Creates a missing raw table, even for a source without rows, because models read it.
 
     Args:

@@ -6,11 +6,11 @@ from loader.lake.commits import Commit
 from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord
 from loader.sync.extract import Batch
 from loader.sync.recover import PriorState
-from loader.sync.table_sync import TableSync
+from loader.sync.sync_context import SyncContext
 
 
 def record(
-    sync: TableSync, prior: PriorState, batch: Batch, commit: Commit | None
+    sync: SyncContext, prior: PriorState, batch: Batch, commit: Commit | None
 ) -> tuple[PriorState, SyncRecord | None]:
     """Writes the state and the ledger row of a batch.
 

@@ -16,8 +16,8 @@ from loader.sync.mask_changes import check_masks
 from loader.sync.ownership import check_origin, check_ownership, record_origin, register_sharer
 from loader.sync.run_context import Watch
 from loader.sync.stores import StoredProgress, Stores, load_progress
+from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
-from loader.sync.table_sync import TableSync
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class PriorState:
         return MIXED if self.has_new_selection else self.state.selection
 
 
-def recover(sync: TableSync) -> PriorState:
+def recover(sync: SyncContext) -> PriorState:
     """Updates state and ledger from the newest data commit, and deletes unpublished staged files.
 
     Raises:

@@ -31,11 +31,11 @@ from loader.sync.progress_writer import ProgressWriter
 from loader.sync.recover import build_request
 from loader.sync.run_context import Watch
 from loader.sync.stores import load_progress
+from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import INCREMENTAL, TablePlan
-from loader.sync.table_sync import TableSync
 
-Work = Callable[[TableSync], SyncRecord | None]
-ChooseWork = Callable[[TableSync], Work | None]
+Work = Callable[[SyncContext], SyncRecord | None]
+ChooseWork = Callable[[SyncContext], Work | None]
 """A function that returns other work for a table than the run's; None: the run's."""
 
 RECORD_SECONDS = 60.0
@@ -327,14 +327,14 @@ class _Run:
                 self.watch.warn(
                     plan.name, f"no primary key: a deduped_latest model needs a key{why}"
                 )
-            sync = TableSync(plan, lease, snapshot, stores, self.watch, self.id, opened_at)
+            sync = SyncContext(plan, lease, snapshot, stores, self.watch, self.id, opened_at)
             if snapshot.delivers:
                 sync = replace(sync, read_slot=self.slots)
             if self.writes_together and not isinstance(lease, LeaseTurn):
                 sync = replace(sync, defer_progress=self.writer.add, progress=progress)
             self.jobs.append(pool.submit(self._sync_table, sync))
 
-    def _sync_table(self, sync: TableSync) -> Outcome | None:
+    def _sync_table(self, sync: SyncContext) -> Outcome | None:
         """Syncs one table. Returns None if the progress writer will yield the outcome."""
         started, plan, lease = now(), sync.plan, sync.lease
         source = self.pipeline.spec.source(plan.source)

@@ -15,7 +15,7 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import CursorField
 from loader.sources.candidates import MARKS, suggest_cursors, suggest_deletion_columns
 from loader.sources.interface import Progress, SourceTable
-from loader.sources.masking import check_roles
+from loader.sources.masked_source import check_roles
 from loader.spec.options import TableOptions
 
 INCREMENTAL = "incremental"

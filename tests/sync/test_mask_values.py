@@ -18,10 +18,10 @@ from loader.connectors.subprocess.json_schema import Column
 from loader.connectors.subprocess.json_values import make_converter
 from loader.connectors.subprocess.record_masks import RecordMasks
 from loader.connectors.subprocess.spool_format import RecordLayout
-from loader.rows.masks import make_mask
+from loader.rows.mask_values import make_mask
 from loader.sources.interface import SourceTable, TableRef
+from loader.sources.masked_source import mask_rows
 from loader.sources.masked_table import MaskedTable, mask_table
-from loader.sources.masking import mask_rows
 
 KEY = b"a secret of at least 16 bytes"
 SEPARATORS = " \t\n\r\x0b\x0c\x85\u2028\u00a0\u3000"

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from loader.spark.session import generate_code, plan_simply, sibling
 from loader.sync import extract
-from loader.sync.table_sync import TableSync
+from loader.sync.sync_context import SyncContext
 from tests.services import Database, Postgres
 from tests.services.pooler import pooled
 from tests.sync.project import Project
@@ -81,16 +81,16 @@ def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
     # More commits than Iceberg keeps metadata of: there is no way from the oldest to the newest.
     columns = [f"alter table t add c{n} int default {n}" for n in range(25)]
     postgres_database.execute(*columns, "update t set u = clock_timestamp()")
-    reached = TableSync.report_step
+    reached = SyncContext.report_step
 
-    def altered(attempt: TableSync, step: str) -> None:
+    def altered(attempt: SyncContext, step: str) -> None:
         reached(attempt, step)
         if step == "windowed":
             for n in range(25):
                 reported = f"alter table {project.schema}.t set tblproperties ('other' = '{n}')"
                 project.spark.sql(reported)
 
-    monkeypatch.setattr(TableSync, "report_step", altered)
+    monkeypatch.setattr(SyncContext, "report_step", altered)
     assert project.run().table("shop.t")["appended"] == 2
     assert project.rows("select id, c24 from raw.t where _cq_batch = 2 order by id") == [
         (1, 24),

@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 
 from loader.errors import SpecError, TableError
 from loader.sources.interface import SourceTable, TableRef
-from loader.sources.masking import find_masks
+from loader.sources.masked_source import find_masks
 from loader.spec.options import TableOptions, options_for
 from loader.spec.spec import Spec, load_spec
 from loader.state import TableState

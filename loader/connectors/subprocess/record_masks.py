@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 
 from loader.connectors.subprocess.json_schema import Column
 from loader.connectors.subprocess.json_values import EPOCH, FIRST_DAY
-from loader.rows.masks import REDACTED, find_mask, make_mask
+from loader.rows.mask_values import REDACTED, find_mask, make_mask
 from loader.sources.interface import SourceTable
 from loader.sources.masked_table import MaskedTable
 

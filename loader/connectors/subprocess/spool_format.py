@@ -28,7 +28,7 @@ from loader.connectors.subprocess.record_masks import NO_MASKS, RecordMasks
 from loader.errors import TableError
 from loader.names import literal_path
 from loader.rows.bookkeeping import DELETED
-from loader.rows.masks import HASH, REDACTED
+from loader.rows.mask_values import HASH, REDACTED
 from loader.rows.version_order import quote_name
 from loader.sources.interface import REST_COLUMN
 from loader.spec.options import ColumnSelection

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructField
 from loader.errors import TableError
 from loader.sources.file.options import ReaderOptions
 from loader.sources.interface import SourceTable
-from loader.sources.masking import find_masks
+from loader.sources.masked_source import find_masks
 from loader.spark.error_translation import UNPACK
 
 _KINDS = {

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
-from loader.rows.masks import REDACTED
+from loader.rows.mask_values import REDACTED
 from loader.sources.file.lines import read_lines
 from loader.sources.file.listing import MODIFIED, PATH
 

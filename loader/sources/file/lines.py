@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.rows.masks import REDACTED
+from loader.rows.mask_values import REDACTED
 from loader.sources.file import listing as list_of
 from loader.sources.file.csv import has_escaped_quote, has_open_quote
 from loader.sources.file.file_checks import is_archive

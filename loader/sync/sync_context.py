@@ -19,7 +19,7 @@ from loader.sync.table_plan import TablePlan
 
 
 @dataclass(frozen=True)
-class TableSync:
+class SyncContext:
     """One locked table of a run with an open source.
 
     Attributes:
@@ -109,5 +109,5 @@ class TableSync:
         self.watch.warn(self.plan.name, text)
 
 
-DeferProgress = Callable[[TableSync, TableState | None, SyncRecord, SyncRecord], None]
+DeferProgress = Callable[[SyncContext, TableState | None, SyncRecord, SyncRecord], None]
 """A function whose arguments are a sync, the new state, the ledger row and the sum to report."""

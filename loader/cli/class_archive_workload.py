@@ -1,8 +1,8 @@
 """Workload for recording Java's class archive: two small syncs and the SQL of a build.
 
-:mod:`loader.spark.class_archive` runs ``python -m loader.cli.cds_workload FOLDER`` in a new process
-and folder. The archive contains the classes that this workload loads, so the workload repeats the
-steps of a normal run with a few rows.
+:mod:`loader.spark.class_archive` runs ``python -m loader.cli.class_archive_workload FOLDER`` in a
+new process and folder. The archive contains the classes that this workload loads, so the workload
+repeats the steps of a normal run with a few rows.
 """
 
 from __future__ import annotations

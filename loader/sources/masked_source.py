@@ -20,7 +20,7 @@ from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.rows import mask_columns
 from loader.rows.cursor import Cursor
-from loader.rows.masks import HASH, find_mask
+from loader.rows.mask_values import HASH, find_mask
 from loader.rows.window import Bounds, Window
 from loader.sources.interface import (
     Digest,
@@ -297,7 +297,7 @@ def check_roles(
 
 
 def find_masks(table: SourceTable, masks: Mapping[str, str], where: str) -> dict[str, str]:
-    """Returns the mask of each masked column (:func:`loader.rows.masks.find_mask`).
+    """Returns the mask of each masked column (:func:`loader.rows.mask_values.find_mask`).
 
     Raises:
         TableError: if the table has no column of a name. Wildcards need not match a column.
