@@ -37,7 +37,7 @@ class Progress:
         self.output = output
         self.rows_done = rows_done
         self._tables: dict[str, _TableProgress] = {}
-        self._finished = 0
+        self._finished: set[str] = set()
         self._lock = threading.Lock()
         self._live: Live | None = None
 
@@ -63,6 +63,7 @@ class Progress:
         now = time.monotonic()
         with self._lock:
             before = self._tables.get(table)
+            self._finished.discard(table)  # its connection was lost, and it is synced again
             if rows is None and before is not None and phase == "appending":
                 rows_expected = before.rows  # Spark reads the rows while it appends them
             else:
@@ -82,7 +83,7 @@ class Progress:
         """
         with self._lock:
             progress = self._tables.pop(table, None)
-            self._finished += 1
+            self._finished.add(table)
         is_long = progress is not None and progress.seconds >= LONG_SECONDS
         if not self.output.json and (self._live is not None or is_long or has_failed):
             self.output.event("done", text)
@@ -103,7 +104,7 @@ class Progress:
         ]
         if lines or not working:
             return lines
-        finished = self._finished + len(measured) - len(working)
+        finished = len(self._finished) + len(measured) - len(working)
         names = [facts["table"] for facts in working]
         more = f" and {len(names) - _MAX_LISTED_NAMES} more" if names[_MAX_LISTED_NAMES:] else ""
         listed = ", ".join(names[:_MAX_LISTED_NAMES])

@@ -112,10 +112,12 @@ def load_again(project: Project, table: ChosenTable, key: str) -> None:
         table.log.append("drop table purge")
         table.deleted.clear()
         table.loaded.clear()
-        project.run("--select", f"shop.{table.name}")
+        arguments = ["--select", f"shop.{table.name}"]
     else:
         table.log.append("run --full-refresh")
-        project.run("--full-refresh", "--select", f"shop.{table.name}")
+        arguments = ["--full-refresh", "--select", f"shop.{table.name}"]
+    ran = project.loader("run", *arguments)
+    assert ran.code == 0, f"{ran.text}\n{table.history()}"
 
 
 def repair(project: Project, tables: list[ChosenTable], names: list[str]) -> None:

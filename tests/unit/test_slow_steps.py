@@ -84,6 +84,18 @@ def test_many_small_tables_share_one_line(capsys: pytest.CaptureFixture[str]) ->
     }
 
 
+def test_a_table_that_is_synced_again_is_counted_once() -> None:
+    """Its connection was lost."""
+    progress = Progress(Output(), lambda table: None)
+    for _ in range(2):
+        progress.report_phase("shop.t0", "reading", 1)
+        progress.done("shop.t0", "shop.t0: ended")
+    progress.report_phase("shop.t1", "reading", 1)
+    assert progress._lines() == [("tables finished: 1; in progress: shop.t1", {})]
+    progress.report_phase("shop.t0", "reading", 1)
+    assert progress._lines() == [("tables finished: 0; in progress: shop.t1, shop.t0", {})]
+
+
 def test_progress_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output("json")
     with output.slow_steps.watch(), Progress(output, {"shop.orders": 500}.get) as progress:
