@@ -1,4 +1,4 @@
-"""Parses durations, and lookbacks, which reread rows before the stored cursor."""
+"""Parses durations and lookbacks, which reread rows before the stored cursor; formats counts."""
 
 from __future__ import annotations
 
@@ -80,8 +80,17 @@ def format_duration(seconds: float) -> str:
     for unit in ("day", "hour", "minute", "second"):
         count, rest = divmod(rest, _UNITS[unit])
         if count and len(parts) < _SHOWN_UNITS:
-            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
+            parts.append(format_count(count, unit))
     return " ".join(parts) or "0 seconds"
+
+
+def format_count(count: int, one: str, several: str | None = None) -> str:
+    """Formats a number with its unit.
+
+    >>> format_count(1, "row"), format_count(2000, "row"), format_count(2, "row is", "rows are")
+    ('1 row', '2,000 rows', '2 rows are')
+    """
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def seconds_of(text: str, what: str, examples: str) -> Fraction:

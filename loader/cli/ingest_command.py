@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from loader.cli.settings import Settings, open_session
+from loader.duration import format_count
 from loader.errors import SpecError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def open_ingest(
             settings.output.error(outcome.error)
             return
         rows = outcome.record.rows_appended if outcome.record else 0
-        text = f"{outcome.table}: {rows or 0:,} rows appended"
+        text = f"{outcome.table}: {format_count(rows or 0, 'row')} appended"
         settings.output.event("table", text, table=outcome.table, appended=rows)
 
     watch = Watch(_Warnings(settings), load_fault_injection(os.environ, spark))

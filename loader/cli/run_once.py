@@ -15,6 +15,7 @@ from loader.cli.results import BuildResult, TableResult, list_errors, list_table
 from loader.cli.settings import Settings, restart_pipeline
 from loader.cli.signals import stop_on_signal
 from loader.cli.system_table_upkeep import compact_system_tables
+from loader.duration import format_count
 from loader.errors import JavaEndedError, LoaderError, TableError
 from loader.spark.error_translation import (
     ConnectionLostError,
@@ -367,7 +368,8 @@ def describe_end(outcome: Outcome) -> str:
     record = outcome.record
     if record is None:
         return ""
-    rows = f", {record.rows_appended:,} rows appended" if record.rows_appended else ""
+    appended = record.rows_appended
+    rows = f", {format_count(appended, 'row')} appended" if appended else ""
     return f"{outcome.table}: {record.status}{rows}"
 
 
@@ -377,7 +379,8 @@ def _summarize(outcomes: Sequence[Outcome]) -> str:
     statuses = Counter(record.status for record in records)
     counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
     appended = sum(record.rows_appended or 0 for record in records)
-    return f"{len(records)} tables: {counts}; {appended:,} rows appended."
+    tables, rows = format_count(len(records), "table"), format_count(appended, "row")
+    return f"{tables}: {counts}; {rows} appended."
 
 
 def _describe_lost_rows(outcomes: Sequence[Outcome]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loader.duration import format_count
 from loader.lake.lake import Lake
 from loader.lake.ledger import now
 from loader.maintenance.table_stats import TableStats
@@ -118,11 +119,8 @@ def describe_orphans(remaining: int, deleted: int) -> str:
     """
     parts = []
     if deleted:
-        parts.append(f"{_format_files(deleted)} of killed runs deleted")
+        parts.append(f"{format_count(deleted, 'file')} of killed runs deleted")
     if remaining:
-        parts.append(f"{_format_files(remaining)} that no batch refers to, deleted once a day old")
+        files = format_count(remaining, "file")
+        parts.append(f"{files} that no batch refers to, deleted once a day old")
     return ", ".join(parts)
-
-
-def _format_files(number: int) -> str:
-    return f"{number} file" if number == 1 else f"{number} files"

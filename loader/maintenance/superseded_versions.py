@@ -33,6 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from loader.duration import format_count
 from loader.errors import TableError
 from loader.lake.commits import COMPACTED_TO, newest_commit, sharers
 from loader.lake.lake import Lake
@@ -218,7 +219,7 @@ def _find_removal_limit(
             f"where _cq_sync_time >= timestamp_micros({since})"
         ).collect()
         if young["batch"] is not None and young["batch"] - 1 < batch:
-            days = "1 day" if keep.days == 1 else f"{keep.days} days"
+            days = format_count(keep.days, "day")
             batch, note = young["batch"] - 1, f"nothing is older than {days}"
     for each in dependents:
         merged = each.find_merged_batch(f"{lake.schema}.{table}")

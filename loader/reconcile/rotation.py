@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from loader.duration import format_duration
+from loader.duration import format_count, format_duration
 from loader.lake.ledger import SyncRecord
 from loader.reconcile.history import BUCKETS, LastComparison, VerificationHistory
 from loader.reconcile.reconciliation import Finding, Reconciliation, explain_skip
@@ -274,9 +274,8 @@ def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
         )
     elif finding.total("all_missed"):
         sync.warn(
-            f"{found} with the source, and {finding.total('missed_updates')} missed updates, "
-            f"{finding.total('missed_rows')} missed rows and {finding.total('missed_deletes')} "
-            "missed deletes were appended"
+            f"{found} with the source, and {_describe_missed(finding)} and "
+            f"{format_count(finding.total('missed_deletes'), 'missed delete')} were appended"
         )
     options = sync.plan.options.rotation
     assert options is not None
@@ -294,10 +293,12 @@ def _describe_repaired(finding: Finding) -> str:
     """Returns a sentence on what was appended although deletes were not; else ""."""
     if not finding.total("all_repaired"):
         return ""
-    return (
-        f" {finding.total('missed_updates')} missed updates and {finding.total('missed_rows')} "
-        "missed rows were appended."
-    )
+    return f" {_describe_missed(finding, ' and ')} were appended."
+
+
+def _describe_missed(finding: Finding, separator: str = ", ") -> str:
+    updates = format_count(finding.total("missed_updates"), "missed update")
+    return f"{updates}{separator}{format_count(finding.total('missed_rows'), 'missed row')}"
 
 
 def _add_repair(record: SyncRecord, finding: Finding) -> SyncRecord:

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
-from loader.duration import format_duration
+from loader.duration import format_count, format_duration
 from loader.errors import LoaderError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
@@ -197,7 +197,8 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
         null_rows = f"{everything.nulls:,} of {everything.rows:,} rows"
         notes.append(f"{null_rows} have no {name}: {consequence}")
     if everything.future:
-        notes.append(f"{everything.future:,} rows are dated in the future")
+        rows = format_count(everything.future, "row is", "rows are")
+        notes.append(f"{rows} dated in the future")
     if everything.high is not None:
         at_top = Window(plan.cursor, low=everything.high, nulls=False)
         top = snapshot.bounds(plan.table, at_top)
@@ -221,8 +222,8 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
     if not keys:
         return []
     return [
-        f"{keys:,} keys were updated without a new {cursor.name}: such updates are found only "
-        "while they lie at the cursor or within the lookback"
+        f"{format_count(keys, 'key was', 'keys were')} updated without a new {cursor.name}: such "
+        "updates are found only while they lie at the cursor or within the lookback"
     ]
 
 
@@ -307,8 +308,8 @@ def _describe_seen(plan: TablePlan, lake: Lake) -> str:
     parts = []
     if row["late"]:
         span = format_duration(row["span"].total_seconds())
-        were = "row was" if row["late"] == 1 else "rows were"
-        parts.append(f"{row['late']:,} {were} up to {span} below the last cursor")
+        rows_were = format_count(row["late"], "row was", "rows were")
+        parts.append(f"{rows_were} up to {span} below the last cursor")
     cut = [name for name in units if row[name] >= max(1, row["rows"] * _MANY_CUT)]
     if cut and cursor.type is not CursorType.DATE:
         parts.append(f"{row[cut[-1]]:,} of {row['rows']:,} rows are cut to whole {cut[-1]}s")

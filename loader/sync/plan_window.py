@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from loader.duration import format_count
 from loader.errors import TableError
 from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
@@ -352,15 +353,17 @@ def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Wat
     """Raises errors or warns about rows of the window according to the spec."""
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
-            f"{bounds.nulls} rows have no cursor (null in {plan.cursor and plan.cursor.name})",
+            f"{format_count(bounds.nulls, 'row has', 'rows have')} no cursor "
+            f"(null in {plan.cursor and plan.cursor.name})",
             where=f"table {plan.name}, null_cursor: fail",
             remedy="Fill the column in the source, or set null_cursor to include or exclude",
         )
     if bounds.future and bounds.high and bounds.clock:
         watch.warn(
             plan.name,
-            f"{bounds.future} rows are dated in the future (up to {bounds.high.text}): "
-            f"loaded, but the cursor stays at the source's clock, {bounds.clock.text}",
+            f"{format_count(bounds.future, 'row is', 'rows are')} dated in the future "
+            f"(up to {bounds.high.text}): loaded, but the cursor stays at the source's clock, "
+            f"{bounds.clock.text}",
         )
     is_full = plan.mode == FULL_REFRESH or prior.starts_over
     if is_full and bounds.rows == 0 and prior.has_begun:

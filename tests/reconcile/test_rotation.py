@@ -161,7 +161,7 @@ def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
     for appended, rows in ((2, 200), (0, 201)):  # the next run compares them again
         ran = project.run()
         assert _orders(ran) == ("synced" if appended else "nothing new", appended)
-        repaired = " 1 missed updates and 1 missed rows were appended." if appended else ""
+        repaired = " 1 missed update and 1 missed row were appended." if appended else ""
         assert any(
             f"51 of {rows} rows are missing in the source, more than a tenth, so no deletes were "
             f"appended, and the next comparison repeats this one.{repaired} Check" in text

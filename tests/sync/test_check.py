@@ -36,7 +36,7 @@ def test_what_is_wrong_with_a_cursor_is_seen_in_its_rows(
     assert notes["fine"] == ""
     assert notes["holes"] == (
         "at has no index: every sync scans the whole table; "
-        "1 of 3 rows have no at: they are read at every sync; 1 rows are dated in the future"
+        "1 of 3 rows have no at: they are read at every sync; 1 row is dated in the future"
     )
     assert "1,500 rows share the highest day: every sync rereads them" in notes["seen"]
     assert "share the highest" not in notes["coarse"]  # the database compares them
@@ -58,6 +58,6 @@ def test_updates_that_left_the_cursor_as_it_was_are_told(
     postgres_database.execute("update parts set note = 'c' where id = 1")
     project.run()
     assert _notes(project) == {
-        "parts": "1 keys were updated without a new version: such updates are found only while "
+        "parts": "1 key was updated without a new version: such updates are found only while "
         "they lie at the cursor or within the lookback"
     }

@@ -152,7 +152,7 @@ def test_the_clock_of_columns_without_zone_is_the_databases_own_or_the_specs(
         postgres_database.execute(f"alter database {name} set timezone to '{zone}'")
     reported = {"time_zone": zone} if told_by == "spec" else {}
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}}, **reported)
-    assert any("1 rows are dated in the future" in w for w in project.run().warnings)
+    assert any("1 row is dated in the future" in w for w in project.run().warnings)
 
 
 def test_day_granular_cursor_loses_no_row_of_a_day(
@@ -180,7 +180,7 @@ def test_null_cursors(project: Project, postgres_database: Database) -> None:
         assert ran.code == 1
         [error] = ran.errors
         assert error.startswith("table shop.fail, ")
-        assert "1 rows have no cursor" in error
+        assert "1 row has no cursor" in error
         assert not project.lake().exists("fail")
         reported = {policy: ran.table(f"shop.{policy}") for policy in ("include", "exclude")}
         return {policy: (one["status"], one["appended"]) for policy, one in reported.items()}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.duration import Lookback
+from loader.duration import Lookback, format_count
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,11 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         return
     assert (lookback.seconds is None) != (lookback.steps is None)
     assert Lookback.parse(lookback.text) == lookback
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 rows are"), (1, "1 row is"), (2000, "2,000 rows are")]
+)
+def test_a_count_agrees_with_its_unit(count: int, shown: str) -> None:
+    assert format_count(count, "row is", "rows are") == shown
+    assert format_count(count, "row") == shown.rpartition(" ")[0]
