@@ -9,6 +9,9 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import types as t
 
+from loader.connectors.subprocess.json_schema import build_columns
+from loader.connectors.subprocess.record_masks import RecordMasks
+from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import SpecError, TableError
 from loader.sources.interface import SourceTable, TableRef
 from loader.sources.masked_source import find_masks
@@ -129,3 +132,23 @@ def test_state_with_masks() -> None:
     for masks in ('"x"', '{"columns": []}'):
         with pytest.raises(Exception, match="its masks have the wrong type"):
             TableState.from_json(f'{{"batch": 1, "masks": {masks}}}', "a.b")
+
+
+def test_values_that_no_column_can_store_are_hidden() -> None:
+    """A connector's records have them in `_rest`, and errors quote them."""
+    columns = build_columns(
+        {"properties": {"id": {"type": "integer"}, "born": {"type": "string", "format": "date"}}},
+        {},
+    )
+    schema = t.StructType().add("id", "string").add("born", "integer")
+    masks = {"id": "hash", "born": "year"}
+    fields = {**masks, "phone*": "last: 4", "fax*": "null"}
+    layout = RecordLayout(
+        "api.people", columns, ("id",), None, RecordMasks(schema, masks, fields, b"key")
+    )
+    record = {"born": "planted", "Phone_1": "planted", "fax_1": "planted", "note": "open"}
+    assert layout.encode_record(record)[1] == {"r": '{"Phone_1":"***","born":"***","note":"open"}'}
+    with pytest.raises(TableError) as caught:
+        layout.encode_record({"id": "planted"})
+    assert "a record's id is '***'" in str(caught.value)
+    assert "planted" not in str(caught.value)
