@@ -176,6 +176,8 @@ class Source(ABC):
 
     Attributes:
         hide: registers a secret that only the connector recognises, so that outputs redact it.
+        mask_key: the spec's `mask_key`, with which connectors encrypt what they store and may
+            contain values of masked columns; None if the spec has none.
         can_mask: whether the option `mask` is allowed. True if the connector neither writes values
             of masked columns to disk nor quotes them in errors.
         can_mask_typed_columns: whether a masked column may have a type in `column_types`. True if
@@ -200,6 +202,7 @@ class Source(ABC):
         self.spark = spark
         self.folder = folder
         self.hide: Callable[..., None] = _nothing
+        self.mask_key: bytes | None = None
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
         """Sets the function that returns the stored marks of a table, by the table's name.

@@ -46,15 +46,14 @@ class MaskedSource(Source):
 
     Args:
         source: the source.
-        key: the key of the mask `hash`; None if the spec has none.
     """
 
-    def __init__(self, source: Source, key: SecretStr | None) -> None:
+    def __init__(self, source: Source) -> None:
         super().__init__(source.name, source.options, source.spark, source.folder)
         self.source = source
+        self.mask_key = source.mask_key
         for name in Source.__annotations__:  # the properties of the connector's class
             setattr(self, name, getattr(source, name))
-        self._key = key.get_secret_value().encode() if key is not None else None
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self.source.use_marks(marks)
@@ -82,21 +81,21 @@ class MaskedSource(Source):
             _check_types(masks, options.column_types, where)
         key_id = ""
         if HASH in masks.values():
-            if self._key is None:
+            if self.mask_key is None:
                 raise TableError(
                     "the mask `hash` needs a key",
                     where=f"{where}, mask",
                     remedy="Create one with `openssl rand -hex 32`, and add "
                     "`mask_key: ${STRANDLINE_MASK_KEY}` beside the source's name",
                 )
-            key_id = hmac.digest(self._key, b"strandline mask_key", "sha256").hex()[:16]
+            key_id = hmac.digest(self.mask_key, b"strandline mask_key", "sha256").hex()[:16]
         patterns = options.mask if self.source.masks_records else {}
-        return mask_table(table, masks, patterns, self._key, key_id)
+        return mask_table(table, masks, patterns, self.mask_key, key_id)
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
         with self.source.snapshot(tables) as snapshot:
-            yield snapshot if self.source.masks_records else MaskedSnapshot(snapshot, self._key)
+            yield snapshot if self.source.masks_records else MaskedSnapshot(snapshot, self.mask_key)
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
@@ -251,8 +250,9 @@ class MaskedSnapshot(Snapshot):
 
 def mask_source(source: Source, key: SecretStr | None) -> Source:
     """Returns the source, wrapped if the spec masks a column of one of its tables."""
+    source.mask_key = key.get_secret_value().encode() if key is not None else None
     if any(options.mask for options in source.table_options.values()):
-        return MaskedSource(source, key)
+        return MaskedSource(source)
     return source
 
 

@@ -99,6 +99,7 @@ def read(config: dict[str, Any], catalog: dict[str, Any], state: str | None) -> 
             sent += 1
             if incremental and sent == every:
                 states[name] = {"cursor": row.get(at) or states.get(name, {}).get("cursor", "")}
+                states[name] |= {field: row[field] for field in config.get("state_fields", ())}
                 say("STATE", state_of(form, states, name, sent))
                 sent = 0
         for step in acts.get(f"{name}.end", []):
@@ -107,6 +108,7 @@ def read(config: dict[str, Any], catalog: dict[str, Any], state: str | None) -> 
             last = max((r[at] for r in rows if r.get(at)), default=None)
             if last:
                 states[name] = {"cursor": last}
+                states[name] |= {field: rows[-1][field] for field in config.get("state_fields", ())}
             states.setdefault(name, {"cursor": ""})
             say("STATE", state_of(form, states, name, sent))
         else:

@@ -1,4 +1,6 @@
-"""Stores a program's states unchanged with its tables (in the mark, a field of a table's state).
+"""Stores a program's states with its tables (in the mark, a field of a table's state).
+
+The states are stored unchanged, but encrypted if the source has a `mask_key`.
 
 A state of one stream is stored with its table. A state of all streams is stored with each table
 whose records it covers. Each table is committed separately, so the tables may store different
@@ -16,10 +18,12 @@ import base64
 import json
 import zlib
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from loader.connectors.subprocess.json_values import decode
+from loader.connectors.subprocess.state_cipher import StateCipher
 from loader.errors import StateError
 
 _MAX_UNCOMPRESSED_LENGTH = (
@@ -50,12 +54,15 @@ class ConnectorState:
         """The parsed state."""
         return decode(self.text)
 
-    def to_mark(self, previous: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    def to_mark(
+        self, previous: Mapping[str, Any] | None = None, cipher: StateCipher | None = None
+    ) -> Mapping[str, Any]:
         """Returns the state as the mark of a table.
 
         Args:
             previous: the previous mark. If it contains the same state, it is returned unchanged, so
                 that no new version is stored.
+            cipher: encrypts the state; None if the source has no `mask_key`.
         """
         mark: dict[str, Any] = {
             "protocol": self.protocol,
@@ -63,21 +70,31 @@ class ConnectorState:
             "shared": self.shared,
             "number": self.number,
         }
-        if len(self.text) <= _MAX_UNCOMPRESSED_LENGTH:
+        if cipher is not None:
+            mark["encrypted"] = self.text
+        elif len(self.text) <= _MAX_UNCOMPRESSED_LENGTH:
             mark["state"] = self.text
         else:
             mark["packed"] = base64.b64encode(zlib.compress(self.text.encode(), 6)).decode()
-        same = previous is not None and {**previous, "number": 0} == {**mark, "number": 0}
-        return previous if previous is not None and same else mark
+        if previous is not None and _decrypt(previous, cipher) == {**mark, "number": 0}:
+            return previous
+        return mark if cipher is None else {**mark, "encrypted": cipher.encrypt(self.text)}
 
     @classmethod
     def from_mark(
-        cls, mark: Mapping[str, Any] | None, protocol: str, where: str
+        cls,
+        mark: Mapping[str, Any] | None,
+        protocol: str,
+        where: str,
+        cipher: StateCipher | None = None,
     ) -> ConnectorState | None:
         """Returns the state in a table's mark, or None if there is no mark.
 
+        Args:
+            cipher: decrypts the state; None if the source has no `mask_key`.
+
         Raises:
-            StateError: if the mark is damaged or belongs to another protocol.
+            StateError: if the mark is damaged, belongs to another protocol, or cannot be decrypted.
         """
         if mark is None:
             return None
@@ -85,7 +102,11 @@ class ConnectorState:
             if mark["protocol"] != protocol:
                 raise ValueError(f"the state belongs to path: {mark['protocol']}")
             text = mark.get("state")
-            if text is None:
+            if "encrypted" in mark:
+                if cipher is None:
+                    raise ValueError("it is encrypted, and the source has no mask_key")
+                text = cipher.decrypt(mark["encrypted"])
+            elif text is None:
                 text = zlib.decompress(base64.b64decode(mark["packed"])).decode()
             json.loads(text)
             return cls(protocol, mark["kind"], bool(mark["shared"]), int(mark["number"]), text)
@@ -95,6 +116,15 @@ class ConnectorState:
                 where=where,
                 remedy="Reload all records: `loader run --full-refresh`",
             ) from None
+
+
+def _decrypt(mark: Mapping[str, Any], cipher: StateCipher | None) -> Mapping[str, Any]:
+    """Returns a mark without its number and encryption, for comparisons."""
+    plain = {**mark, "number": 0}
+    if cipher is not None and "encrypted" in mark:
+        with suppress(ValueError, zlib.error):
+            plain["encrypted"] = cipher.decrypt(mark["encrypted"])
+    return plain
 
 
 def find_oldest_shared(states: Sequence[ConnectorState]) -> ConnectorState | None:

@@ -19,6 +19,7 @@ from loader.connectors.subprocess.message_reader import MessageReader, Stream
 from loader.connectors.subprocess.record_masks import RecordMasks
 from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
 from loader.connectors.subprocess.spool_format import DELETIONS_BEFORE, RecordLayout, flag_deleted
+from loader.connectors.subprocess.state_cipher import StateCipher
 from loader.errors import StateError, TableError
 from loader.rows.cursor import Cursor, read_clock
 from loader.sources.interface import (
@@ -73,6 +74,7 @@ class ProgramSnapshot(Snapshot):
         start_read: starts the read.
         probe: checks that the program can reach its source.
         names: all tables of the source, including tables that the run does not load.
+        cipher: encrypts the stored states; None if the source has no `mask_key`.
     """
 
     delivers = True
@@ -87,6 +89,7 @@ class ProgramSnapshot(Snapshot):
         start_read: Callable[[PlannedRead], MessageReader],
         probe: Callable[[], None],
         names: Sequence[str] = (),
+        cipher: StateCipher | None = None,
     ) -> None:
         self.source = source
         self.protocol = protocol
@@ -95,6 +98,7 @@ class ProgramSnapshot(Snapshot):
         self._start_read = start_read
         self._probe = probe
         self._all_names = tuple(names)
+        self._cipher = cipher
         self._read_marks: Callable[[str], Sequence[Mapping[str, Any]]] = lambda _: ()
         self._probe_lock = threading.Lock()
         self._has_probed = False
@@ -113,7 +117,7 @@ class ProgramSnapshot(Snapshot):
         for request in requests:
             try:
                 states[request.name] = ConnectorState.from_mark(
-                    request.mark, self.protocol, f"table {request.name}"
+                    request.mark, self.protocol, f"table {request.name}", self._cipher
                 )
             except StateError as error:
                 self._errors[_key_of(request.table)] = error
@@ -175,7 +179,7 @@ class ProgramSnapshot(Snapshot):
                     if not is_connector_state(mark) or mark.get("protocol") != self.protocol:
                         continue
                     where = f"table {self.source}.{name}"
-                    state = ConnectorState.from_mark(mark, self.protocol, where)
+                    state = ConnectorState.from_mark(mark, self.protocol, where, self._cipher)
                     result += [state] if state is not None else []
             # The next run of this table reports the error. The unreadable state may cover all
             # streams.
@@ -208,7 +212,7 @@ class ProgramSnapshot(Snapshot):
         counts, cursor = batch.counts, window.cursor
         mark = window.mark
         if batch.state is not None and table.progress is Progress.MARK:
-            mark = batch.state.to_mark(previous=window.mark)
+            mark = batch.state.to_mark(previous=window.mark, cipher=self._cipher)
         low = high = clock = None
         nulls = 0
         if cursor is not None:

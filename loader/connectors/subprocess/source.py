@@ -27,6 +27,7 @@ from loader.connectors.subprocess.program import Program, open_workspace
 from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import PlannedRead, ProgramSnapshot
 from loader.connectors.subprocess.spool_format import RecordLayout
+from loader.connectors.subprocess.state_cipher import StateCipher
 from loader.duration import seconds_of
 from loader.errors import SpecError, TableError
 from loader.names import is_wildcard
@@ -283,6 +284,7 @@ class ProgramSource(Source):
                 self.start_read,
                 lambda: self.probe(folder),
                 self._all_names,
+                StateCipher(self.spark, self.mask_key) if self.mask_key is not None else None,
             )
             try:
                 yield snapshot
