@@ -18,7 +18,7 @@ from loader.lake.system_tables import PREFIX
 from loader.lake.type_widening import raw_type
 from loader.rows.bookkeeping import COLUMNS
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.version_order import GENERATION
+from loader.rows.version_order import BATCH, GENERATION
 
 IDENTITY = "strandline.table-id"
 """The property that distinguishes a raw table from a dropped table with the same name.
@@ -169,25 +169,46 @@ def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: i
     return bool(_may_match(lake, table, column, cursor, "greaterThanOrEqual", generation))
 
 
+def may_reach_staged(
+    lake: Lake, table: str, column: str, cursor: Cursor, snapshot_id: int, batch: int
+) -> bool:
+    """Returns whether a row of a staged batch may be at or above a cursor, by file statistics.
+
+    Texts are compared by their bytes, which the source may order differently. Returns true for
+    decimal and floating point numbers, and if the types of column and cursor differ.
+    """
+    found = _may_match(lake, table, column, cursor, "greaterThanOrEqual", batch, snapshot_id)
+    return found is not False
+
+
 def _may_match(
     lake: Lake,
     table: str,
     column: str,
     cursor: Cursor,
     comparison: str,
-    generation: int | None = None,
+    number: int | None = None,
+    staged: int | None = None,
 ) -> bool | None:
+    """Returns whether a row may match, or None if this is unknown.
+
+    Args:
+        number: only rows of this generation match, or of this batch if `staged` is given.
+        staged: the snapshot of a staged batch to search instead of the published rows.
+    """
     handle, expressions = lake.handle(table), lake.jvm.org.apache.iceberg.expressions.Expressions
     field = handle.schema().caseInsensitiveFindField(column)
     value = _iceberg_value(cursor, field.type().toString()) if field is not None else None
+    if value is None and field is not None and staged is not None:
+        value = cursor.text if cursor.type is CursorType.STRING else None
     if value is None:
         return None
     condition = getattr(expressions, comparison)(field.name(), value)
-    if generation is not None:
-        condition = getattr(expressions, "and")(
-            condition, expressions.equal(GENERATION, generation)
-        )
-    files = handle.newScan().filter(condition).ignoreResiduals().planFiles()
+    if number is not None:
+        numbered = expressions.equal(GENERATION if staged is None else BATCH, number)
+        condition = getattr(expressions, "and")(condition, numbered)
+    scan = handle.newScan() if staged is None else handle.newScan().useSnapshot(staged)
+    files = scan.filter(condition).ignoreResiduals().planFiles()
     try:
         return bool(files.iterator().hasNext())
     finally:

@@ -19,6 +19,7 @@ from loader.lake.ledger import SyncRecord, now
 from loader.lake.raw_table import may_reach
 from loader.lake.schema_evolution import Drift
 from loader.rows.bookkeeping import Stamp, stamp_rows
+from loader.rows.cursor import Cursor
 from loader.rows.literal import cursor_literal
 from loader.rows.redelivery import (
     CURSOR_UNMOVED,
@@ -32,7 +33,7 @@ from loader.rows.redelivery import (
     select_keys,
 )
 from loader.rows.version_order import GENERATION, quote_name
-from loader.rows.window import Bounds, Window
+from loader.rows.window import Bounds, Window, next_cursor
 from loader.spark.session import generate_code, hold_rows, plan_simply
 from loader.state import TableState
 from loader.sync.deletions import (
@@ -76,6 +77,8 @@ class Batch:
         idle_state: the state to store if no row is appended.
         expected_rows: the number of rows that the source counted. The number of rows read must be
             equal. None if it was already checked or may differ.
+        counted_rows: the number of rows that the source counted if the rows were not yet read; else
+            None. Fewer rows may be read if the source changes in between.
         is_followed: a function that returns whether another batch follows.
     """
 
@@ -85,6 +88,7 @@ class Batch:
     state: TableState
     idle_state: TableState
     expected_rows: int | None
+    counted_rows: int | None
     is_followed: Callable[[], bool]
 
 
@@ -99,6 +103,9 @@ class _Extracted:
             cursor; None if they were not counted.
         lost_rows: the numbers of rows that a plain cursor would have lost; see :class:`LostRows`.
         expected_rows: see :class:`Batch`.
+        cursor: the cursor to store if it is lower than planned, because the source no longer had
+            the highest of the counted rows; else None.
+        has_lower_cursor: whether `cursor` replaces the planned cursor.
     """
 
     rows: DataFrame | None
@@ -108,6 +115,36 @@ class _Extracted:
     nulls: int | None = None
     lost_rows: LostRows = field(default_factory=LostRows)
     expected_rows: int | None = None
+    cursor: Cursor | None = None
+    has_lower_cursor: bool = False
+
+    def lower_cursor(self, planned: PlannedBatch, rows: DataFrame) -> _Extracted:
+        """Returns a copy with the highest cursor that was read, if counted rows are missing.
+
+        A source without a snapshot may have been emptied, to be filled again with rows below the
+        counted cursor. Only the source can order collated texts, so the stored cursor is kept.
+
+        Args:
+            rows: the rows that were read.
+        """
+        window, bounds, cursor = planned.window, planned.bounds, planned.state.cursor
+        is_complete = bounds.rows is None or self.read is None or self.read >= bounds.rows
+        if is_complete or window.cursor is None or window.high is not None or cursor is None:
+            return self
+        column = f.col(quote_name(window.cursor.name))
+        is_at_cursor = column == f.lit(cursor.text) if window.cursor.collated else f.lit(False)
+        [row] = rows.agg(
+            f.max(column).cast("string").alias("highest"), f.max(is_at_cursor).alias("is_at_cursor")
+        ).collect()
+        if row["is_at_cursor"]:
+            return self
+        highest = None
+        if row["highest"] is not None and not window.cursor.collated:
+            highest = Cursor.parse(row["highest"], window.cursor.type)
+            if highest.order >= cursor.order:
+                return self
+        lower = next_cursor(window.stored_cursor, replace(bounds, high=highest))
+        return replace(self, cursor=lower, has_lower_cursor=lower != cursor)
 
     def overrule(self, state: TableState, condition: Column | None = None) -> _Extracted:
         """Returns a copy whose rows are in a new generation.
@@ -161,10 +198,16 @@ def _complete_batch(
 ) -> Batch:
     """Adds the ledger row and the final state to a batch. No later step changes them."""
     plan, window, bounds, state = sync.plan, planned.window, planned.bounds, planned.state
+    idle_state = planned.idle_state
+    if extracted.has_lower_cursor:
+        if idle_state.cursor == state.cursor:
+            idle_state = replace(idle_state, cursor=extracted.cursor)
+        state = replace(state, cursor=extracted.cursor)
     if extracted.generation is not None:
         base = state.base or state.generation
         state = replace(state, generation=extracted.generation, base=base)
     floor, low, high = window.floor(bounds), window.low, window.end(bounds)
+    reads_new_rows = window.cursor is not None and window.high is None and bounds.log is None
     nulls = bounds.nulls if extracted.nulls is None else extracted.nulls
     log, lookback = bounds.log, plan.options.lookback
     record = SyncRecord(
@@ -197,8 +240,9 @@ def _complete_batch(
         planned.drift,
         record,
         state,
-        planned.idle_state,
+        idle_state,
         extracted.expected_rows,
+        bounds.rows if extracted.read is None and reads_new_rows else None,
         planned.is_followed,
     )
 
@@ -264,8 +308,8 @@ def _add_tombstones(
     """
     plan = sync.plan
     live_keys = list_live_keys(plan, select_own_rows(plan, sync.lake.frame(plan.lake_table)))
-    with _cache_rows(rows, False) as rows:
-        read = rows.count()
+    with _cache_rows(rows, False) as rows_read:
+        rows, read = rows_read, rows_read.count()
         check_row_count(plan, expected_rows, read)
         if not read:
             raise TableError(
@@ -280,7 +324,7 @@ def _add_tombstones(
                 sync, tombstones, live_keys
             ):
                 rows = rows.unionByName(tombstones)
-        yield _Extracted(rows, read=read)
+        yield _Extracted(rows, read=read).lower_cursor(planned, rows_read)
 
 
 def _has_too_many_deletes(sync: SyncContext, tombstones: DataFrame, live_keys: DataFrame) -> bool:
@@ -379,6 +423,7 @@ def _compare_with_raw(
                 counts.get("cursor_unmoved"),
             ),
         )
+        extracted = extracted.lower_cursor(planned, flagged)
         if overrules and not is_empty:
             extracted = extracted.overrule(state, condition)
         if extracted.rows is not None:

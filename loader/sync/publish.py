@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 
 from loader.errors import LoaderError, TableError
 from loader.lake.commits import Commit
-from loader.lake.raw_table import alter_table, create_raw_table
+from loader.lake.raw_table import alter_table, create_raw_table, may_reach_staged
 from loader.lake.schema_evolution import conform
 from loader.lake.source_schema import property_of
 from loader.lake.staging import count_staged_rows, discard_staged, publish_batch, stage_batch
@@ -38,6 +38,7 @@ def publish(sync: SyncContext, batch: Batch) -> Commit | None:
     rows_staged = count_staged_rows(lake, plan.lake_table, staged)
     try:
         check_row_count(plan, batch.expected_rows, rows_staged)
+        _check_highest(sync, batch, staged, rows_staged)
         sync.snapshot.check_unaltered(plan.table)
     except LoaderError:
         discard_staged(lake, plan.lake_table, staged)
@@ -54,6 +55,32 @@ def publish(sync: SyncContext, batch: Batch) -> Commit | None:
     if plan.accepts_other_origin:
         record_origin(plan, lake)
     return published
+
+
+def _check_highest(sync: SyncContext, batch: Batch, staged: int, rows: int) -> None:
+    """Checks that a complete read of a changing source has reached the cursor to be stored.
+
+    A table may be emptied and filled again after its rows were counted. Its other rows would be
+    below the cursor.
+
+    Raises:
+        TableError: if rows are missing, and the highest of them is above all rows that were read.
+    """
+    plan, cursor = sync.plan, batch.state.cursor
+    counted = batch.counted_rows
+    is_open = batch.record.read_to is None
+    if counted is None or not 0 < rows < counted or not is_open or plan.cursor is None:
+        return
+    if cursor is None or may_reach_staged(
+        sync.lake, plan.lake_table, plan.cursor.name, cursor, staged, batch.state.batch
+    ):
+        return
+    raise TableError(
+        f"the source returned {rows} rows where {counted} were counted, and none at or above the "
+        f"highest cursor, {cursor.text}: it was emptied or replaced while it was read",
+        where=f"table {plan.name}",
+        remedy="Nothing was published, and the cursor has not moved; run again",
+    )
 
 
 def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:

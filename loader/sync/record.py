@@ -32,7 +32,9 @@ def record(
             snapshot_id=commit.snapshot_id,
         )
     else:
-        state = batch.idle_state
+        # If the source has lost all rows since it counted them, their cursor was not reached.
+        has_vanished = batch.rows is not None and batch.counted_rows
+        state = prior.state if has_vanished else batch.idle_state
         row = row.finish(
             status=NOTHING_NEW,
             batch=None,

@@ -1,0 +1,82 @@
+"""No row is lost if a table is emptied after its rows were counted, and then filled again."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.run_context import Watch
+from loader.sync.runner import run_tables
+from tests.crash.steps import Hook
+from tests.reconcile.conftest import derby as derby
+from tests.reconcile.conftest import shop as shop
+from tests.reconcile.shop import Shop
+from tests.sync.project import Project
+
+VALUES = {
+    "int": "{}",
+    "timestamp": "timestamp('2026-01-{:02} 00:00:00')",
+    "date": "cast('2026-01-{:02}' as date)",
+    "varchar": "'a{:02}'",
+}
+TABLES = [f"{key}_{type_}" for key in ("keyed", "keyless") for type_ in VALUES]
+
+
+def _create(table: str) -> str:
+    key, type_ = table.split("_")
+    of_key = " primary key" if key == "keyed" else ""
+    of_cursor = {"timestamp": "timestamp not null", "varchar": "varchar(9)"}.get(type_, type_)
+    return f"create table {table} (id int not null{of_key}, c {of_cursor})"
+
+
+def _insert(table: str, first: int, last: int) -> str:
+    value = VALUES[table.split("_")[1]]
+    rows = [f"({i}, {value.format(i)})" for i in range(first, last + 1)]
+    return f"insert into {table} values {', '.join(rows)}"
+
+
+@pytest.mark.parametrize("kept", [0, 15])
+@pytest.mark.parametrize(
+    ("shop", "sync"),
+    [
+        *(("mariadb", sync) for sync in ("first load", "incremental", "full refresh", "reset")),
+        ("derby", "incremental"),
+    ],
+    indirect=["shop"],
+)
+def test_a_table_that_is_rebuilt_while_it_is_read(
+    project: Project, shop: Shop, sync: str, kept: int
+) -> None:
+    """A run finds the table empty, or partly filled. A later run loads the other rows."""
+    shop.execute(*map(_create, TABLES))
+    shop.configure(project, TABLES, cursor_field="c")
+    before = 0 if sync == "first load" else 10
+    if before:
+        shop.execute(*(_insert(table, 1, before) for table in TABLES))
+        project.run()
+    shop.execute(*(_insert(table, before + 1, 20) for table in TABLES))
+    if sync == "reset":
+        for table in TABLES:
+            assert project.loader("state", "reset", f"shop.{table}").code == 0
+    rebuilt = []
+
+    def rebuild(step: str, name: str) -> None:
+        if step == "windowed":
+            table = name.removeprefix("shop.")
+            shop.execute(f"delete from {table}", *([_insert(table, 1, kept)] if kept else []))
+            rebuilt.append(table)
+
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    errors = [
+        str(outcome.error)
+        for outcome in run_tables(pipeline, Watch(steps=Hook(rebuild)), (), sync == "full refresh")
+        if outcome.error is not None
+    ]
+    assert all("it was emptied or replaced while it was read" in text for text in errors), errors
+    assert sorted(rebuilt) == sorted(TABLES)
+    shop.execute(*(_insert(table, kept + 1, 20) for table in TABLES))
+    project.run()
+    for table in TABLES:
+        found = project.rows(f"select distinct id from raw.{table} order by id")
+        assert (table, found) == (table, [(i,) for i in range(1, 21)])
