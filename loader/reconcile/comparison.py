@@ -35,6 +35,7 @@ from loader.sources.contents import (
     is_wanted,
     sum_buckets,
 )
+from loader.sync.deletions import lacks_key
 from loader.sync.ownership import select_own_rows
 from loader.sync.table_plan import TablePlan
 
@@ -125,6 +126,7 @@ class Comparison:
         parts = parts_per_bucket(self._read_raw().count(), of)
         source = self.contents.sums(share, parts)
         newest = self.newest_versions(share).where(~f.col(KEY_ONLY) & f.col(_IN_WINDOW))
+        newest = newest.where(~lacks_key(self.plan, key_names(self.plan)))
         snapshot = sum_buckets(newest, of * parts)
         counts = {name: f.coalesce(f.col(name), f.lit(0)) for name in ("source", "snapshot")}
         differs = ~(f.col("source_sum").eqNullSafe(f.col("snapshot_sum"))) | (
@@ -171,6 +173,7 @@ class Comparison:
         can_be_deleted = (
             ~is_missing & ~f.col(DELETED) & f.col(_IN_WINDOW) & f.lit(self.missing_means_deleted)
         )
+        can_be_deleted &= ~lacks_key(self.plan, key_names(self.plan))
         kind = (
             f.when(f.col(WANTED).isNull() & can_be_deleted, f.lit(DELETE))
             .when(f.col(WANTED) & is_missing, f.lit(ROW))

@@ -75,12 +75,22 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
     keys = (f.col(quote_name(c)).alias(name) for c, name in zip(plan.key, names, strict=True))
     newest = f.max_by(is_live, version_column(cursor.name if cursor else None))
     live_keys = raw.groupBy(*keys).agg(newest.alias("_cq_live")).where("_cq_live").select(*names)
-    # Columns of a key that only the spec declares may be null, but not all of them.
-    lacks_key = reduce(and_, [f.col(name).isNull() for name in names])
+    return live_keys.where(~lacks_key(plan, names))
+
+
+def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
+    """Returns whether a row of raw has no key, because it is from before a change of the key.
+
+    Columns of a key that only the spec declares may be null, but not all of them.
+
+    Args:
+        names: the names of the key's columns in the rows.
+    """
+    condition = reduce(and_, [f.col(name).isNull() for name in names])
     for column, name in zip(plan.key, names, strict=True):
         if column in plan.table.primary_key:
-            lacks_key |= f.col(name).isNull()
-    return live_keys.where(~lacks_key)
+            condition |= f.col(name).isNull()
+    return condition
 
 
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:
