@@ -87,6 +87,34 @@ def test_changes_that_snapshots_do_not_survive_wait_for_the_run(
     assert _count(project) == 20
 
 
+@pytest.mark.parametrize("others", [[], ["m"]], ids=["tables only", "beside a materialized view"])
+def test_all_tables_are_locked_that_can_be(
+    project: Project, postgres_database: Database, others: list[str]
+) -> None:
+    """In one statement, or one by one if one of them cannot be locked."""
+    postgres_database.execute(
+        'create table "a" (id int)',
+        'create table "b;""{}" (id int)',
+        'create schema "s.t"',
+        'create table "s.t"."a" (id int)',
+        "create table base (id int)",
+        "create view v as select * from base",
+        "create materialized view m as select * from base",
+    )
+    tables = [*others, "a", 'b;"{}', "s.t.a", "v"]
+    project.jdbc(postgres_database, tables, table_options={"*": {"cursor_field": "id"}})
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    [part] = pipeline.plan_tables()
+    assert not part.problems
+    with part.source.snapshot([plan.table for plan in part.plans]):
+        locked = postgres_database.query(
+            "select relation::regclass::text from pg_locks where mode = 'AccessShareLock' and "
+            "granted and relation in (select oid from pg_class where relkind in ('r', 'v', 'm') "
+            "and relnamespace <> 'pg_catalog'::regnamespace) order by 1"
+        )
+    assert locked == [(name,) for name in ('"b;""{}"', '"s.t".a', "a", "base", "v")]
+
+
 def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: Database) -> None:
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     [part] = pipeline.plan_tables()
