@@ -118,6 +118,7 @@ class CompositeSnapshot(Snapshot):
     has_more = _delegate(Snapshot.has_more)
     confirm_stored = _delegate(Snapshot.confirm_stored)
     list_unmet_requirements = _delegate(Snapshot.list_unmet_requirements)
+    list_option_notes = _delegate(Snapshot.list_option_notes)
     count_values = _delegate(Snapshot.count_values)
     check_unaltered = _delegate(Snapshot.check_unaltered)
     is_steady = _delegate(Snapshot.is_steady)

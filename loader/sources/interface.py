@@ -380,6 +380,10 @@ class Snapshot(ABC):
         """Lists a table's unmet requirements and their remedies, for `loader check`."""
         return []
 
+    def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
+        """Lists options of a table that have no effect or lose late rows, for `loader check`."""
+        return []
+
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
     ) -> int | None:

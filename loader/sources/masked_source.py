@@ -21,7 +21,7 @@ from loader.names import is_wildcard
 from loader.rows import mask_columns
 from loader.rows.cursor import Cursor
 from loader.rows.mask_values import HASH, find_mask
-from loader.rows.window import Bounds, Window
+from loader.rows.window import Bounds, CursorField, Window
 from loader.sources.interface import (
     Digest,
     Request,
@@ -205,6 +205,9 @@ class MaskedSnapshot(Snapshot):
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
         return self._snapshot.list_unmet_requirements(self._choose(table))
+
+    def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
+        return self._snapshot.list_option_notes(self._choose(table), cursor)
 
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None

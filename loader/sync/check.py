@@ -100,7 +100,7 @@ def check_tables(
                         notes += [
                             *snapshot.list_unmet_requirements(plan.table),
                             *describe_unmoved_cursor(plan, lake),
-                            *describe_sweeps(plan, snapshot),
+                            *describe_options(plan, snapshot),
                             *describe_late_rows(plan, snapshot, lake),
                         ]
                     yield plan, notes
@@ -227,26 +227,11 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
     ]
 
 
-def describe_sweeps(plan: TablePlan, snapshot: Snapshot) -> list[str]:
-    """Returns a note about an option `sweep` that has no effect, or that loses rows."""
-    sweep = getattr(plan.options, "sweep", "auto")
-    cursor = plan.cursor
-    if cursor is None or plan.mode != INCREMENTAL or cursor.name == "xmin":
+def describe_options(plan: TablePlan, snapshot: Snapshot) -> list[str]:
+    """Returns notes about options of the source that have no effect, or that lose late rows."""
+    if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
-    if snapshot.finds_late_rows_by_time(plan.table):
-        if sweep in ("auto", "never"):
-            return []
-        return [
-            "the option sweep has no effect: views, foreign tables and queries cannot be swept, "
-            "because their rows do not show the transaction that wrote them"
-        ]
-    if sweep != "never" or plan.options.rotation is not None:
-        return []
-    return [
-        "with sweep: never, rows below the cursor are lost if an application's clock, an import of "
-        f"old dates or an update without a new {cursor.name} writes them: the option reconcile "
-        "finds them"
-    ]
+    return snapshot.list_option_notes(plan.table, plan.cursor)
 
 
 def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[str]:

@@ -327,6 +327,25 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 connection, self.source.relation(table.ref.native)
             )
 
+    def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
+        options = self.source.read_options(table.ref)
+        if table.ref.native.has_xmin:
+            return []
+        if self.finds_late_rows_by_time(table):
+            if options.sweep in ("auto", "never"):
+                return []
+            return [
+                "the option sweep has no effect: views, foreign tables and queries cannot be "
+                "swept, because their rows do not show the transaction that wrote them"
+            ]
+        if options.sweep != "never" or options.rotation is not None:
+            return []
+        return [
+            "with sweep: never, rows below the cursor are lost if an application's clock, an "
+            f"import of old dates or an update without a new {cursor.name} writes them: the "
+            "option reconcile finds them"
+        ]
+
     def check_unaltered(self, table: SourceTable) -> None:
         where = f"table {self.source.name}.{table.ref.name}"
         now = self._layouts.get(table.ref.name)
