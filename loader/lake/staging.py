@@ -13,11 +13,13 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from loader.errors import TableError
 from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, newest_commit
 from loader.lake.lake import Lake
 from loader.lake.source_schema import SourceSchema, property_of
+from loader.rows.version_order import BATCH as BATCH_COLUMN
 from loader.rows.version_order import quote_name
 from loader.spark import local_files
 
@@ -66,6 +68,12 @@ def count_staged_rows(lake: Lake, table: str, snapshot_id: int) -> int:
     """Returns the number of rows that a staged snapshot adds."""
     snapshot = lake.handle(table).snapshot(snapshot_id)
     return int(snapshot.summary().get("added-records") or 0)
+
+
+def read_staged(lake: Lake, table: str, snapshot_id: int, batch: int) -> DataFrame:
+    """Returns the rows of a staged batch."""
+    reader = lake.spark.read.option("versionAsOf", str(snapshot_id))
+    return reader.table(lake.name(table)).where(f.col(BATCH_COLUMN) == batch)
 
 
 def publish_batch(

@@ -48,7 +48,7 @@ def sync_locked_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) ->
             planned = plan_batch(sync, prior)
             sync.report_step("windowed")
             with sync.read_slot, extract(sync, planned) as batch:
-                commit = publish(sync, batch)
-            prior, total = record(sync, prior, batch, commit)
+                published, commit = publish(sync, batch)
+            prior, total = record(sync, prior, published, commit)
             if total is not None:
                 return total

@@ -9,6 +9,7 @@ import datetime as dt
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
@@ -33,7 +34,7 @@ from loader.rows.redelivery import (
     select_keys,
 )
 from loader.rows.version_order import GENERATION, quote_name
-from loader.rows.window import Bounds, Window, next_cursor
+from loader.rows.window import Bounds, Window
 from loader.spark.session import generate_code, hold_rows, plan_simply
 from loader.state import TableState
 from loader.sync.deletions import (
@@ -45,6 +46,7 @@ from loader.sync.deletions import (
 )
 from loader.sync.ownership import select_own_rows
 from loader.sync.plan_window import LostRows, PlannedBatch, has_plain_cursor
+from loader.sync.reached_cursor import find_reached_cursor
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 
@@ -79,6 +81,8 @@ class Batch:
             equal. None if it was already checked or may differ.
         counted_rows: the number of rows that the source counted if the rows were not yet read; else
             None. Fewer rows may be read if the source changes in between.
+        find_cursor: returns the cursor to store if fewer rows were read; see
+            :func:`find_reached_cursor`.
         is_followed: a function that returns whether another batch follows.
     """
 
@@ -89,6 +93,7 @@ class Batch:
     idle_state: TableState
     expected_rows: int | None
     counted_rows: int | None
+    find_cursor: Callable[[DataFrame], Cursor | None]
     is_followed: Callable[[], bool]
 
 
@@ -119,32 +124,12 @@ class _Extracted:
     has_lower_cursor: bool = False
 
     def lower_cursor(self, planned: PlannedBatch, rows: DataFrame) -> _Extracted:
-        """Returns a copy with the highest cursor that was read, if counted rows are missing.
-
-        A source without a snapshot may have been emptied, to be filled again with rows below the
-        counted cursor. Only the source can order collated texts, so the stored cursor is kept.
-
-        Args:
-            rows: the rows that were read.
-        """
-        window, bounds, cursor = planned.window, planned.bounds, planned.state.cursor
-        is_complete = bounds.rows is None or self.read is None or self.read >= bounds.rows
-        if is_complete or window.cursor is None or window.high is not None or cursor is None:
+        """Returns a copy with the cursor that the read reached (:func:`find_reached_cursor`)."""
+        counted = planned.bounds.rows
+        if counted is None or self.read is None or self.read >= counted:
             return self
-        column = f.col(quote_name(window.cursor.name))
-        is_at_cursor = column == f.lit(cursor.text) if window.cursor.collated else f.lit(False)
-        [row] = rows.agg(
-            f.max(column).cast("string").alias("highest"), f.max(is_at_cursor).alias("is_at_cursor")
-        ).collect()
-        if row["is_at_cursor"]:
-            return self
-        highest = None
-        if row["highest"] is not None and not window.cursor.collated:
-            highest = Cursor.parse(row["highest"], window.cursor.type)
-            if highest.order >= cursor.order:
-                return self
-        lower = next_cursor(window.stored_cursor, replace(bounds, high=highest))
-        return replace(self, cursor=lower, has_lower_cursor=lower != cursor)
+        cursor = find_reached_cursor(planned, rows)
+        return replace(self, cursor=cursor, has_lower_cursor=cursor != planned.state.cursor)
 
     def overrule(self, state: TableState, condition: Column | None = None) -> _Extracted:
         """Returns a copy whose rows are in a new generation.
@@ -243,6 +228,7 @@ def _complete_batch(
         idle_state,
         extracted.expected_rows,
         bounds.rows if extracted.read is None and reads_new_rows else None,
+        partial(find_reached_cursor, planned),
         planned.is_followed,
     )
 

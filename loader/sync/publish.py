@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 
 from loader.errors import LoaderError, TableError
@@ -9,17 +11,26 @@ from loader.lake.commits import Commit
 from loader.lake.raw_table import alter_table, create_raw_table, may_reach_staged
 from loader.lake.schema_evolution import conform
 from loader.lake.source_schema import property_of
-from loader.lake.staging import count_staged_rows, discard_staged, publish_batch, stage_batch
+from loader.lake.staging import (
+    count_staged_rows,
+    discard_staged,
+    publish_batch,
+    read_staged,
+    stage_batch,
+)
 from loader.spark.session import plan_now
 from loader.sync.extract import Batch, check_row_count
 from loader.sync.ownership import build_origin_property, record_origin, register_sharer
 from loader.sync.sync_context import SyncContext
 
 
-def publish(sync: SyncContext, batch: Batch) -> Commit | None:
-    """Appends a batch, its state and its ledger row in one commit. Returns None without rows.
+def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
+    """Appends a batch, its state and its ledger row in one commit.
 
     Creates the raw table even for a batch without rows, because models read the table.
+
+    Returns:
+        The batch as published, and its commit; None without rows.
 
     Raises:
         TableError: if the raw table cannot represent the source's columns, if rows are missing, or
@@ -28,17 +39,17 @@ def publish(sync: SyncContext, batch: Batch) -> Commit | None:
     plan, lake = sync.plan, sync.lake
     if batch.rows is None:
         _finish_without_rows(sync, batch)
-        return None
+        return batch, None
     sync.lease.confirm()
     sync.report_phase("appending")
     rows = _prepare_table(sync, batch, batch.rows)
     sync.report_step("prepared")
-    properties = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
-    staged = stage_batch(lake, plan.lake_table, rows, batch.state.batch, properties)
+    staged = _stage(sync, batch, rows)
     rows_staged = count_staged_rows(lake, plan.lake_table, staged)
     try:
         check_row_count(plan, batch.expected_rows, rows_staged)
-        _check_highest(sync, batch, staged, rows_staged)
+        if _misses_cursor(sync, batch, staged, rows_staged):
+            batch, staged = _stage_with_lower_cursor(sync, batch, staged)
         sync.snapshot.check_unaltered(plan.table)
     except LoaderError:
         discard_staged(lake, plan.lake_table, staged)
@@ -46,7 +57,7 @@ def publish(sync: SyncContext, batch: Batch) -> Commit | None:
     if not rows_staged:
         discard_staged(lake, plan.lake_table, staged)
         _finish_without_rows(sync, batch)
-        return None
+        return batch, None
     sync.report_step("staged")
     sync.watch.check_interruption(plan.name)
     sync.lease.confirm()
@@ -54,33 +65,42 @@ def publish(sync: SyncContext, batch: Batch) -> Commit | None:
     sync.report_step("published")
     if plan.accepts_other_origin:
         record_origin(plan, lake)
-    return published
+    return batch, published
 
 
-def _check_highest(sync: SyncContext, batch: Batch, staged: int, rows: int) -> None:
-    """Checks that a complete read of a changing source has reached the cursor to be stored.
+def _stage(sync: SyncContext, batch: Batch, rows: DataFrame) -> int:
+    """Stages a batch with its state and its ledger row. Returns the staged snapshot."""
+    facts = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
+    return stage_batch(sync.lake, sync.plan.lake_table, rows, batch.state.batch, facts)
 
-    A table may be emptied and filled again after its rows were counted. Its other rows would be
-    below the cursor.
 
-    Raises:
-        TableError: if rows are missing, and the highest of them is above all rows that were read.
+def _misses_cursor(sync: SyncContext, batch: Batch, staged: int, rows_staged: int) -> bool:
+    """Returns whether counted rows are missing, and no staged row is at the cursor to store.
+
+    Without a snapshot of the source, the highest rows may have been updated or deleted since they
+    were counted. Or the table was emptied, and its rows are about to return below that cursor.
     """
-    plan, cursor = sync.plan, batch.state.cursor
-    counted = batch.counted_rows
-    is_open = batch.record.read_to is None
-    if counted is None or not 0 < rows < counted or not is_open or plan.cursor is None:
-        return
-    if cursor is None or may_reach_staged(
+    plan, cursor, counted = sync.plan, batch.state.cursor, batch.counted_rows
+    if counted is None or not 0 < rows_staged < counted or cursor is None or plan.cursor is None:
+        return False
+    return not may_reach_staged(
         sync.lake, plan.lake_table, plan.cursor.name, cursor, staged, batch.state.batch
-    ):
-        return
-    raise TableError(
-        f"the source returned {rows} rows where {counted} were counted, and none at or above the "
-        f"highest cursor, {cursor.text}: it was emptied or replaced while it was read",
-        where=f"table {plan.name}",
-        remedy="Nothing was published, and the cursor has not moved; run again",
     )
+
+
+def _stage_with_lower_cursor(sync: SyncContext, batch: Batch, staged: int) -> tuple[Batch, int]:
+    """Stages a staged batch again with the cursor that its rows have reached."""
+    lake, table = sync.lake, sync.plan.lake_table
+    rows = read_staged(lake, table, staged, batch.state.batch)
+    cursor = batch.find_cursor(rows)
+    batch = replace(
+        batch,
+        state=replace(batch.state, cursor=cursor),
+        record=replace(batch.record, cursor_high=cursor.text if cursor else None),
+    )
+    again = _stage(sync, batch, rows)
+    discard_staged(lake, table, staged)
+    return batch, again
 
 
 def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:

@@ -64,9 +64,7 @@ def test_a_state_cannot_be_read_with_another_key(program: Program) -> None:
     ):
         _configure(program, key, "name")
         [error] = program.project.loader("run", "--select", "others").errors
-        assert error.startswith(
-            "table api.others: the connector's stored state cannot be read: it"
-        )
+        assert error.startswith("table api.others: the connector's stored state cannot be read: it")
         assert reason in error
         assert "--full-refresh" in error
     program.run("--full-refresh", "--select", "others")
