@@ -28,9 +28,8 @@ class SlotSetup:
         system: the cluster's identity and timeline; empty if the role may not read them.
         published: a fingerprint of each table's publication (`SourceSlot.read_publication`).
         refused: maps the name of each table that cannot be read from the log to its error.
-        complete_until: the start of the oldest transaction that was open, read before the log. All
-            transactions that commit after the end of the log commit after this time. None if
-            unknown.
+        complete_until: the start of the oldest open transaction, read before the log; None if
+            unknown. Transactions whose commits are above the end of the log commit after this time.
     """
 
     slot: Slot

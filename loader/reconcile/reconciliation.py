@@ -57,7 +57,7 @@ class Finding:
         changed: the number of keys that were missing in the comparison but existed with other rows
             in a later search. Their buckets are not recorded as compared.
         distrusted: whether so many rows are missing from the source that they are not treated as
-            deleted. Missed updates and missed rows are repaired all the same.
+            deleted. Missed updates and missed rows are repaired.
     """
 
     table: str

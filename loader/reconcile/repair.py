@@ -39,12 +39,12 @@ def repair_differences(
 ) -> tuple[list[VerifiedBucket], SyncRecord | None]:
     """Appends the differences.
 
-    Returns the buckets, of which those that differed have the batch, and the ledger row of this
-    batch, if there was something to append.
+    Returns the buckets and the ledger row of the batch; None if there was nothing to append. The
+    buckets that differed contain the number of the batch.
 
     Args:
         appends_deletes: whether to append missed deletes. Missed updates and rows are always
-            appended, because they exist in the source, as the rows that a sync appends.
+            appended, because these rows exist in the source.
     """
     held = 0 if appends_deletes else sum(bucket.missed_deletes for bucket in verified)
     missed = sum(bucket.all_missed for bucket in verified) - held

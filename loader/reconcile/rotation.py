@@ -1,9 +1,10 @@
 """Reconciles a rotating part of a table's keys in the runs, as the option `reconcile` requests.
 
-All keys are compared once in the time `every`, in eight parts at equal distances. A small table has
-one part. After a comparison, the next one is delayed until comparisons take at most `budget` of
-the time. Progress is read from the history of comparisons. A bucket is recorded only after
-its differences were appended, so a crash, or a lost history, only repeats comparisons.
+All keys are compared once in the time `every`. A large table has eight parts, which are compared
+at equal intervals. A small table has one part. After a comparison, the next one waits until
+comparisons take at most the share `budget` of the time. The history of comparisons shows which
+parts are due. A bucket is recorded only after its differences were appended, so after a crash, or
+if the history is lost, comparisons are only repeated.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _PARTS = 8
 """The number of parts of a large table. Each comparison reads all keys, so more parts cost more."""
 
 SMALL_ROWS = 100_000
-"""Tables with fewer rows have one part. In a small part, a few deletes would be many of its rows,
-and :func:`loader.reconcile.repair.has_too_many_deletes` would refuse them."""
+"""Tables with fewer rows have one part. In a part of few rows, a few deletes would be more than a
+tenth, and :func:`loader.reconcile.repair.has_too_many_deletes` would refuse them."""
 
 COMPARING_SINCE = "strandline.comparing-since"
 """The property of a raw table with the start of a comparison; empty after its end.
@@ -62,7 +63,8 @@ class Attempt:
     def find_last(cls, compared: Mapping[int, LastComparison]) -> Attempt:
         """Returns the newest of the recorded comparisons.
 
-        The history contains when the source was opened. So after a long sync, the end is too early.
+        The history has only the time when the source was opened. So if the sync before the
+        comparison took long, the returned end is too early.
         """
         at = max((each.at for each in compared.values()), default=0.0)
         newest = [each.seconds for each in compared.values() if each.at == at]
@@ -141,7 +143,7 @@ def choose_due_buckets(
 class Rotation:
     """Chooses the tables of a run of which a part is reconciled after the sync.
 
-    Keeps the memory of the rotation in this process, so that only the first run reads the history.
+    Stores the last comparisons, so that only the first run of a process reads the history.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -180,9 +182,9 @@ class Rotation:
         return partial(self._sync_and_compare, numbers=numbers)
 
     def _waits_after_kill(self, sync: SyncContext, options: ReconcileOptions) -> bool:
-        """Returns whether a comparison has not ended, and was begun too recently to repeat it.
+        """Returns whether a comparison was interrupted, and began too recently to repeat it.
 
-        Otherwise, each run would be killed if a comparison needs more memory than there is.
+        If a comparison needs more memory than there is, the pause prevents that each run is killed.
         """
         plan = sync.plan
         began = sync.lake.properties(plan.lake_table).get(COMPARING_SINCE)

@@ -29,7 +29,7 @@ _log = logging.getLogger("loader")
 IDLE_SECONDS = 60
 """The minimum seconds between two ledger rows without new data from one process."""
 _MAX_FAILURES = 3
-"""The number of individual failures after which the writer stops storing states."""
+"""The number of states that are stored singly and fail, after which the writer stops."""
 
 
 @dataclass

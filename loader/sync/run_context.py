@@ -10,7 +10,7 @@ from typing import Protocol
 from loader.spark.interruption import interruption_error
 
 RECORDING = "recording"
-"""The last phase of a table: its rows are published, and its state waits for those of others."""
+"""The last phase of a table: its rows are published, but its state is not yet stored."""
 
 _log = logging.getLogger("loader")
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType
 
 from loader.error_report import one_error
 from loader.errors import TableError
-from loader.rows.cursor import CursorType
+from loader.rows.cursor import Cursor, CursorType
 from loader.sources.interface import Bounds, CursorField, SourceTable, Window
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
@@ -117,6 +117,10 @@ class ColumnSql:
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for the stored value of a column."""
         return self._expression(table.ref.native, table.schema.names.index(name))
+
+    def _count_up_to(self, column: str, cursor: Cursor) -> str:
+        """Returns SQL that counts the rows at or below a cursor."""
+        return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
 
     def _list_sizes(self, table: SourceTable) -> list[str]:
         """Returns PostgreSQL expressions for the byte length of each column with long values."""

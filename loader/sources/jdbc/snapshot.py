@@ -102,9 +102,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if table.ref.name in self.refused:
             error = self.refused[table.ref.name]
             raise DatabaseError(error.what, where=where, remedy=error.remedy)
-        with (self._idle.lend if self.session else self.source.lend_connection)(
-            where
-        ) as connection:
+        lend = self._idle.lend if self.session else self.source.lend_connection
+        with lend(where) as connection:
             yield connection
 
     @contextmanager
@@ -163,10 +162,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 mark = {**(mark or {}), **describe_times(window, bottom, top)}
             future = 0
             if clock is not None and top is not None and top.order > clock.order:
-                [(count,)] = connection.rows(
-                    f"select count(*) from {relation} "
-                    f"where {column} > {self.dialect.literal(clock)}"
-                )
+                is_future = f"{column} > {self.dialect.literal(clock)}"
+                [(count,)] = connection.rows(f"select count(*) from {relation} where {is_future}")
                 future = int(count or 0)
             return Bounds(
                 rows=int(rows or 0),
@@ -202,14 +199,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where: str,
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns warnings about lossy values.
+        """Returns warnings about lossy values, or raises a TableError if some are errors.
 
         Args:
             counts: the values of :meth:`_list_unusual_counts`. If all are zero, nothing is read.
             where: a WHERE clause; empty selects all rows.
-
-        Raises:
-            TableError: if some of the values are errors.
         """
         if not any(int(count or 0) for count in counts):
             return ()
@@ -219,24 +213,13 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return self._list_warnings(table, exact, cursor)
 
     def refuse_lossy_values(self, table: SourceTable, where: str = "") -> None:
-        """Checks that the lake can store the selected rows.
-
-        Args:
-            where: a WHERE clause; empty selects all rows.
-
-        Raises:
-            TableError: if some of the values are errors.
-        """
+        """Raises a TableError if the lake cannot store the rows that a WHERE clause selects."""
         unusual = self._list_unusual_counts(table)
         if unusual:
             relation = self.source.rows(table.ref.native)
             with self.connect(table) as connection:
                 [counts] = connection.rows(f"select {', '.join(unusual)} from {relation}{where}")
                 self._warn_of_losses(connection, table, counts, where)
-
-    def _count_up_to(self, column: str, cursor: Cursor) -> str:
-        """Returns SQL that counts the rows at or below a cursor."""
-        return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
 
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
@@ -322,10 +305,9 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
         if table.ref.native.query:
             return []
+        relation = self.source.relation(table.ref.native)
         with self.connect(table) as connection:
-            return self.dialect.list_unmet_requirements(
-                connection, self.source.relation(table.ref.native)
-            )
+            return self.dialect.list_unmet_requirements(connection, relation)
 
     def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
         options = self.source.read_options(table.ref)
@@ -509,11 +491,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return frame
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
-        """Returns a WHERE clause for the rows of a window.
-
-        Args:
-            bounds: the bounds of the window; None before they have been read.
-        """
+        """Returns a WHERE clause for the rows of a window, whose bounds may not be known yet."""
         if window.cursor is None:
             return ""
         column = self.column(table, window.cursor.name)

@@ -20,10 +20,10 @@ on another server. For other times, it finds rows whose cursor an application ha
 A table without a cursor column can use the id of the writing transaction (`cursor_field: xmin`).
 The next window then contains exactly the rows whose transaction id is the stored xmin or later.
 
-A transaction that stays open, in any database of the server, keeps xmin low for hours. So that not
-every sweep finds all rows written since, each sync also lists the ids above xmin that its snapshot
-may not see. The list is read before the snapshot, from the state of each transaction. The
-snapshot's own list of open transactions omits subtransactions.
+A transaction that stays open, in any database of the server, keeps xmin low for hours. With xmin
+alone, every sweep would find all rows that were written since then. So each sync also lists the ids
+above xmin that its snapshot may not see. It reads this list before the snapshot, from the state of
+each transaction. The snapshot's own list of open transactions omits subtransactions.
 """
 
 from __future__ import annotations
@@ -349,8 +349,8 @@ def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:
 def read_unseen(connection: Connection) -> tuple[tuple[int, ...], int]:
     """Lists the transactions that a snapshot may not see if it is created afterwards.
 
-    It sees all others. A transaction is only counted as visible if it has committed: for a moment
-    after its start, a subtransaction that is open looks like one that was rolled back.
+    It sees all others. Transactions that were rolled back are listed, too, because a subtransaction
+    that has just begun looks like one that was rolled back.
 
     Returns:
         The values of :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`. The

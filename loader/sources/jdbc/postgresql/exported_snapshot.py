@@ -6,7 +6,7 @@ pg_dump does. TRUNCATE and ALTER then wait until the run ends.
 
 On a replica, no snapshot is exported. If a transaction with more than 64 savepoints is open on the
 primary, an exported snapshot of the replica lacks all open transactions (seen with PostgreSQL 15.18
-and 18.4). A session that imports it takes their rows for rolled back, and stores this in the rows'
+and 18.4). A session that imports it treats their rows as rolled back, and stores this in the rows'
 hint bits. Even after the commit, these rows are invisible to all sessions of the replica.
 """
 
@@ -70,7 +70,7 @@ def open_exported_snapshot(
         for statement in (*no_timeouts, "set statement_timeout = 0"):
             holder.execute(statement)
         [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
-        # By the same session, because others may be connected to another replica.
+        # Uses the same session, because other sessions may be connected to another replica.
         unseen, unseen_from = read_unseen(holder)
         holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")

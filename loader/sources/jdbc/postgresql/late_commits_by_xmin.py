@@ -1,8 +1,7 @@
 """Finds late rows in PostgreSQL.
 
-Late rows have a cursor below the window and were committed after the last sync.
 :mod:`loader.sources.jdbc.postgresql.continuity` and :mod:`loader.sources.jdbc.postgresql.lineage`
-describe how they occur.
+describe how late rows occur.
 """
 
 from __future__ import annotations
@@ -62,11 +61,7 @@ class PostgresLateCommits:
         self.time_limit: str | None = None
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Prepares the search in a table.
-
-        Raises:
-            DatabaseError: if the stored cursor no longer matches the database.
-        """
+        """Prepares the search in a table."""
         if self.transactions is None:
             return
         relation = self.snapshot.source.relation(table.ref.native)
@@ -85,8 +80,7 @@ class PostgresLateCommits:
         """Returns the mark for the next sync.
 
         Raises:
-            DatabaseError: if a crash of the server could undo transactions that this first sync of
-                the table has read.
+            DatabaseError: if a crash could undo transactions that the table's first sync has read.
         """
         if self.transactions is None:
             return None
@@ -124,10 +118,7 @@ class PostgresLateCommits:
 
         If the table was swept, these are the rows that the sweep has found. Otherwise they are the
         rows above a lower bound for the cursors of transactions that were open at the last sync.
-
-        Args:
-            lowest: the lowest cursor of a late row; None if it has not been read. It allows the
-                database to use an index on the cursor.
+        `lowest` allows the database to use an index on the cursor.
         """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if self._has_moved(table, window):
@@ -164,10 +155,7 @@ class PostgresLateCommits:
         return self._reach_open_transactions(table, window)
 
     def _reach_open_transactions(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for cursors of transactions that were open at the last sync.
-
-        None if there is no bound.
-        """
+        """Returns a lower bound for cursors of transactions open at the last sync, or None."""
         before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
@@ -181,8 +169,8 @@ class PostgresLateCommits:
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the mark must be stored even without new rows.
 
-        Without a new mark, the next sync would reread the same rows. After `loader state set`,
-        which may delete the mark, it would lack the open transactions.
+        Otherwise the next sync would read the same rows again. After `loader state set`, which may
+        delete the mark, it would lack the open transactions.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -197,9 +185,8 @@ class PostgresLateCommits:
         sweep = self.sweeps.get(table.ref.name)
         if sweep is not None and sweep.must_store:
             return True
-        if before.compare_database(
-            self.transactions
-        ) is not DatabaseContinuity.SAME or before.is_outlived(self.transactions):
+        continuity = before.compare_database(self.transactions)
+        if continuity is not DatabaseContinuity.SAME or before.is_outlived(self.transactions):
             return True
         if before.is_clock_behind(self.transactions):
             return True
@@ -221,9 +208,9 @@ class PostgresLateCommits:
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
         """Returns the start of the oldest open transaction, unless older commits may be missing.
 
-        `since` was read before the snapshot, so the snapshot contains all transactions that
-        committed earlier. Raw contains their rows if this sync reads all rows, or has swept the
-        table, or if no transaction has written since the last sweep. A backfill reads only a range.
+        It was read before the snapshot, so the snapshot contains all earlier commits. Raw contains
+        their rows if this sync reads all rows or has swept the table, or if no transaction has
+        written since the last sweep. A backfill reads only a range.
         """
         now = self.transactions
         since = parse_known_start(now.since) if now is not None else None
@@ -323,17 +310,11 @@ class PostgresLateCommits:
         return None if _is_set_by_hand(window) else before
 
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether a view or its database was replaced since the last sync.
-
-        If so, any of the rows may be new.
-        """
+        """Returns whether a view or its database was replaced, so that any row may be new."""
         before = self._read_last_mark(window)
-        if (
-            table.ref.native.stored
-            or before is None
-            or self.transactions is None
-            or _is_set_by_hand(window)
-        ):
+        if before is None or self.transactions is None or table.ref.native.stored:
+            return False
+        if _is_set_by_hand(window):
             return False
         continuity = before.compare_database(self.transactions)
         lineage = self.lineages[table.ref.name]
@@ -347,7 +328,7 @@ class PostgresLateCommits:
     def _has_changed_labels(self, table: SourceTable, window: Window) -> bool:
         """Returns whether all rows must be read because labels of their values were changed.
 
-        Without a key, rows that are read again would be appended beside the older ones.
+        Without a key, they would be appended beside the older ones.
         """
         return window.has_key and self.lineages[table.ref.name].has_changed_labels(window.mark)
 
@@ -378,9 +359,8 @@ class PostgresLateCommits:
         values = find_lowest(connection, tables, lowest_of)
         if values is None:
             return condition
-        cursors = [
-            c for c in (parse_bound(v, type_, table, window) for v in values) if c is not None
-        ]
+        bounds = (parse_bound(value, type_, table, window) for value in values)
+        cursors = [cursor for cursor in bounds if cursor is not None]
         bottom = min(cursors, key=lambda cursor: cursor.order, default=None)
         if bottom is None or (window.low is not None and bottom.order >= window.low.order):
             return ""
@@ -486,12 +466,8 @@ class PostgresLateCommits:
         if before is None or self.transactions is None or window.cursor is None:
             return
         continuity = before.compare_database(self.transactions)
-        is_in_other_database = self.lineages[table.ref.name].is_in_other_database(window.mark)
-        if (
-            is_in_other_database
-            and self._has_moved(table, window)
-            and continuity is DatabaseContinuity.SAME
-        ):
+        is_other = self.lineages[table.ref.name].is_in_other_database(window.mark)
+        if is_other and self._has_moved(table, window) and continuity is DatabaseContinuity.SAME:
             continuity = DatabaseContinuity.RESTORED  # another database on the same server
         if continuity is DatabaseContinuity.BEHIND and not window.cursor.type.is_time:
             raise DatabaseError(

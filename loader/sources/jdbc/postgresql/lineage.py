@@ -109,7 +109,7 @@ class Lineage:
     def has_changed_labels(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether labels or expressions (:attr:`labels`) were changed since a mark.
 
-        Added labels are no change. Returns true if the mark has no labels, so that this is unknown.
+        Added labels are no change. Returns true if the mark has no labels.
         """
         before = (mark or {}).get("labels")
         if not mark or before is None:
