@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     "--keep-versions",
     type=click.IntRange(1),
     metavar="N",
-    help="Remove all but the newest N versions of each key; snapshots do not change.",
+    help="Remove all but the newest N versions of each key. Latest tables do not change.",
 )
 @click.option(
     "--keep-days",

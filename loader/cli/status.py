@@ -29,7 +29,7 @@ _MAX_LISTED_NAMES = 3
     "--fail-if-stale",
     metavar="AGE",
     callback=read_duration,
-    help="Exit with 1 if a table's last successful sync is older: '30 min', '2h'.",
+    help="Exit with 1 if a table's last successful sync is older than this: '30 min', '2h'.",
 )
 @click.pass_obj
 def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | None) -> None:

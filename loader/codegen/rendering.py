@@ -111,7 +111,7 @@ def _source_table(one: NamedTable) -> dict[str, Any]:
         _sentence(table.description)
         or f"Every version of each row of {table.name} that was delivered."
     )
-    keyless = "" if table.key else " It has no primary key, so there is no snapshot of it."
+    keyless = "" if table.key else " It has no primary key, so it has no latest table."
     entry["description"] = as_text(about + keyless)
     # Written even if it is empty, because the tests of ledger and state check only the tables that
     # have this entry.

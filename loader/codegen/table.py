@@ -23,7 +23,7 @@ OWN_COLUMNS = {
     "_cq_seq": "The row's position within its batch; ascending, with possible gaps.",
     "_cq_row_hash": "A hash of the source's columns; equal rows have equal hashes.",
     "_cq_deleted": "Whether the row marks its key as deleted.",
-    "_cq_generation": "Increased by a read that outranks cursors, such as a full refresh.",
+    "_cq_generation": "A version with a higher generation is newer, even if its cursor is lower.",
 }
 
 

@@ -376,7 +376,7 @@ class Edits:
 
 # Like dbt, use the C parser if PyYAML has it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_REMEDY = "Correct the file, or delete it to have it written again; nothing was changed"
+_REMEDY = "Correct the file, or delete it, so that codegen writes it again; nothing was changed"
 
 
 class YamlText:

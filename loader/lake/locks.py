@@ -241,7 +241,8 @@ def acquire_all(
     """Acquires the leases of one run in one commit.
 
     Returns, for each lease, the result or the error of :meth:`Lease.acquire`. If another run holds
-    a lease and seems to have died, the function waits until it knows; a live run is not waited for.
+    a lease and may have died, the function waits until this is certain. It does not wait for a live
+    run.
     """
     results: dict[Lease, str | Exception | None] = {}
     records: dict[Lease, str] = {}

@@ -121,7 +121,7 @@ def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Depe
         if isinstance(problem, AnalysisException) and "NOT_FOUND" in str(problem):
             return None  # the table was dropped after it was listed
         raise UnreadableTableError(
-            f"it cannot be read, and may be a snapshot of raw tables: {sentence(problem)}",
+            f"it cannot be read, and may be a latest table or history: {sentence(problem)}",
             where=f"table {name}",
             remedy="No version of a row was removed. Repair or drop it, or let this user read it",
         ) from problem

@@ -141,7 +141,7 @@ class LocalState(StateBackend):
             yield
         except Timeout:
             raise StateError(
-                "another process has had it locked for a minute",
+                "another process has locked it for a minute",
                 where=self.where,
                 remedy="Run again: the next run records what this one published",
             ) from None

@@ -186,7 +186,7 @@ def test_masked_columns_say_so() -> None:
 
 def test_a_table_without_a_key_says_so() -> None:
     [entry] = rendering.sources({"shop": "raw"}, [_named(_table(key=()))])["sources"][0]["tables"]
-    assert entry["description"].endswith("It has no primary key, so there is no snapshot of it.")
+    assert entry["description"].endswith("It has no primary key, so it has no latest table.")
     assert entry["config"] == {"meta": {"strandline": {"cursor_field": "updated_at"}}}
 
 
