@@ -125,7 +125,8 @@ class SourceSpec(_Plugin):
         backend_options: the store of cursors.
         backend, backend_spec: CloudQuery's older options for state in `local` JSON files.
         concurrency: the number of tables synced at once. The command line overrides it.
-        mask_key: the secret key of the mask `hash` (:mod:`loader.sources.masked_source`).
+        mask_key: the secret key of the mask `hash` (:mod:`loader.sources.masked_source`). Also
+            encrypts the stored states of connectors.
         spec: the connector's options (:meth:`options`).
     """
 

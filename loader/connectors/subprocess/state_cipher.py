@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ENCRYPT, _DECRYPT = 1, 2
-_NONCE_BYTES = 12
 
 
 class StateCipher:
@@ -34,7 +33,7 @@ class StateCipher:
 
     def encrypt(self, text: str) -> str:
         """Returns an encrypted text in base64. It differs for each call."""
-        nonce = os.urandom(_NONCE_BYTES)
+        nonce = os.urandom(12)
         data = nonce + self._run(_ENCRYPT, nonce, zlib.compress(text.encode(), 6))
         return base64.b64encode(data).decode()
 
@@ -45,8 +44,9 @@ class StateCipher:
             ValueError: if it was encrypted with another key, or is damaged.
         """
         data = base64.b64decode(encrypted)
+        nonce, data = data[:12], data[12:]
         try:
-            content = self._run(_DECRYPT, data[:_NONCE_BYTES], data[_NONCE_BYTES:])
+            content = self._run(_DECRYPT, nonce, data)
         except Py4JJavaError:
             raise ValueError("it was encrypted with another mask_key, or is damaged") from None
         return zlib.decompress(content).decode()
