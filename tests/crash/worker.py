@@ -2,7 +2,7 @@
 
 Reads one JSON object per line, ``{"arguments": […], "environment": {…}}``, and answers with one:
 ``{"code": …, "output": …}``. The loader does here what it does under its own command; only the
-wait for Spark's start is saved.
+wait for Spark's start is saved. Its argument is the folder of profiles.yml.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def serve() -> None:
     """Answers requests until its input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other output must not look like an answer
-    profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
+    profile = load_profile("strandline", "embedded", ROOT, profiles_dir=sys.argv[1])
     spark = session(profile)
     spark.range(1).count()
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.crash import worker
@@ -13,13 +15,21 @@ from tests.sync.project import ROOT, Project, Ran
 
 
 class Worker:
-    """One process that runs `loader` commands; see :mod:`tests.crash.worker`."""
+    """One process that runs `loader` commands; see :mod:`tests.crash.worker`.
 
-    def __init__(self) -> None:
+    Args:
+        profiles: the folder of its profiles.yml.
+        environment: its variables; by default those of this process.
+    """
+
+    def __init__(
+        self, profiles: Path = ROOT / "profiles", environment: Mapping[str, str] | None = None
+    ) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__],
+            [sys.executable, "-m", worker.__name__, str(profiles)],
             cwd=ROOT,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -35,12 +45,13 @@ class Worker:
 
     def start(self, project: Project, *arguments: str, crash_at: str = "") -> None:
         """Begins a command as soon as Spark is up, and does not wait for it to end."""
+        config = str(project.folder / "loader.yml")
+        self.send("-c", config, "--log-format", "json", *arguments, crash_at=crash_at)
+
+    def send(self, *arguments: str, crash_at: str = "") -> None:
+        """Begins a command with these arguments only."""
         self.wait_until_ready()
-        options = ["-c", str(project.folder / "loader.yml"), "--log-format", "json"]
-        wanted = {
-            "arguments": [*options, *arguments],
-            "environment": {"LOADER_CRASH_AT": crash_at},
-        }
+        wanted = {"arguments": arguments, "environment": {"LOADER_CRASH_AT": crash_at}}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(wanted) + "\n")
         self.process.stdin.flush()
@@ -57,6 +68,14 @@ class Worker:
         code = self.process.wait(timeout=120)
         assert code < 0, f"it was not killed, but ended with {code}"
         return -code
+
+    def stop(self) -> str:
+        """Ends the process as a program ends; returns what it and its JVM have logged."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.log.seek(0)
+        return self.log.read()
 
     def kill(self) -> None:
         """Ends the process, whatever it is doing."""

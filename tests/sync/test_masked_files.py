@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from tests.crash.workers import Worker
 from tests.services import Database
 from tests.sync.test_process_list import ProcessList
 
@@ -161,27 +161,11 @@ def _write_project(folder: Path, database: Database, masks: dict[str, Any]) -> N
     )
 
 
-def _run(folder: Path, *arguments: str, code: int = 0, **more: str) -> str:
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("DBT_", "STRANDLINE_TARGET"))},
-        "PYTHONPATH": str(ROOT),
-        "STRANDLINE_WAREHOUSE": str(folder / "warehouse"),
-        "STRANDLINE_LOCKS": str(folder / "locks"),
-        "STRANDLINE_MASK_KEY": KEY,
-        "SPARK_LOCAL_DIRS": str(folder / "scratch"),
-        "TMPDIR": str(folder / "tmp"),
-        **more,
-    }
-    command = [sys.executable, "-m", "loader", "--debug", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 class Search:
-    """Searches for planted data in all files, messages and processes of a project's runs."""
+    """Searches for planted data in all files, messages and processes of a project's runs.
+
+    One process runs all commands, until one of them kills it: Java's start is most of a command.
+    """
 
     def __init__(self, folder: Path, *others: str) -> None:
         self.folder = folder
@@ -189,30 +173,41 @@ class Search:
         self.reported = ""
         self._watch = Watch(folder, *self.planted, *SECRETS)
         self._shown = ProcessList()
+        self._loader: Worker | None = None
+        self._killed: set[Path] = set()
 
     def __enter__(self) -> Search:
         self._watch.start()
         self._shown.__enter__()
         return self
 
-    def run(self, *arguments: str, code: int = 0, **more: str) -> str:
+    def run(self, *arguments: str, code: int = 0, crash_at: str = "") -> str:
         """Runs a command, and returns its messages."""
-        reported = _run(self.folder, *arguments, code=code, **more)
-        self.reported += reported
-        return reported
+        self._loader = self._loader or Worker(self.folder, self._environment())
+        options = ("-c", str(self.folder / "loader.yml"), "--debug")
+        self._loader.send(*options, *arguments, crash_at=crash_at)
+        if crash_at:
+            assert self._loader.died() == signal.SIGKILL
+            self._end_process()
+            self._killed = self._list_open_logs()
+            return ""
+        ran = self._loader.ended()
+        assert ran.code == code, ran.text
+        self.reported += ran.text
+        return ran.text
 
     def find_in_files(self) -> set[tuple[str, bytes]]:
         """Returns the files of this moment that contain planted data."""
         return _find(self.folder, *self.planted, *SECRETS)
 
     def __exit__(self, *_: object) -> None:
+        self._end_process()
+        deadline = time.monotonic() + 60
+        while self._list_open_logs() - self._killed and time.monotonic() < deadline:
+            time.sleep(0.1)
         self._shown.__exit__()
         self._watch.over.set()
         self._watch.join()
-        deadline = time.monotonic() + 60
-        events = self.folder / "events"
-        while list(events.glob("*.inprogress")) and time.monotonic() < deadline:
-            time.sleep(0.1)
 
     def assert_nothing_found(self) -> None:
         """Asserts that no file, message or process has contained planted data."""
@@ -221,6 +216,28 @@ class Search:
         texts = [text.decode(errors="replace") for text in (*self.planted, *SECRETS[:3])]
         assert not [text for text in texts if text in self.reported]
         assert not [line for line in self._shown.lines for text in texts if text in line]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith(("DBT_", "STRANDLINE_TARG"))
+        }
+        return {
+            **kept,
+            "STRANDLINE_WAREHOUSE": str(self.folder / "warehouse"),
+            "STRANDLINE_LOCKS": str(self.folder / "locks"),
+            "STRANDLINE_MASK_KEY": KEY,
+            "SPARK_LOCAL_DIRS": str(self.folder / "scratch"),
+            "TMPDIR": str(self.folder / "tmp"),
+        }
+
+    def _end_process(self) -> None:
+        if self._loader is not None:
+            self.reported += self._loader.stop()
+        self._loader = None
+
+    def _list_open_logs(self) -> set[Path]:
+        """Returns the event logs that Spark has not finished; a killed one never does."""
+        return set((self.folder / "events").glob("*.inprogress"))
 
     @property
     def names(self) -> set[str]:
@@ -248,7 +265,6 @@ def test_masked_values_and_the_key_are_nowhere(tmp_path: Path, postgres_database
     digest = hmac.new(KEY.encode(), b"plantedid8", "sha256").hexdigest()
     assert digest in search.reported  # the key of a row that `reconcile` repaired
     assert _find(tmp_path / "warehouse", digest.encode())
-    assert len(list((tmp_path / "events").iterdir())) >= 4
     assert _find(tmp_path / "events", b"_cq_mask_inner")  # plans are in the log
     names = search.names
     assert any(name.startswith("temp_shuffle") or name.endswith(".data") for name in names)
@@ -258,7 +274,8 @@ def test_masked_values_and_the_key_are_nowhere(tmp_path: Path, postgres_database
 @pytest.mark.slow
 def test_the_search_finds_values_without_masks(tmp_path: Path, postgres_database: Database) -> None:
     _write_project(tmp_path, postgres_database, {})
-    _run(tmp_path, "run")
+    with Search(tmp_path) as search:
+        search.run("run")
     found = _find(tmp_path / "warehouse", *(text.encode() for text in PLANTED[:3]))
     assert {text.decode() for _, text in found} == set(PLANTED[:3])
     # Iceberg's statistics contain values, too
@@ -372,7 +389,7 @@ def test_masked_values_of_connectors_are_nowhere(
     spec = {"command": command, "config": config, "table_options": {"people": {"mask": masks}}}
     _write_spec(tmp_path, path="airbyte", tables=["people"], spec=spec)
     with Search(tmp_path) as search:
-        search.run("run", code=-signal.SIGKILL, LOADER_CRASH_AT="staged")
+        search.run("run", crash_at="staged")
         [spool] = (tmp_path / "tmp").rglob("*.jsonl")
         assert b"***" in spool.read_bytes()
         assert not search.find_in_files()
