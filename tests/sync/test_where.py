@@ -393,49 +393,64 @@ WRITE = st.tuples(
     st.sampled_from(["'open'", "'paid'", "null"]),
     st.sampled_from(["null", *map(str, range(8))]),
 )
-ROUND = st.tuples(st.sampled_from(CONDITIONS), st.lists(WRITE, max_size=6))
+AT_ONCE = 4
+"""So many tables take part in each random example, in the same runs."""
+
+TURN = st.tuples(st.sampled_from(CONDITIONS), st.lists(WRITE, min_size=2, max_size=6))
+ROUND = st.lists(TURN, min_size=AT_ONCE, max_size=AT_ONCE)
 
 
 @pytest.mark.slow
-@hypothesis.settings(
-    max_examples=4, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+@hypothesis.settings(  # the first example is the smallest
+    max_examples=2, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 @hypothesis.given(rounds=st.lists(ROUND, min_size=2, max_size=5))
 def test_random_conditions_between_random_writes(
-    project: Project, database: Database, rounds: list[tuple[str | None, list[Any]]]
+    project: Project, database: Database, rounds: list[list[tuple[str | None, list[Any]]]]
 ) -> None:
     """PostgreSQL: each sync leaves only deleted rows behind. All: reconcile leaves nothing."""
-    table = f"t{next(NUMBERS)}"
+    tables = [f"t{next(NUMBERS)}" for _ in range(AT_ONCE)]
     time = TIMES["postgresql" if is_postgresql(database) else "mariadb"]
-    database.execute(
-        f"create table {table} (id int primary key, state varchar(9), amount int, at {time})"
-    )
+    for table in tables:
+        database.execute(
+            f"create table {table} (id int primary key, state varchar(9), amount int, at {time})"
+        )
     clock = itertools.count(1)
-    for where, writes in rounds:
-        for operation, key, state, amount in writes:
-            now = f"'2026-01-01 00:{next(clock) % 60:02}:00'"
-            values = f"state = {state}, amount = {amount}"
-            if operation == "insert":
-                database.execute(
-                    f"delete from {table} where id = {key}",
-                    f"insert into {table} values ({key}, {state}, {amount}, {now})",
-                )
-            elif operation == "delete":
-                database.execute(f"delete from {table} where id = {key}")
-            else:
-                values += f", at = {now}" if operation == "update" else ""
-                database.execute(f"update {table} set {values} where id = {key}")
-        options = {"cursor_field": "at", **({"where": where} if where else {})}
-        project.jdbc(database, [table], table_options={table: options})
+    for turns in rounds:
+        options: dict[str, dict[str, Any]] = {}
+        expected = {}
+        for table, (where, writes) in zip(tables, turns, strict=True):
+            for operation, key, state, amount in writes:
+                minute = next(clock)
+                now = f"'2026-01-01 {minute // 60:02}:{minute % 60:02}:00'"
+                _write(database, table, operation, key, f"{state}, {amount}, {now}")
+            options[table] = {"cursor_field": "at", **({"where": where} if where else {})}
+            matching = f"from {table} where {where or 'id > 0'}"
+            expected[table] = database.query(f"select id, state, amount {matching} order by id")
+        project.jdbc(database, tables, table_options=options)
         project.run()
-        matching = f"from {table} where {where or 'id > 0'}"
-        expected = database.query(f"select id, state, amount {matching} order by id")
-        if is_postgresql(database) and expected:
+        for table in tables if is_postgresql(database) else ():
             existing = {row[0] for row in database.query(f"select id from {table}")}
-            assert [row for row in snapshot(project, table) if row[0] in existing] == expected
+            found = [row for row in snapshot(project, table) if row[0] in existing]
+            assert not expected[table] or found == expected[table], table
         repaired = project.loader("reconcile", "--repair", "--allow-deletes")
         assert repaired.code == 0, repaired.text
-        assert not expected or snapshot(project, table) == expected
+        for table in tables:
+            assert not expected[table] or snapshot(project, table) == expected[table], table
+
+
+def _write(database: Database, table: str, operation: str, key: int, values: str) -> None:
+    """Writes a row; `unmoved` leaves its cursor alone."""
+    state, amount, at = values.split(", ")
+    if operation in ("insert", "delete"):
+        database.execute(f"delete from {table} where id = {key}")
+    if operation == "insert":
+        database.execute(f"insert into {table} values ({key}, {values})")
+    if operation in ("update", "unmoved"):
+        moved = f", at = {at}" if operation == "update" else ""
+        database.execute(
+            f"update {table} set state = {state}, amount = {amount}{moved} where id = {key}"
+        )
 
 
 NUMBERS = itertools.count()
