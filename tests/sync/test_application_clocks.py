@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,16 +32,21 @@ def _cut(moment: dt.datetime, seconds: int) -> dt.datetime:
     return moment - (moment - dt.datetime.min) % dt.timedelta(seconds=seconds or 1e-6)
 
 
-def _put(n: int, at: dt.datetime, key: int | None = None) -> str:
+def _put(n: int, at: dt.datetime, key: int | None = None, table: str = "orders") -> str:
     """Returns SQL that inserts a row, or updates it if its key exists."""
     columns = f"({'' if key is None else f'{key}, '}{n}, '{at}')"
     update = "" if key is None else f" on duplicate key update n = {n}, at = '{at}'"
-    return f"insert into orders values {columns}{update}"
+    return f"insert into {table} values {columns}{update}"
 
 
-def _create(database: Database, kind: str = "timestamp(6) not null", keyed: bool = True) -> None:
+def _create(
+    database: Database,
+    kind: str = "timestamp(6) not null",
+    keyed: bool = True,
+    table: str = "orders",
+) -> None:
     key = "id int primary key, " if keyed else ""
-    database.execute(f"create table orders ({key}n int, at {kind}, index (at))")
+    database.execute(f"create table {table} ({key}n int, at {kind}, index (at))")
 
 
 @contextmanager
@@ -64,22 +70,25 @@ def _write(database: Database, *statements: str) -> None:
         pass
 
 
-def _configure(project: Project, database: Database, table: str = "orders", **own: object) -> None:
-    options = {table: {"cursor_field": "at", **own}}
-    project.jdbc(database, [table], table_options=options)
+def _configure(project: Project, database: Database, *tables: str, **own: object) -> None:
+    names = [*tables] or ["orders"]
+    options = {name: {"cursor_field": "at", **own} for name in names}
+    project.jdbc(database, names, table_options=options)
 
 
-def _is_complete(project: Project, database: Database, keyed: bool = True) -> bool:
+def _is_complete(
+    project: Project, database: Database, keyed: bool = True, source: str = "orders"
+) -> bool:
     """Returns whether the newest versions in raw are the rows of the source."""
-    table = project.sources[0]["tables"][0]
+    table = source if source != "orders" else project.sources[0]["tables"][0]
     if not keyed:
         found = Counter(project.rows(f"select n from raw.{table}"))
-        return found == Counter(tuple(row) for row in database.query("select n from orders"))
+        return found == Counter(tuple(row) for row in database.query(f"select n from {source}"))
     newest = project.rows(
         "select id, max_by(n, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
         f"from raw.{table} group by id"
     )
-    return set(newest) == {tuple(row) for row in database.query("select id, n from orders")}
+    return set(newest) == {tuple(row) for row in database.query(f"select id, n from {source}")}
 
 
 @pytest.mark.parametrize("kind", ["timestamp(6) not null", "datetime(6)"])
@@ -105,34 +114,52 @@ def test_a_clock_that_is_three_minutes_behind_loses_no_row(
     assert project.run().table("shop.orders")["appended"] == 0
 
 
-@pytest.mark.parametrize(("others", "unit"), [(1, 1), (60, 60), (900, 3600), (3600, 86400)])
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
-def test_times_that_are_cut_lose_no_row(
-    project: Project, mariadb_database: Database, others: int, unit: int, keyed: bool
-) -> None:
+CUTS = [(1, 1), (60, 60), (900, 3600), (3600, 86400)]
+"""To how many seconds the times of others, and those of one application, are cut."""
+
+
+def test_times_that_are_cut_lose_no_row(project: Project, mariadb_database: Database) -> None:
     """All times are cut, some more than the others: to a day of the zone -02:00, for example."""
     shop = mariadb_database
-    _create(shop, "timestamp not null default '2000-01-01'", keyed)
-    now = _now(shop)
-    first, zone = _cut(now, others), dt.timedelta(hours=2 * (unit == 86400))
-    late = _cut(now - BEHIND - zone, unit) + zone
-    keys = iter(range(1, 9))
-    insert = [_put(n, first, next(keys) if keyed else None) for n in (1, 1, 1)]
-    _write(shop, *insert, _put(7, late, next(keys) if keyed else None))
-    _configure(project, shop)
-    assert project.run().table("shop.orders")["appended"] == 4
-    rows = [_put(7, late, next(keys) if keyed else None), _put(8, late, 1 if keyed else None)]
+    cuts = {
+        f"orders_{unit}_{'keyed' if keyed else 'keyless'}": (others, unit, keyed)
+        for others, unit in CUTS
+        for keyed in (True, False)
+    }
+    now, late, rows, keys = _now(shop), {}, [], {}
+    for table, (others, unit, keyed) in cuts.items():
+        _create(shop, "timestamp not null default '2000-01-01'", keyed, table)
+        first, zone = _cut(now, others), dt.timedelta(hours=2 * (unit == 86400))
+        late[table] = _cut(now - BEHIND - zone, unit) + zone
+        keys[table] = iter(range(1, 9)) if keyed else itertools.repeat(None)
+        insert = [_put(n, first, next(keys[table]), table) for n in (1, 1, 1)]
+        _write(shop, *insert, _put(7, late[table], next(keys[table]), table))
+        rows.append(_put(7, late[table], next(keys[table]), table))
+        rows.append(_put(8, late[table], 1 if keyed else None, table))
+    _configure(project, shop, *cuts)
+
+    def appended() -> set[int]:
+        ran = project.run()
+        return {ran.table(f"shop.{table}")["appended"] for table in cuts}
+
+    assert appended() == {4}
     with _application(shop, *rows):
-        newest = _cut(_now(shop), others)
-        _write(shop, _put(1, newest, next(keys) if keyed else None))
-        assert project.run().table("shop.orders")["appended"] == 1
-    assert project.run().table("shop.orders")["appended"] == 2
-    assert _is_complete(project, shop, keyed)
-    assert project.run().table("shop.orders")["appended"] == 0
-    note = project.loader("check").events[0]["notes"]
-    assert ("are cut to whole" in note) == (unit > 1)
-    # In the first minutes of an hour, all times may be cut to the same time.
-    assert ("below the last cursor" in note) == (late < newest)
+        newest = {table: _cut(_now(shop), others) for table, (others, _, _) in cuts.items()}
+        for table in cuts:
+            _write(shop, _put(1, newest[table], next(keys[table]), table))
+        assert appended() == {1}
+    assert appended() == {2}
+    for table, (_, _, keyed) in cuts.items():
+        assert _is_complete(project, shop, keyed, table), table
+    assert appended() == {0}
+    notes = {
+        each["table"]: each["notes"] for each in project.loader("check").events if "notes" in each
+    }
+    for table, (_, unit, _) in cuts.items():
+        note = notes[f"shop.{table}"]
+        assert ("are cut to whole" in note) == (unit > 1), table
+        # In the first minutes of an hour, all times may be cut to the same time.
+        assert ("below the last cursor" in note) == (late[table] < newest[table]), table
 
 
 def test_a_fourth_equal_row_with_the_day_as_cursor_is_found(

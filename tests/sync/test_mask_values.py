@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import hmac
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from loader.connectors.subprocess.json_schema import Column
@@ -19,7 +19,7 @@ from loader.connectors.subprocess.json_values import make_converter
 from loader.connectors.subprocess.record_masks import RecordMasks
 from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.rows.mask_values import make_mask
-from loader.sources.interface import SourceTable, TableRef
+from loader.sources.interface import REST_COLUMN, SourceTable, TableRef
 from loader.sources.masked_source import mask_rows
 from loader.sources.masked_table import MaskedTable, mask_table
 
@@ -52,44 +52,56 @@ CASES: dict[t.DataType, tuple[st.SearchStrategy[Any], tuple[str, ...]]] = {
 }
 
 
-def _mask(schema: t.StructType, mask: str) -> MaskedTable:
+def _mask(schema: t.StructType, masks: dict[str, str]) -> MaskedTable:
     table = SourceTable(TableRef("t"), schema)
-    return mask_table(table, {"value": mask}, {"value": mask}, KEY)
+    return mask_table(table, masks, masks, KEY)
 
 
-@pytest.mark.parametrize(
-    ("data_type", "mask"),
-    [(data_type, mask) for data_type, (_, masks) in CASES.items() for mask in masks],
-    ids=lambda each: each if isinstance(each, str) else each.simpleString(),
+KINDS = [(data_type, mask) for data_type, (_, masks) in CASES.items() for mask in masks]
+MASKS = {f"c{number}": kind for number, kind in enumerate(KINDS)}
+"""A column for each type with each of its masks."""
+
+ROW = st.fixed_dictionaries(
+    {data_type.simpleString(): values | st.none() for data_type, (values, _) in CASES.items()}
 )
-def test_records_of_connectors_are_masked_like_rows(
-    spark: SparkSession, tmp_path: Path, data_type: t.DataType, mask: str
-) -> None:
-    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(CASES[data_type][0] | st.none(), max_size=150))
-    def compare(values: list[Any]) -> None:
-        columns = [
-            Column("n", t.LongType(), make_converter(t.LongType())),
-            Column("value", data_type, make_converter(data_type)),
-        ]
-        plain = RecordLayout("t", columns, (), None)
-        table = _mask(plain.schema, mask)
-        masked = RecordLayout("t", columns, (), None, RecordMasks.of_table(table))
-        rows = []
-        for number, layout in enumerate((plain, masked)):
-            path = tmp_path / f"{number}.jsonl"
-            records = ({"n": n, "value": value} for n, value in enumerate(values))
-            path.write_bytes(b"".join(layout.encode_record(record)[0] for record in records))
-            rows.append(layout.read_rows(spark, path))
-        assert rows[1].schema["value"].dataType == table.schema["value"].dataType
-        by_spark = [
-            # a value that does not fit the column
-            (n, value, rest and None if mask == "null" else rest and '{"value":"***"}')
-            for n, value, rest in mask_rows(rows[0], table).collect()
-        ]
-        assert sorted(rows[1].collect()) == sorted(by_spark)
 
-    compare()
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(ROW, min_size=5, max_size=60))
+def test_records_of_connectors_are_masked_like_rows(
+    spark: SparkSession, tmp_path: Path, values: list[dict[str, Any]]
+) -> None:
+    columns = [Column("n", t.LongType(), make_converter(t.LongType()))]
+    for name, (data_type, _) in MASKS.items():
+        columns.append(Column(name, data_type, make_converter(data_type)))
+    plain = RecordLayout("t", columns, (), None)
+    table = _mask(plain.schema, {name: mask for name, (_, mask) in MASKS.items()})
+    masked = RecordLayout("t", columns, (), None, RecordMasks.of_table(table))
+    frames = []
+    for number, layout in enumerate((plain, masked)):
+        path = tmp_path / f"{number}.jsonl"
+        records = (
+            {"n": n, **{name: row[kind.simpleString()] for name, (kind, _) in MASKS.items()}}
+            for n, row in enumerate(values)
+        )
+        path.write_bytes(b"".join(layout.encode_record(record)[0] for record in records))
+        frames.append(layout.read_rows(spark, path))
+    for name in MASKS:
+        assert frames[1].schema[name].dataType == table.schema[name].dataType
+    by_spark = _by_number(mask_rows(frames[0], table))
+    for row in by_spark.values():  # values that do not fit their columns
+        left = {name: "***" for name in row[REST_COLUMN] if MASKS[name][1] != "null"}
+        row[REST_COLUMN] = left
+    assert _by_number(frames[1]) == by_spark
+    assert len(by_spark) == len(values)
+
+
+def _by_number(rows: DataFrame) -> dict[int, dict[str, Any]]:
+    """Returns the rows by their numbers, with the fields of their rest."""
+    found = {row["n"]: row.asDict() for row in rows.collect()}
+    for row in found.values():
+        row[REST_COLUMN] = json.loads(row[REST_COLUMN] or "{}")
+    return found
 
 
 def test_values_of_other_types_have_the_hash_of_their_text(spark: SparkSession) -> None:
@@ -99,4 +111,4 @@ def test_values_of_other_types_have_the_hash_of_their_text(spark: SparkSession) 
     assert [make_mask("hash", KEY)(value) for value in values] == expected
     schema = t.StructType([t.StructField("value", t.BinaryType())])
     rows = spark.createDataFrame([(b"\x00\xff",)], schema)
-    assert mask_rows(rows, _mask(schema, "hash")).first() == (expected[0],)
+    assert mask_rows(rows, _mask(schema, {"value": "hash"})).first() == (expected[0],)
