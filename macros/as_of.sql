@@ -1,9 +1,7 @@
 {% macro as_of(relation, moment, owner="as_of()") -%}
-    {#-
-        Returns the versions that a raw table contained at a moment. All rows of a batch have the
+    {#- Returns the versions that a raw table contained at a moment. All rows of a batch have the
         start time of the batch's sync, so a time selects all batches up to that time. Iceberg
-        itself reads the versions of its snapshots and tags.
-    -#}
+        itself reads the versions of its snapshots and tags. -#}
     {%- set parsed = strandline._moment(moment, owner) -%}
     {%- if parsed is none -%}
         {{ return(relation) }}
@@ -23,10 +21,8 @@
 
 
 {% macro _moment(moment, owner) -%}
-    {#-
-        Parses a moment. A number is a batch, and a string is a time in UTC. Returns {kind,
-        literal}.
-    -#}
+    {#- Parses a moment. A number is a batch, and a string is a time in UTC. Returns {kind,
+        literal}. -#}
     {%- if moment is none -%}
         {{ return(none) }}
     {%- endif -%}
@@ -48,17 +44,16 @@
         {{ return({"kind": kind, "literal": "timestamp " ~ strandline._literal(literal)}) }}
     {%- endif -%}
     {{ exceptions.raise_compiler_error(
-        owner ~ ": as_of is " ~ tojson(moment) ~ ". Give a batch (7), a time in UTC "
-        ~ "('2025-01-31 12:00:00'), or an Iceberg snapshot or tag of the raw table "
-        ~ "({'snapshot': 123} or {'tag': 'january'})."
+        owner ~ ": as_of is " ~ tojson(moment) ~ ". Give a batch (7), a time in UTC ('2025-01-31 "
+        ~ "12:00:00'), or an Iceberg snapshot or tag of the raw table ({'snapshot': 123} or "
+        ~ "{'tag': 'january'})."
     ) }}
 {%- endmacro %}
 
 
 {% macro _batch_as_of(relation, moment, owner) -%}
-    {#-
-        Returns the newest batch that a raw table contained at a moment, or none without a moment.
-    -#}
+    {#- Returns the newest batch that a raw table contained at a moment, or none without a
+        moment. -#}
     {%- set parsed = strandline._moment(moment, owner) -%}
     {%- if parsed is none -%}
         {{ return(none) }}
@@ -82,10 +77,9 @@
     {%- if compacted and strandline._batch_as_of(relation, moment, owner) < compacted -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": as_of " ~ tojson(moment) ~ " lies before batch " ~ compacted
-            ~ ", and compaction has removed "
-            ~ "superseded versions up to that batch. Ask for batch " ~ compacted
-            ~ " or later, or for an Iceberg "
-            ~ "snapshot that still exists: deduped_latest(..., as_of={'snapshot': ...})."
+            ~ ", and compaction has removed superseded versions up to that batch. Ask for batch "
+            ~ compacted ~ " or later, or for an Iceberg snapshot that still exists: "
+            ~ "deduped_latest(..., as_of={'snapshot': ...})."
         ) }}
     {%- endif -%}
 {%- endmacro %}

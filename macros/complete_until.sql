@@ -1,15 +1,8 @@
 {% macro complete_until(relation) -%}
-    {{- return(adapter.dispatch("complete_until", "strandline")(relation)) -}}
-{%- endmacro %}
-
-
-{% macro default__complete_until(relation) -%}
-    {#-
-        Returns an SQL expression that reads the ledger when the model is queried. A table that a
+    {#- Returns an SQL expression that reads the ledger when the model is queried. A table that a
         deduped_ materialization has built contains only the batches of its watermark, so syncs that
         ended after the next batch began do not count. Each raw table, and each source of a shared
-        table, must have a value, because rows of the others may be missing.
-    -#}
+        table, must have a value, because rows of the others may be missing. -#}
     {%- set owner = "complete_until(" ~ relation ~ ")" -%}
     {%- if not execute or strandline._ledger_of(relation, owner) is none
         or not strandline._exists(relation) -%}
@@ -31,10 +24,8 @@
 
 
 {% macro _complete_tables(relation, owner) -%}
-    {#-
-        Returns the raw tables whose rows a table contains: [{relation, batch}]. `batch` is the last
-        batch that it contains, or none for a raw table itself.
-    -#}
+    {#- Returns the raw tables whose rows a table contains: [{relation, batch}]. `batch` is the last
+        batch that it contains, or none for a raw table itself. -#}
     {%- set mark = strandline._watermark(relation) if target.type == "spark" else none -%}
     {%- if mark is none -%}
         {%- for node in graph.nodes.values() if node.resource_type == "model"
@@ -49,8 +40,7 @@
     {%- endif -%}
     {%- set tables = [] -%}
     {%- for table in mark.tables -%}
-        {%- set schema, dot, identifier = table.name.rpartition(".") -%}
-        {%- do tables.append({"relation": strandline._relation(schema, identifier),
+        {%- do tables.append({"relation": strandline._relation_of(table.name),
             "batch": table.batch}) -%}
     {%- endfor -%}
     {{ return(tables) }}

@@ -1,9 +1,7 @@
 {% macro current_state(relation) -%}
-    {#-
-        Returns the newest version of each key. A null version from an older tool is treated as 0.
+    {#- Returns the newest version of each key. A null version from an older tool is treated as 0.
         If two rows have the same version, the row with the lower batch is chosen. The next sync
-        then rereads some rows, but misses none.
-    -#}
+        then rereads some rows, but misses none. -#}
     select
         key,
         value,

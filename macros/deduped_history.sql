@@ -1,28 +1,22 @@
 {% macro deduped_history(relation, unique_key, cursor_field=none, as_of=none,
     delete_stale=false) -%}
-    {%- set owner = "deduped_history(" ~ relation ~ ")" -%}
-    {%- set key = strandline._require_key(unique_key, owner) -%}
-    {%- do strandline._check_shared_key(relation, key, owner) -%}
-    {%- set versions = strandline.as_of(relation, as_of, owner) -%}
-    {%- if delete_stale and execute -%}
-        {%- set refreshes = strandline._full_refreshes(
-            relation, strandline._batch_as_of(relation, as_of, owner), owner) -%}
-        {%- set columns = strandline._columns(relation).values() | map(attribute="name") | list -%}
-        {%- set versions = strandline._with_vanished(versions, refreshes, columns, key) -%}
-    {%- endif -%}
-    {{- strandline._history_sql(versions, key, cursor_field,
-        strandline._changed_at(cursor_field)) -}}
+    {%- set given = strandline._given_versions(
+        "deduped_history", relation, unique_key, as_of, delete_stale) -%}
+    {%- set columns = strandline._columns(relation).values() | map(attribute="name") | list
+        if given.refreshes else [] -%}
+    {{- strandline._history_sql(
+        strandline._with_vanished(given.versions, given.refreshes, columns, given.key), given.key,
+        cursor_field, strandline._changed_at(cursor_field)
+    ) -}}
 {%- endmacro %}
 
 
 {% macro _history_sql(versions, key, cursor_field, changed_at, union=false, shown=none) -%}
-    {#-
-        Orders the versions of each key and removes repetitions. A version is valid until the next
+    {#- Orders the versions of each key and removes repetitions. A version is valid until the next
         version begins. If a version has a later time than a newer version, both begin at the
         earlier time, and the older version is never valid. Therefore valid_from never decreases
         within a key, and any time falls into at most one version. The times of repetitions are
-        included, so that a late version can only decrease valid_from.
-    -#}
+        included, so that a late version can only decrease valid_from. -#}
     {{- return(adapter.dispatch("_history_sql", "strandline")(
         versions, key, cursor_field, changed_at, union, shown
     )) -}}
@@ -150,10 +144,9 @@
 
 
 {% macro spark___changed_at(cursor_field) -%}
-    {#-
-        Returns the time of a version. This is the cursor if it is a time, else the start of the
-        sync that read the version. Dates and times without a zone are read as UTC in any session.
-    -#}
+    {#- Returns the time of a version. This is the cursor if it is a time, else the start of the
+        sync that read the version. Dates and times without a zone are read as UTC in any
+        session. -#}
     {%- if not cursor_field -%}
         _cq_sync_time
     {%- else -%}
@@ -173,11 +166,9 @@
 
 
 {% macro _with_vanished(versions, refreshes, columns, key) -%}
-    {#-
-        Adds a tombstone for each key that a complete full refresh did not find. The tombstone has
+    {#- Adds a tombstone for each key that a complete full refresh did not find. The tombstone has
         the `_cq_generation` of the refresh and a null cursor, so every version that arrives later
-        is newer.
-    -#}
+        is newer. -#}
     {%- if not refreshes -%}
         {{ return(versions) }}
     {%- endif -%}

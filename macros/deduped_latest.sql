@@ -1,18 +1,25 @@
 {% macro deduped_latest(relation, unique_key, cursor_field=none, as_of=none, delete_stale=false) -%}
-    {%- set owner = "deduped_latest(" ~ relation ~ ")" -%}
+    {%- set given = strandline._given_versions(
+        "deduped_latest", relation, unique_key, as_of, delete_stale) -%}
+    {%- set floor = strandline._generation_floor(given.refreshes) -%}
+    {%- set versions = given.versions if floor is none else "(select * from " ~ given.versions
+        ~ " as everything where " ~ strandline._from_generation(floor) ~ ")" -%}
+    {{- strandline._latest_sql(versions, given.key, cursor_field) -}}
+{%- endmacro %}
+
+
+{% macro _given_versions(name, relation, unique_key, as_of, delete_stale) -%}
+    {#- Returns the versions from which the macro `name` selects: {key, versions, refreshes}.
+        `refreshes` are the complete full refreshes whose result delete_stale shows. -#}
+    {%- set owner = name ~ "(" ~ relation ~ ")" -%}
     {%- set key = strandline._require_key(unique_key, owner) -%}
     {%- do strandline._check_shared_key(relation, key, owner) -%}
-    {%- set versions = strandline.as_of(relation, as_of, owner) -%}
-    {%- if delete_stale and execute -%}
-        {%- set refreshes = strandline._full_refreshes(
-            relation, strandline._batch_as_of(relation, as_of, owner), owner) -%}
-        {%- set floor = strandline._generation_floor(refreshes) -%}
-        {%- if floor is not none -%}
-            {%- set versions = "(select * from " ~ versions ~ " as everything where "
-                ~ strandline._from_generation(floor) ~ ")" -%}
-        {%- endif -%}
-    {%- endif -%}
-    {{- strandline._latest_sql(versions, key, cursor_field) -}}
+    {{ return({
+        "key": key,
+        "versions": strandline.as_of(relation, as_of, owner),
+        "refreshes": strandline._full_refreshes(relation, strandline._batch_as_of(
+            relation, as_of, owner), owner) if delete_stale and execute else [],
+    }) }}
 {%- endmacro %}
 
 
@@ -40,10 +47,8 @@
 
 
 {% macro spark___latest_sql(versions, key, cursor_field, union, shown) -%}
-    {#-
-        The row is one struct, so that MAP columns are supported and Spark shuffles only the newest
-        versions.
-    -#}
+    {#- The row is one struct, so that MAP columns are supported and Spark shuffles only the newest
+        versions. -#}
     select *
     from (
         select newest.*

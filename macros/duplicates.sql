@@ -1,10 +1,8 @@
 {% macro duplicates(relation, unique_key=none, cursor_field=none) -%}
-    {#-
-        Compares each row with the previously loaded row that has the same key, cursor and
+    {#- Compares each row with the previously loaded row that has the same key, cursor and
         generation. A value that changes back (A, B, A) is therefore a new version instead of a
         redelivery. A full refresh begins a new generation, so the rows that it rereads are not
-        redeliveries.
-    -#}
+        redeliveries. -#}
     {%- set keys = strandline._as_list(unique_key) -%}
     {%- set identity = [] -%}
     {%- for name in (keys + ([cursor_field] if cursor_field else [])) | unique -%}

@@ -13,7 +13,8 @@
 
 {% macro spark__list_relations_without_caching(relation) -%}
     {%- set schema = relation.schema -%}
-    {%- if "." in schema or not strandline._in_iceberg_catalog() -%}
+    {%- if "." in schema or not strandline._is_iceberg_catalog(
+        strandline._value("select current_catalog()")) -%}
         {{ return(dbt.spark__list_relations_without_caching(relation)) }}
     {%- endif -%}
     {%- set rows = [] -%}
@@ -24,12 +25,4 @@
         {%- do rows.append([schema, name, false, "Type: VIEW\n"]) -%}
     {%- endfor -%}
     {{ return(rows) }}
-{%- endmacro %}
-
-
-{% macro _in_iceberg_catalog() -%}
-    {%- set catalog = strandline._value("select current_catalog()") -%}
-    {%- set implementation = run_query(
-        "set spark.sql.catalog." ~ catalog).columns[1].values()[0] -%}
-    {{ return(implementation == "org.apache.iceberg.spark.SparkCatalog") }}
 {%- endmacro %}

@@ -6,9 +6,8 @@
 {% macro default__row_hash(relation) -%}
     {%- if execute and flags.WHICH not in ["compile", "generate"] -%}
         {{ exceptions.raise_compiler_error(
-            "row_hash() computes Spark's xxhash64(), which " ~ target.type
-            ~ " does not have. Run it with a "
-            ~ "Spark target."
+            "row_hash() computes Spark's xxhash64(), which " ~ target.type ~ " does not have. Run "
+            ~ "it with a Spark target."
         ) }}
     {%- endif -%}
     null
@@ -16,12 +15,10 @@
 
 
 {% macro spark__row_hash(relation) -%}
-    {#-
-        Computes the loader's hash of a row (loader/rows/row_hash.py). Each value is hashed with its
+    {#- Computes the loader's hash of a row (loader/rows/row_hash.py). Each value is hashed with its
         column's name, nulls are skipped, and types are cast to a common width. Therefore the hash
         does not change if a column is added, dropped or widened. A variant column is hashed under
-        the name of the column whose values it stores.
-    -#}
+        the name of the column whose values it stores. -#}
     {%- set obstacle = strandline._hash_obstacle(relation) -%}
     {%- if obstacle -%}
         {{ exceptions.raise_compiler_error("row_hash(" ~ relation ~ "): " ~ obstacle) }}
@@ -90,10 +87,8 @@
 
 
 {% macro _source_schema(relation) -%}
-    {#-
-        Returns facts about the sources from a raw table's properties: {variants, scales}. Column
-        names are in lower case.
-    -#}
+    {#- Returns facts about the sources from a raw table's properties: {variants, scales}. Column
+        names are in lower case. -#}
     {%- set variants = [] -%}
     {%- set scales = {} -%}
     {%- for property, text in strandline._properties(relation).items()

@@ -1,10 +1,8 @@
 {% macro union_raw(relations) -%}
-    {#-
-        Returns the rows of several raw tables. A column that one of the tables lacks is null in its
+    {#- Returns the rows of several raw tables. A column that one of the tables lacks is null in its
         rows. `_cq_table` is the name of the raw table, and `_cq_table_rank` is its position in the
         list. A version from a later table in the list is treated as newer. With the SQL comments, a
-        materialization can distinguish a new column of raw from a change of the model's SQL.
-    -#}
+        materialization can distinguish a new column of raw from a change of the model's SQL. -#}
     {%- set columns = {} -%}
     {%- set present = [] -%}
     {%- for relation in relations -%}
@@ -28,10 +26,8 @@
     {{- "\n    union all" if not loop.last }}
     {%- endfor %}
     /* end of union_raw */
-    {#-
-        The order of the tables determines the newest version, so a different order must change the
-        SQL.
-    -#}
+    {#- The order of the tables determines the newest version, so a different order must change the
+        SQL. -#}
     /* of {{ relations | map("string") | join(", ") }} */
 {%- endmacro %}
 

@@ -9,29 +9,22 @@
 
 
 {% macro spark__version_order(cursor_field, alias, union) -%}
-    {#-
-        Returns the order of a key's versions as one value. Structs are compared field by field with
-        nulls lowest, so a null cursor is the lowest cursor and does not make max_by() return null.
-    -#}
-    {%- set prefix = alias ~ "." if alias else "" -%}
-    {%- set fields = [prefix ~ "_cq_generation"] -%}
-    {%- if cursor_field -%}
-        {%- do fields.append(prefix ~ strandline._quote(cursor_field)) -%}
-    {%- endif -%}
-    {%- set fields = fields + [prefix ~ "_cq_batch", prefix ~ "_cq_seq"] -%}
-    struct({{ ([prefix ~ "_cq_table_rank"] if union else []) | join ~ (", " if union)
-        ~ fields | join(", ") }})
+    {#- Returns the order of a key's versions as one value. Structs are compared field by field with
+        nulls lowest, so a null cursor is the lowest cursor and does not make max_by() return
+        null. -#}
+    struct({{ strandline._version_fields(cursor_field, alias, union, true) | join(", ") }})
 {%- endmacro %}
 
 
-{% macro _version_fields(cursor_field, alias, union) -%}
-    {#- Returns the fields of the order for databases that do not sort nulls lowest. -#}
+{% macro _version_fields(cursor_field, alias, union, nulls_are_lowest=false) -%}
+    {#- Returns the fields of the order. -#}
     {%- set prefix = alias ~ "." if alias else "" -%}
-    {%- set fields = [prefix ~ "_cq_table_rank"] if union else [] -%}
-    {%- do fields.append("coalesce(" ~ prefix ~ "_cq_generation, 0)") -%}
+    {%- set generation = prefix ~ "_cq_generation" -%}
+    {%- set fields = ([prefix ~ "_cq_table_rank"] if union else [])
+        + [generation if nulls_are_lowest else "coalesce(" ~ generation ~ ", 0)"] -%}
     {%- if cursor_field -%}
         {%- set cursor = prefix ~ strandline._quote(cursor_field) -%}
-        {%- do fields.extend([cursor ~ " is not null", cursor]) -%}
+        {%- do fields.extend([cursor] if nulls_are_lowest else [cursor ~ " is not null", cursor]) -%}
     {%- endif -%}
     {{ return(fields + [prefix ~ "_cq_batch", prefix ~ "_cq_seq"]) }}
 {%- endmacro %}

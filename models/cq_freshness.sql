@@ -1,17 +1,8 @@
-{%- set comparisons = source("strandline", "_cq_reconciled") -%}
-{%- if execute and (flags.EMPTY or not strandline._exists(comparisons)) -%}
-    {%- set text = dbt.type_string() -%}
-    {%- set comparisons = strandline._no_rows([
-        ("source_name", text), ("table_name", text), ("bucket", "bigint"), ("buckets", "bigint"),
-        ("verified_at", "timestamp"), ("missed_updates", "bigint"), ("missed_rows", "bigint"),
-        ("missed_deletes", "bigint"), ("repaired", "boolean"),
-    ]) -%}
-{%- endif -%}
 with attempts as (
     select
         *,
         status in ('synced', 'recovered', 'nothing new') as succeeded
-    from {{ strandline._ledger() }} as syncs
+    from {{ strandline._syncs(source("strandline", "_cq_syncs")) }} as syncs
 ),
 
 successes as (
@@ -69,7 +60,7 @@ verified as (
         buckets,
         bucket,
         max(verified_at) as verified_at
-    from {{ comparisons }} as comparisons
+    from {{ strandline._comparisons(source("strandline", "_cq_reconciled")) }} as comparisons
     where repaired
         or missed_updates + missed_rows + missed_deletes = 0
     group by source_name, table_name, buckets, bucket

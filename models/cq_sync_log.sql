@@ -1,7 +1,7 @@
 {{ config(post_hook="{{ strandline._store_verdicts('_cq_syncs') }}") }}
 with syncs as (
     select *
-    from {{ strandline._ledger() }} as ledger
+    from {{ strandline._syncs(source("strandline", "_cq_syncs")) }} as ledger
 )
 
 select

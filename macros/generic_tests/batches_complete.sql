@@ -10,9 +10,8 @@
         {%- if not strandline._declared_tables(syncs.schema) %}
             {%- do exceptions.warn(
                 "No source of this project with config.meta.strandline is in the schema "
-                ~ syncs.schema ~ ", whose ledger is "
-                ~ syncs ~ ": no raw table is judged. Declare the raw tables as sources (`loader "
-                ~ "codegen` writes them)."
+                ~ syncs.schema ~ ", whose ledger is " ~ syncs ~ ": no raw table is judged. Declare "
+                ~ "the raw tables as sources (`loader codegen` writes them)."
             ) %}
         {%- endif %}
         {{ strandline._judge_batches(syncs, "cq_sync_log").sql }}
@@ -20,21 +19,12 @@
 {% endtest %}
 
 
-{% macro _judge_batches(syncs, verdicts) -%}
-    {#-
-        Returns {tables, unproved, sql}: the raw tables, the raw tables without a verdict (see
-        _verdicts.sql), and the SELECT of the failing batches.
-    -#}
-    {%- set tables = strandline._ledger_tables(syncs.schema) -%}
-    {%- set ledger = strandline._read_fingerprints(syncs, tables, "case when batch is not null "
-        ~ "then table_name end") -%}
-    {%- set unproved = strandline._unproved_tables(tables, verdicts) -%}
-    {{ return({
-        "tables": tables,
-        "unproved": unproved,
-        "sql": strandline._batches_complete_sql(
-            syncs, ledger, unproved, strandline._lost_tables(syncs.schema)),
-    }) }}
+{% macro _judge_batches(syncs, model_name) -%}
+    {#- Returns the result of _read_fingerprints() and `sql`, the SELECT of the failing batches. -#}
+    {%- set read = strandline._read_fingerprints(syncs, strandline._ledger_tables(syncs.schema),
+        "case when batch is not null then table_name end", model_name) -%}
+    {{ return(dict(read, sql=strandline._batches_complete_sql(
+        syncs, read.records, read.unproved, strandline._lost_tables(syncs.schema)))) }}
 {%- endmacro %}
 
 
@@ -42,7 +32,8 @@
     {#-
         Compares the batches in the raw tables, the ledger and the commits. A running loader
         publishes data first, then writes the state, then the ledger row. Therefore this macro reads
-        the newest batch of each raw table (`head`), then the ledger, then the raw tables again:
+        the newest batch of each raw table (`head`), then the ledger, then the raw tables again, if
+        the ledger has changed meanwhile:
         - A batch below the head must be in the ledger, because its ledger row is written before the
           next batch begins.
         - The head may lack a ledger row, because its sync is running or the next run recovers it.
@@ -76,8 +67,8 @@
             ){{ "," if not loop.last }}
             {%- endfor %}
         ) as facts_of_tables (
-            table_name, head, first_batch, compacted, removed, removing, acknowledged_rows, kept,
-            shared
+            table_name, head_before, first_batch, compacted, removed, removing, acknowledged_rows,
+            kept, shared
         )
     ),
 
@@ -165,45 +156,31 @@
 
     accounts as (
         select
-            facts.*,
+            *,
             -- the table has not changed since the ledger was read: its newest batch is the head
-            coalesce(tables.head, max(case when rows_in_raw is not null then facts.batch end)
-                over (partition by facts.table_name), 0)
-                as head,
-            tables.first_batch,
-            tables.compacted,
-            tables.removed,
-            tables.removing,
-            tables.acknowledged_rows,
-            tables.shared,
+            coalesce(head_before, max(case when rows_in_raw is not null then batch end)
+                over (partition by table_name), 0) as head,
             rows_in_raw is not null as in_raw,
-            coalesce(facts.batch <= tables.compacted, false) as is_compacted,
-            lag(facts.batch) over (partition by facts.table_name order by facts.batch nulls first)
-                as batch_before,
-            coalesce(
-                min(case when commits is not null then facts.batch end)
-                    over (partition by facts.table_name), tables.kept
-            ) as first_commit,
+            coalesce(batch <= compacted, false) as is_compacted,
+            lag(batch) over (partition by table_name order by batch nulls first) as batch_before,
+            coalesce(min(case when commits is not null then batch end)
+                over (partition by table_name), kept) as first_commit,
             -- what a later full refresh has read again is back; in a shared table, only its own
             -- source's
-            max(case when refreshed = 1 then facts.batch end) over (
-                partition by facts.table_name, case when tables.shared then source_name end
+            max(case when refreshed = 1 then batch end) over (
+                partition by table_name, case when shared then source_name end
             ) as refresh,
-            max(case when refreshed = 1 then committed_at end) over (partition by facts.table_name)
+            max(case when refreshed = 1 then committed_at end) over (partition by table_name)
                 as refreshed_at,
-            sum(case when facts.batch <= tables.compacted and facts.batch >= tables.first_batch
-                then coalesce(rows_in_raw, 0) end)
-                over (partition by facts.table_name) as compacted_in_raw,
-            sum(case when facts.batch <= tables.compacted and facts.batch >= tables.first_batch
-                then rows_in_ledger end)
-                over (partition by facts.table_name) as compacted_in_ledger,
+            sum(case when batch between first_batch and compacted then coalesce(rows_in_raw, 0) end)
+                over (partition by table_name) as compacted_in_raw,
+            sum(case when batch between first_batch and compacted then rows_in_ledger end)
+                over (partition by table_name) as compacted_in_ledger,
             -- a rebuilt ledger does not know how many rows a compacted batch had
-            max(case when facts.batch <= tables.compacted and facts.batch >= tables.first_batch
-                and rows_in_ledger is null then 1 else 0 end)
-                over (partition by facts.table_name) as compacted_is_unknown
+            max(case when batch between first_batch and compacted and rows_in_ledger is null
+                then 1 else 0 end) over (partition by table_name) as compacted_is_unknown
         from facts
-        inner join tables
-            on facts.table_name = tables.table_name
+        inner join tables using (table_name)
     ),
 
     judged as (
@@ -309,22 +286,16 @@
         'in the ledger, not in the raw table' as problem
     from {{ ledger }} as rows_of_lost_tables
     where batch is not null
-        and table_name in (
-            {%- for table in lost %}{{ strandline._literal(table.name) }}{{ ", "
-                if not loop.last }}{% endfor -%}
-        )
+        and table_name in ({{ strandline._literal_list(lost | map(attribute="name")) }})
     {%- endif -%}
 {%- endmacro %}
 
 
 {% macro _raw_facts(table) -%}
-    {#-
-        Returns facts about the batches of a raw table from its properties, as of the snapshot in
+    {#- Returns facts about the batches of a raw table from its properties, as of the snapshot in
         `pinned`. If the table has changed since `snapshot_before`, `head` is the newest batch in
-        `snapshot_before`; otherwise it is none.
-    -#}
-    {%- set properties = strandline._properties(table.relation) if target.type == "spark"
-        else {} -%}
+        `snapshot_before`; otherwise it is none. -#}
+    {%- set properties = strandline._properties_after(table) -%}
     {%- set snapshot = strandline._snapshot(properties) -%}
     {%- set compacted = fromjson(properties.get("strandline.compacted", "{}")) -%}
     {%- set to = compacted.get("to", properties.get("strandline.compacted_to", 0)) | int -%}
@@ -373,13 +344,11 @@
 
 
 {% macro spark___commits(tables) -%}
-    {#-
-        Returns the unexpired commits of raw tables up to the snapshots that are read. Staged
+    {#- Returns the unexpired commits of raw tables up to the snapshots that are read. Staged
         snapshots that were never published are excluded, because they are not ancestors of the
         current snapshot. If a batch was published on top of another commit, only `published-wap-id`
         contains its number. Rows that a delete copies to a new file are included in both rows_added
-        and rows_removed.
-    -#}
+        and rows_removed. -#}
         select
             table_name,
             cast(coalesce(summary['strandline.batch'], summary['published-wap-id']) as bigint)

@@ -9,28 +9,19 @@
 
 
 {% macro _complete_recently_sql(syncs, within, tables, exclude_tables) -%}
-    {#-
-        Checks each table for which a sync has recorded `complete_until`, and the tables in `tables`,
-        except those in `exclude_tables`. Returns those whose newest value is too old or missing.
-    -#}
+    {#- Checks each table for which a sync has recorded `complete_until`, and the tables in
+        `tables`, except those in `exclude_tables`. Returns those whose newest value is too old or
+        missing. -#}
     {%- set seconds = strandline._seconds_of(within, "complete_recently") -%}
     {%- set excluded = strandline._as_list(exclude_tables) -%}
     with complete as (
-        {%- if strandline._exists(syncs) %}
         select
             table_name,
             source_name,
             max_by(complete_until, started_at) filter (where complete_until is not null)
                 as complete_until
-        from {{ syncs }} as syncs
+        from {{ strandline._syncs(syncs) }} as syncs
         group by table_name, source_name
-        {%- else %}
-        select
-            cast(null as varchar(1)) as table_name,
-            cast(null as varchar(1)) as source_name,
-            cast(null as timestamp) as complete_until
-        where false
-        {%- endif %}
     )
     {%- for table in strandline._as_list(tables) if table not in excluded %}
 

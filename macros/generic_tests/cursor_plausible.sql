@@ -1,14 +1,8 @@
 {% test cursor_plausible(model, unique_key=none, cursor_field=none, tolerance=none,
     row_condition=none) %}
     {{ config(severity="error", error_if="> 0", tags=["strandline"]) }}
-    {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("1 as _cq_batch") }}
-    {%- else %}
-        {%- set subject = strandline._subject(
-            model, "cursor_plausible", unique_key, cursor_field, row_condition, ["cursor"]
-        ) %}
-        {{ strandline._row_test_sql("cursor_plausible", subject, {"tolerance": tolerance}) }}
-    {%- endif %}
+    {{ strandline._row_test_sql("cursor_plausible", model, unique_key, cursor_field, row_condition,
+        ["cursor"], {"tolerance": tolerance}) }}
 {% endtest %}
 
 
@@ -27,8 +21,6 @@
     {%- set type = strandline._cursor_type(subject) -%}
     {%- set key = strandline._version_key(subject) -%}
     {%- set columns = strandline._column_list((key + [subject.cursor]) | unique | list) -%}
-    {%- set asked_rows = "(select * from " ~ subject.versions ~ " as everything where " ~ asked
-        ~ ")" if asked is not none else subject.versions -%}
     select *
     from (
         select
@@ -44,27 +36,16 @@
                 when {{ strandline._is_ahead(cursor, type, tolerance) }}
                     then 'the cursor lies in the future of its sync'
                 {%- endif %}
-            end as problem
-        from {{ asked_rows }} as versions
-        where {{ current }}
-        {%- if subject.key %}
-        union all
-        select
-            {{ columns }},
-            _cq_generation,
-            _cq_batch,
-            _cq_seq,
-            _cq_sync_time,
-            case
+                {%- if subject.key %}
                 when {{ cursor }} < max({{ cursor }}) over (
                     partition by {{ strandline._column_list(key) }}, _cq_generation
                     order by _cq_batch
                     range between unbounded preceding and 1 preceding
                 ) then 'the cursor is lower than that of an earlier batch'
+                {%- endif %}
             end as problem
         from {{ strandline._touched(subject, subject.versions, asked) }} as versions
         where {{ current }}
-        {%- endif %}
     ) as judged
     where problem is not null
         and {{ strandline._not_acknowledged(subject.get("incidents", [])) }}
@@ -81,20 +62,14 @@
 
 
 {% macro _since_full_refresh(subject) -%}
-    {#-
-        Returns the condition for versions that no complete full refresh has replaced, or none if
-        there was no complete full refresh.
-    -#}
+    {#- Returns the condition for versions that no complete full refresh has replaced, or none if
+        there was no complete full refresh. -#}
     {%- set tables = [] -%}
-    {%- for table in subject.get("tables")
-        or [{"name": strandline._table_name(subject.relation)}] -%}
-        {%- set schema, dot, identifier = table.name.rpartition(".") -%}
-        {%- set relation = strandline._relation(schema, identifier) if subject.get("tables")
-            else subject.relation -%}
+    {%- for relation in strandline._raw_relations(subject) or [subject.relation] -%}
         {%- set syncs = strandline._ledger_of(relation, "cursor_plausible") -%}
         {%- set refreshes = strandline._full_refreshes(relation, none, "cursor_plausible")
             if syncs is not none and strandline._exists(syncs) else [] -%}
-        {%- do tables.append({"name": table.name,
+        {%- do tables.append({"name": strandline._table_name(relation),
             "floor": strandline._generation_floor(refreshes)}) -%}
     {%- endfor -%}
     {{ return(strandline._from_generations(tables)) }}

@@ -14,10 +14,8 @@
 
 
 {% macro _inclusive_cursor_sql(syncs) -%}
-    {#-
-        Checks that each incremental window begins at or below the previously stored cursor. Ignores
-        a gap if a later run has read the whole range of the gap.
-    -#}
+    {#- Checks that each incremental window begins at or below the previously stored cursor. Ignores
+        a gap if a later run has read the whole range of the gap. -#}
     with successful as (
         select *
         from {{ syncs }} as syncs
@@ -123,9 +121,8 @@
 
 
 {% macro _no_acknowledgement(schema, test, batch, snapshot=none) -%}
-    {#-
-        Returns the condition of _not_acknowledged() for a test that checks all tables of a schema.
-    -#}
+    {#- Returns the condition of _not_acknowledged() for a test that checks all tables of a
+        schema. -#}
     {%- set conditions = ["true"] -%}
     {%- for table in strandline._ledger_tables(schema) -%}
         {%- set incidents = strandline._acknowledged(table.relation, test, test) -%}

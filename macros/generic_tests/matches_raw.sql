@@ -26,7 +26,7 @@
                 "tables": [{"name": strandline._table_name(raw), "head": head, "floor": none}],
             }}) %}
         {%- endif %}
-        {{ strandline._row_test_sql("matches_raw", subject) }}
+        {{ strandline._subject_test_sql("matches_raw", subject) }}
     {%- endif %}
 {% endtest %}
 
@@ -39,10 +39,9 @@
     {%- endfor -%}
     {%- if sources | length != 1 -%}
         {{ exceptions.raise_compiler_error(
-            subject.owner ~ ": its model reads " ~ sources | length
-            ~ " sources. Name the raw table: "
-            ~ "`raw: source('shop', 'orders')`; a table of a deduped_ materialization must have "
-            ~ "been built once."
+            subject.owner ~ ": its model reads " ~ sources | length ~ " sources. Name the raw "
+            ~ "table: `raw: source('shop', 'orders')`; a table of a deduped_ materialization must "
+            ~ "have been built once."
         ) }}
     {%- endif -%}
     {{ return(strandline._node_relation(sources[0])) }}
@@ -50,17 +49,17 @@
 
 
 {% macro _matches_raw_sql(subject, asked) -%}
-    {#-
-        Returns the rows that differ between a table and its SELECT from the same batches of raw.
-        Also returns the keys that the table contains more than once.
-    -#}
+    {#- Returns the rows that differ between a table and its SELECT from the same batches of raw.
+        Also returns the keys that the table contains more than once. -#}
     {%- set spec = subject.spec -%}
     {%- set identity = spec.key + (["_cq_batch", "_cq_seq"] + (["_cq_table"] if spec.union else [])
         if spec.kind == "history" else []) -%}
     {%- set columns = spec.columns + (["valid_from", "valid_to", "is_current"]
         if spec.kind == "history" else []) -%}
     {#- Dropping a column makes no commit, so the current columns are compared. -#}
-    {%- set present = strandline._columns(subject.relation) if subject.get("mark") else none -%}
+    {%- set mark = subject.get("mark") -%}
+    {%- set present = strandline._columns(subject.relation) if mark and not mark.is_of_this_run
+        else none -%}
     {%- for name in columns if present is not none and name | lower not in present -%}
         {{ return("select " ~ strandline._literal("the table has no column " ~ name)
             ~ " as problem") }}
@@ -68,78 +67,19 @@
     {%- if asked == "false" -%}
         {{ return(strandline._nothing("'problem' as problem")) }}
     {%- endif -%}
-    {%- set touched = none -%}
-    {%- if asked is not none -%}
-        {%- set touched -%}
-            select {{ strandline._column_list(spec.key) }}
-            from {{ subject.versions }} as versions
-            where {{ asked }}
-            union
-            select {{ strandline._column_list(spec.key) }}
-            from {{ subject.rows }} as rows_of_table
-            where {{ asked }}
-        {%- endset -%}
-    {%- endif -%}
-    {%- set versions = "(\n" ~ spec.sql ~ "\n)" -%}
-    {%- set rows = subject.rows -%}
-    {%- if touched is not none -%}
-        {%- set is_touched = "exists (select 1 from (" ~ touched ~ ") as touched where "
-            ~ strandline._same_key(spec.key, "candidates", "touched") ~ ")" -%}
-        {%- set versions = "(\nselect candidates.* from " ~ versions ~ " as candidates where "
-            ~ is_touched ~ "\n)" -%}
-        {%- set rows = "(\nselect candidates.* from " ~ rows ~ " as candidates where " ~ is_touched
-            ~ "\n)" -%}
-    {%- endif -%}
-    {{- adapter.dispatch("_differing_rows", "strandline")(
+    {%- set by_key = dict(subject, key=spec.key) -%}
+    {%- set versions = "(\n" ~ spec.sql ~ "\n)" if asked is none
+        else strandline._touched(by_key, subject.versions, asked, subject.rows) -%}
+    {%- set rows = strandline._touched(by_key, subject.rows, asked, subject.versions) -%}
+    {{- strandline._differing_rows(
         "(\n" ~ strandline._expected_sql(spec, versions)
         ~ "\n)", rows, identity, columns, subject.get("types"), strandline._one_task(spec)
     ) -}}
 {%- endmacro %}
 
 
-{% macro default___differing_rows(expected, actual, identity, columns, types, hint) -%}
-    with expected as (
-        select {{ strandline._column_list(columns) }}
-        from {{ expected }} as expected_rows
-    ),
-
-    actual as (
-        select {{ strandline._column_list(columns) }}
-        from {{ actual }} as actual_rows
-    )
-
-    select
-        {%- for name in identity %}
-        coalesce(expected.{{ strandline._quote(name) }}, actual.{{ strandline._quote(name) }})
-            as {{ strandline._quote(name) }},
-        {%- endfor %}
-        case
-            when actual is null then 'missing from the table'
-            when expected is null then 'not in the raw table, or deleted there'
-            else 'differs from the raw table'
-        end as problem,
-        expected,
-        actual
-    from expected
-    full outer join actual
-        on {{ strandline._same_key(identity, "expected", "actual") }}
-    where expected is distinct from actual
-    union all
-    select
-        {{ strandline._column_list(identity) }},
-        'more than once in the table',
-        null,
-        null
-    from actual
-    group by {{ strandline._column_list(identity) }}
-    having count(*) > 1
-{%- endmacro %}
-
-
-{% macro spark___differing_rows(expected, actual, identity, columns, types, hint) -%}
-    {#-
-        Groups the rows of both sides by key, which needs only one shuffle, instead of joining them.
-    -#}
+{% macro _differing_rows(expected, actual, identity, columns, types, hint) -%}
+    {#- Groups the rows of both sides by key, with one shuffle, instead of joining them. -#}
     with all_rows as (
         select {{ hint }}*
         from (
@@ -160,10 +100,10 @@
     compared as (
         select
             {{ strandline._column_list(identity) }},
-            count_if(_cq_is_expected) as _cq_expected_rows,
-            count_if(not _cq_is_expected) as _cq_actual_rows,
-            first(if(_cq_is_expected, _cq_content, null), true) as _cq_expected,
-            first(if(_cq_is_expected, null, _cq_content), true) as _cq_actual
+            count(*) filter (where _cq_is_expected) as _cq_expected_rows,
+            count(*) filter (where not _cq_is_expected) as _cq_actual_rows,
+            first(_cq_content) filter (where _cq_is_expected) as _cq_expected,
+            first(_cq_content) filter (where not _cq_is_expected) as _cq_actual
         from all_rows
         group by {{ strandline._column_list(identity) }}
     )
@@ -181,15 +121,27 @@
     from compared
     where _cq_expected_rows <> _cq_actual_rows
         or _cq_actual_rows > 1
-        or not (_cq_expected <=> _cq_actual)
+        or _cq_expected is distinct from _cq_actual
 {%- endmacro %}
 
 
 {% macro _row_struct(columns, types) -%}
-    {#-
-        Spark cannot compare MAP columns, so their JSON texts are compared. The formats are set,
-        because the default formats truncate times to milliseconds.
-    -#}
+    {{- return(adapter.dispatch("_row_struct", "strandline")(columns, types)) -}}
+{%- endmacro %}
+
+
+{% macro default___row_struct(columns, types) -%}
+    struct_pack(
+        {%- for name in columns %}
+        {{ strandline._quote(name) }} := {{ strandline._quote(name) }}{{ "," if not loop.last }}
+        {%- endfor %}
+    )
+{%- endmacro %}
+
+
+{% macro spark___row_struct(columns, types) -%}
+    {#- Spark cannot compare MAP columns, so their JSON texts are compared. The formats are set,
+        because the default formats truncate times to milliseconds. -#}
     struct(
         {%- for name in columns %}
         {%- set value = strandline._quote(name) %}

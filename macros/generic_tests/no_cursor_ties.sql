@@ -1,23 +1,15 @@
 {% test no_cursor_ties(model, unique_key=none, cursor_field=none, row_condition=none) %}
     {{ config(severity="error", tags=["strandline"]) }}
-    {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("1 as _cq_batch") }}
-    {%- else %}
-        {%- set subject = strandline._subject(
-            model, "no_cursor_ties", unique_key, cursor_field, row_condition, ["key", "cursor"]
-        ) %}
-        {{ strandline._row_test_sql("no_cursor_ties", subject) }}
-    {%- endif %}
+    {{ strandline._row_test_sql(
+        "no_cursor_ties", model, unique_key, cursor_field, row_condition, ["key", "cursor"]) }}
 {% endtest %}
 
 
 {% macro _no_cursor_ties_sql(subject, asked) -%}
-    {#-
-        Returns versions of a key that have the same cursor but different contents. Such versions
+    {#- Returns versions of a key that have the same cursor but different contents. Such versions
         are ordered by batch, which may differ from their order in the source. Rows with a null
         cursor are ignored. Keys that a later full refresh or repair has reread are also ignored,
-        because the reread determined the correct contents.
-    -#}
+        because the reread determined the correct contents. -#}
     {%- set versions -%}
         (
             select *

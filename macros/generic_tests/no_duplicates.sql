@@ -1,14 +1,8 @@
 {% test no_duplicates(model, kinds=none, unique_key=none, cursor_field=none, max_share=0,
     row_condition=none) %}
     {{ config(severity="warn", tags=["strandline"]) }}
-    {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("1 as _cq_batch") }}
-    {%- else %}
-        {%- set subject = strandline._subject(
-            model, "no_duplicates", unique_key, cursor_field, row_condition) %}
-        {{ strandline._row_test_sql(
-            "no_duplicates", subject, {"kinds": kinds, "max_share": max_share}) }}
-    {%- endif %}
+    {{ strandline._row_test_sql("no_duplicates", model, unique_key, cursor_field, row_condition, [],
+        {"kinds": kinds, "max_share": max_share}) }}
 {% endtest %}
 
 
@@ -31,15 +25,13 @@
     {%- if "across_batches" in kinds -%}
         {%- do conditions.append("duplicate_kind = 'redelivery'") -%}
     {%- elif "at_boundary" in kinds -%}
-        {%- set table = subject.spec.tables[0].name if subject.spec is defined
-            else strandline._table_name(subject.relation) -%}
-        {%- set schema, dot, identifier = table.rpartition(".") -%}
+        {%- set raw = (strandline._raw_relations(subject) or [subject.relation])[0] -%}
         {%- set type = strandline._cursor_type(subject) -%}
         {%- set below_window -%}
             duplicate_kind = 'redelivery' and exists (
                 select 1
-                from {{ strandline._own_table(schema, "_cq_syncs") }} as syncs
-                where syncs.table_name = {{ strandline._literal(identifier) }}
+                from {{ strandline._own_table(raw.schema, "_cq_syncs") }} as syncs
+                where syncs.table_name = {{ strandline._literal(raw.identifier) }}
                     and syncs.status in ('synced', 'recovered')
                     and syncs.mode = 'incremental'
                     and syncs.cursor_field = {{ strandline._literal(subject.cursor) }}

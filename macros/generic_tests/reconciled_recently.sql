@@ -9,29 +9,10 @@
 
 
 {% macro _reconciled_recently_sql(reconciled, within, min_share, tables) -%}
-    {#-
-        Checks each table that was ever compared or is listed in `tables`. If the number of buckets
-        has changed, only buckets of the newest comparison are considered.
-    -#}
+    {#- Checks each table that was ever compared or is listed in `tables`. If the number of buckets
+        has changed, only buckets of the newest comparison are considered. -#}
     {%- set seconds = strandline._seconds_of(within, "reconciled_recently") -%}
-    {%- set exists = strandline._exists(reconciled) -%}
-    with verified as (
-        {%- if exists %}
-        select table_name, source_name, bucket, buckets, verified_at, missed_updates, missed_rows,
-            missed_deletes, repaired
-        from {{ reconciled }} as reconciled
-        {%- else %}
-        select
-            cast(null as varchar(1)) as table_name, cast(null as varchar(1)) as source_name,
-                cast(null as bigint) as bucket,
-            cast(null as bigint) as buckets, cast(null as timestamp) as verified_at,
-            cast(null as bigint) as missed_updates, cast(null as bigint) as missed_rows,
-            cast(null as bigint) as missed_deletes, cast(null as boolean) as repaired
-        where false
-        {%- endif %}
-    ),
-
-    newest as (
+    with newest as (
         select *
         from (
             select
@@ -44,7 +25,7 @@
                     partition by table_name, source_name
                     order by verified_at desc
                 ) as newest_buckets
-            from verified
+            from {{ strandline._comparisons(reconciled) }} as reconciled
         ) as ranked
         where age = 1
             and buckets = newest_buckets

@@ -1,20 +1,12 @@
 {% test row_hash_valid(model, row_condition=none) %}
     {{ config(severity="error", tags=["strandline"]) }}
-    {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("1 as _cq_batch") }}
-    {%- else %}
-        {%- set subject = strandline._subject(
-            model, "row_hash_valid", row_condition=row_condition) %}
-        {{ strandline._row_test_sql("row_hash_valid", subject) }}
-    {%- endif %}
+    {{ strandline._row_test_sql("row_hash_valid", model, row_condition=row_condition) }}
 {% endtest %}
 
 
 {% macro _row_hash_valid_sql(subject, asked) -%}
-    {#-
-        Reads the raw tables instead of the model, because the loader hashes the columns of raw
-        tables.
-    -#}
+    {#- Reads the raw tables instead of the model, because the loader hashes the columns of raw
+        tables. -#}
     {%- set relations = strandline._raw_relations(subject) -%}
     {%- for relation in relations or [subject.relation] -%}
     {%- set rows = relation if relations else subject.rows %}
@@ -51,8 +43,7 @@
     {#- Returns the raw tables that a deduped_ model reads, or [] for other tables. -#}
     {%- set relations = [] -%}
     {%- for table in subject.get("tables") or [] -%}
-        {%- set schema, dot, identifier = table.name.rpartition(".") -%}
-        {%- do relations.append(strandline._relation(schema, identifier)) -%}
+        {%- do relations.append(strandline._relation_of(table.name)) -%}
     {%- endfor -%}
     {{ return(relations) }}
 {%- endmacro %}

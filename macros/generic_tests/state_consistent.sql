@@ -38,33 +38,22 @@
 {%- endmacro %}
 
 
-{% macro _judge_states(state, verdicts, grace_minutes=0, raw_schema=none) -%}
-    {#-
-        Returns {tables, unproved, sql}: the raw tables, the raw tables without a verdict (see
-        _verdicts.sql), and the SELECT of the failing states.
-    -#}
+{% macro _judge_states(state, model_name, grace_minutes=0, raw_schema=none) -%}
+    {#- Returns the result of _read_fingerprints() and `sql`, the SELECT of the failing states. -#}
     {%- set schema = raw_schema or state.schema -%}
-    {%- set tables = strandline._tables_with_state(schema) -%}
-    {%- set pinned = strandline._read_fingerprints(
-        state, tables, strandline._state_table("key")) -%}
-    {%- set unproved = strandline._unproved_tables(tables, verdicts) -%}
-    {{ return({
-        "tables": tables,
-        "unproved": unproved,
-        "sql": strandline._state_consistent_sql(
-            pinned, unproved, strandline._tables_with_state(schema, lost=true), grace_minutes
-        ),
-    }) }}
+    {%- set read = strandline._read_fingerprints(state, strandline._tables_with_state(schema),
+        strandline._state_table("key"), none if raw_schema else model_name) -%}
+    {{ return(dict(read, sql=strandline._state_consistent_sql(read.records, read.unproved,
+        strandline._tables_with_state(schema, lost=true), grace_minutes))) }}
 {%- endmacro %}
 
 
 {% macro _state_consistent_sql(state, tables, lost, grace_minutes) -%}
-    {#-
-        Compares the states with their raw tables. If a state is ahead of its raw table, syncs miss
+    {#- Compares the states with their raw tables. If a state is ahead of its raw table, syncs miss
         rows. If it is behind, rows are reread. The versions of a state must not have gaps. A
         running loader publishes data first and then writes the state. Therefore the newest batches
-        of the raw tables (`heads`) are read first, then the states, and then the raw tables again.
-    -#}
+        of the raw tables (`heads`) are read first, then the states, and then the raw tables
+        again. -#}
     {%- set judged = [] -%}
     {%- set batches = {} -%}
     {%- set lost_keys = [] -%}
@@ -93,8 +82,7 @@
     {%- set heads = [] -%}
     {%- for table in tables -%}
         {%- do table.update({
-            "snapshot": strandline._snapshot(strandline._properties(table.relation))
-                if target.type == "spark" else none,
+            "snapshot": strandline._snapshot(strandline._properties_after(table)),
             "is_shared": strandline._sources_of(table.properties) | length > 0
                 if target.type == "spark" else table.sources | length > 1,
         }) -%}
@@ -102,10 +90,8 @@
             {%- do judged.append({"place": judged | length, "key": none, "table": table,
                 "column": none, "type": none}) -%}
         {%- endif -%}
-        {#-
-            A shared raw table has a state for each source, so it also has a newest batch for each
-            source.
-        -#}
+        {#- A shared raw table has a state for each source, so it also has a newest batch for each
+            source. -#}
         {%- if table.is_shared or table.snapshot_before is defined
             and table.snapshot_before != table.snapshot -%}
             {%- do table.update({"has_moved": true}) -%}
@@ -258,10 +244,8 @@
 
 
 {% macro _read_raw_tables(judged) -%}
-    {#-
-        Reads the raw tables and sets raw_batch, raw_source, seconds_old, is_ahead and is_unreadable
-        for each state.
-    -#}
+    {#- Reads the raw tables and sets raw_batch, raw_source, seconds_old, is_ahead and is_unreadable
+        for each state. -#}
     {%- set raw_sql -%}
         {%- for type in judged | map(attribute="type") | unique(case_sensitive=true) %}
         select
@@ -346,12 +330,10 @@
 
 
 {% macro _is_committed(entry) -%}
-    {#-
-        Returns whether a commit of the raw table contains the state's cursor or a higher cursor.
+    {#- Returns whether a commit of the raw table contains the state's cursor or a higher cursor.
         The stored cursor may be the time of the source's clock, which only commits contain.
         Compaction expires commits but copies the newest commits to table properties, which are also
-        read.
-    -#}
+        read. -#}
     {%- if target.type != "spark" -%}
         {{ return(false) }}
     {%- endif -%}
@@ -382,10 +364,8 @@
 
 
 {% macro _seconds_since_commit(head, grace_minutes) -%}
-    {#-
-        Uses the commit time, because `_cq_sync_time` is the start of the sync, which may be hours
-        earlier.
-    -#}
+    {#- Uses the commit time, because `_cq_sync_time` is the start of the sync, which may be hours
+        earlier. -#}
     {%- if target.type != "spark" or not grace_minutes -%}
         {{ return(head.seconds_old) }}
     {%- endif -%}
@@ -400,11 +380,9 @@
 
 
 {% macro _heads_before(table) -%}
-    {#-
-        Returns the newest batch of a raw table before the states were read, and the previous batch
+    {#- Returns the newest batch of a raw table before the states were read, and the previous batch
         (`before`): [{table, source, batch, before, seconds_old}]. A shared table has an entry for
-        each source.
-    -#}
+        each source. -#}
     {%- if target.type == "spark" and table.snapshot_before is none -%}
         {{ return([]) }}
     {%- endif -%}

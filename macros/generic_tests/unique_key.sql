@@ -1,20 +1,12 @@
 {% test unique_key(model, unique_key=none, row_condition=none) %}
     {{ config(severity="error", tags=["strandline"]) }}
-    {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("1 as rows_of_key") }}
-    {%- else %}
-        {%- set subject = strandline._subject(
-            model, "unique_key", unique_key, none, row_condition, ["key"]) %}
-        {{ strandline._row_test_sql("unique_key", subject) }}
-    {%- endif %}
+    {{ strandline._row_test_sql("unique_key", model, unique_key, none, row_condition, ["key"]) }}
 {% endtest %}
 
 
 {% macro _unique_key_sql(subject, asked) -%}
-    {#-
-        In a history, a tombstone changes a row but adds none, so only raw shows that the key has
-        changed.
-    -#}
+    {#- In a history, a tombstone changes a row but adds none, so only raw shows that the key has
+        changed. -#}
     {%- set history = subject.spec.kind == "history" if subject.spec is defined else false -%}
     select
         {{ strandline._column_list(subject.key) }},

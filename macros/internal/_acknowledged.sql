@@ -1,8 +1,6 @@
 {% macro _acknowledgements(settings, owner) -%}
-    {#-
-        Validates and returns the known incidents in config.meta.strandline.acknowledged:
-        [{tests, first, last, snapshot, rows, who, when, why}].
-    -#}
+    {#- Validates and returns the known incidents in config.meta.strandline.acknowledged: [{tests,
+        first, last, snapshot, rows, who, when, why}]. -#}
     {%- set incidents = [] -%}
     {%- for entry in settings.get("acknowledged") or [] -%}
         {%- for name in ["test", "who", "when", "why"] if not entry.get(name) -%}
@@ -46,10 +44,8 @@
 
 
 {% macro _acknowledged(relation, test, owner) -%}
-    {#-
-        Returns the incidents of a table that are acknowledged for a test. Logs each incident, so
-        that it is not overlooked.
-    -#}
+    {#- Returns the incidents of a table that are acknowledged for a test. Logs each incident, so
+        that it is not overlooked. -#}
     {%- set incidents = [] -%}
     {%- set nodes = graph.sources.values() | list + graph.nodes.values() | selectattr(
         "resource_type", "equalto", "model") | list -%}
@@ -79,10 +75,8 @@
 
 
 {% macro _incidents(subject, test, owner) -%}
-    {#-
-        Returns the incidents that are acknowledged for a test, both of the tested table and of the
-        raw tables that its model reads.
-    -#}
+    {#- Returns the incidents that are acknowledged for a test, both of the tested table and of the
+        raw tables that its model reads. -#}
     {%- set incidents = strandline._acknowledged(subject.relation, test, owner) -%}
     {%- for relation in strandline._raw_relations(subject) -%}
         {%- for incident in strandline._acknowledged(relation, test, owner) -%}
@@ -104,10 +98,8 @@
 
 
 {% macro _not_acknowledged(incidents, batch="_cq_batch", snapshot=none) -%}
-    {#-
-        Returns the condition that a failing row belongs to no incident. Rows without a batch are
-        treated as batch 0.
-    -#}
+    {#- Returns the condition that a failing row belongs to no incident. Rows without a batch are
+        treated as batch 0. -#}
     {%- set conditions = ["true"] -%}
     {%- for incident in incidents -%}
         {%- if incident.snapshot and snapshot -%}

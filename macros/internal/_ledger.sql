@@ -1,29 +1,29 @@
-{% macro _ledger() -%}
-    {#- Returns the ledger that the project configures, or a SELECT without rows if it is missing. -#}
-    {%- set syncs = source("strandline", "_cq_syncs") -%}
-    {%- if execute and (flags.EMPTY or not strandline._exists(syncs)) -%}
-        {%- set text = dbt.type_string() -%}
-        {%- set syncs = strandline._no_rows([
-            ("run_id", text), ("source_name", text), ("table_name", text), ("batch", "bigint"),
-            ("generation", "bigint"), ("mode", text), ("status", text), ("cursor_field", text),
-            ("cursor_type", text), ("cursor_low", text), ("cursor_high", text),
-            ("rows_read", "bigint"), ("rows_appended", "bigint"), ("rows_redelivered", "bigint"),
-            ("rows_null_cursor", "bigint"), ("lookback", text), ("started_at", "timestamp"),
-            ("finished_at", "timestamp"), ("snapshot_id", "bigint"), ("schema_changes", text),
-            ("error", text), ("loader_version", text), ("rows_below_cursor", "bigint"),
-            ("rows_at_cursor", "bigint"), ("rows_cursor_unmoved", "bigint"),
-            ("complete_until", "timestamp"),
-        ]) -%}
-    {%- endif -%}
-    {{ return(syncs) }}
+{% macro _syncs(relation) -%}
+    {#- Returns a ledger, or a SELECT without rows if it is missing. -#}
+    {{ return(strandline._or_no_rows(relation, {
+        "string": "run_id source_name table_name mode status cursor_field cursor_type cursor_low"
+            ~ " cursor_high lookback schema_changes error loader_version",
+        "bigint": "batch generation rows_read rows_appended rows_redelivered rows_null_cursor"
+            ~ " rows_below_cursor rows_at_cursor rows_cursor_unmoved snapshot_id",
+        "timestamp": "started_at finished_at complete_until",
+    })) }}
+{%- endmacro %}
+
+
+{% macro _comparisons(relation) -%}
+    {#- Returns the results of `loader reconcile`, or a SELECT without rows if there are none. -#}
+    {{ return(strandline._or_no_rows(relation, {
+        "string": "source_name table_name",
+        "bigint": "bucket buckets missed_updates missed_rows missed_deletes",
+        "timestamp": "verified_at",
+        "boolean": "repaired",
+    })) }}
 {%- endmacro %}
 
 
 {% macro _own_table(schema, name) -%}
-    {#-
-        Returns a system table of the loader in a raw schema, under the identifier that the project
-        sets.
-    -#}
+    {#- Returns a system table of the loader in a raw schema, under the identifier that the project
+        sets. -#}
     {%- set node = strandline._own_source(name) -%}
     {{ return(strandline._relation(schema, node.get("identifier") or name, node.get("database"))) }}
 {%- endmacro %}
@@ -36,11 +36,9 @@
 
 
 {% macro _own_source(name) -%}
-    {#-
-        Returns a source of this package from the graph, or {} in a unit test or if the project has
+    {#- Returns a source of this package from the graph, or {} in a unit test or if the project has
         disabled the source. The source in the graph was rendered with the variables of this
-        package, which tests in another project cannot read.
-    -#}
+        package, which tests in another project cannot read. -#}
     {%- if execute -%}
         {%- for node in graph.get("sources", {}).values()
             if node.package_name == "strandline" and node.source_name == "strandline"
@@ -53,10 +51,8 @@
 
 
 {% macro _ledger_of(relation, owner) -%}
-    {#-
-        Returns the ledger in the schema of a raw table, or none in a unit test, whose inputs have
-        no schema.
-    -#}
+    {#- Returns the ledger in the schema of a raw table, or none in a unit test, whose inputs have
+        no schema. -#}
     {%- if relation is string or not relation.schema and graph.get("nodes") -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": the ledger knows raw tables only, so it needs the table itself, "
@@ -68,14 +64,12 @@
 
 
 {% macro _full_refreshes(relation, head, owner) -%}
-    {#-
-        Returns the complete full refreshes of a raw table up to a batch, oldest first: [{batch,
+    {#- Returns the complete full refreshes of a raw table up to a batch, oldest first: [{batch,
         generation, began_at, source}]. `began_at` is in microseconds, and `source` is none unless
         sources share the table. Keys that a complete full refresh did not find no longer exist in
         the source. An interrupted refresh is excluded, because it did not read all rows. A refresh
         with a higher generation than the newest batch is also excluded, because raw was rolled back
-        to before the refresh.
-    -#}
+        to before the refresh. -#}
     {%- set syncs = strandline._ledger_of(relation, owner) -%}
     {%- if syncs is none -%}
         {{ return([]) }}
@@ -84,8 +78,8 @@
         {{ exceptions.raise_compiler_error(
             owner ~ ": delete_stale hides what the newest complete full refresh no longer found, "
             ~ "and the ledger that says which ones are complete does not exist: " ~ syncs
-            ~ ". `loader run` creates it; if it has another name, "
-            ~ "set the variable strandline__syncs_table."
+            ~ ". `loader run` creates it; if it has another name, set the variable "
+            ~ "strandline__syncs_table."
         ) }}
     {%- endif -%}
     {%- set sources = strandline._sources_of(strandline._properties(relation)) -%}
@@ -129,10 +123,8 @@
 
 
 {% macro _add_full_refreshes(spec, owner) -%}
-    {#-
-        Sets `floor` and `refreshes` of the spec and of each table, which determine the keys that
-        delete_stale hides.
-    -#}
+    {#- Sets `floor` and `refreshes` of the spec and of each table, which determine the keys that
+        delete_stale hides. -#}
     {%- set floors = {} -%}
     {%- for table in spec.tables if table.head -%}
         {%- set refreshes = strandline._full_refreshes(table.relation, table.head, owner) -%}
@@ -149,10 +141,8 @@
 
 
 {% macro _generation_floor(refreshes) -%}
-    {#-
-        Returns the generation of the newest complete full refresh. For a shared table, returns
-        {source: generation}.
-    -#}
+    {#- Returns the generation of the newest complete full refresh. For a shared table, returns
+        {source: generation}. -#}
     {%- set floors = {} -%}
     {%- for refresh in refreshes -%}
         {%- do floors.update({refresh.get("source") or "": refresh.generation}) -%}
@@ -175,10 +165,8 @@
 
 
 {% macro _from_generations(tables) -%}
-    {#-
-        Returns the condition of _from_generation() for all tables that a model reads, or none if no
-        table has a complete full refresh.
-    -#}
+    {#- Returns the condition of _from_generation() for all tables that a model reads, or none if no
+        table has a complete full refresh. -#}
     {%- set conditions = [] -%}
     {%- for table in tables if table.get("floor") is not none -%}
         {%- set condition = strandline._from_generation(table.floor) -%}
@@ -200,14 +188,20 @@
 
 {% macro _check_shared_key(relation, key, owner) -%}
     {%- if not execute or target.type != "spark" or relation is string or not relation.schema
-        or flags.WHICH == "compile" or "_cq_source_name" in key | map("lower") | list
-        or not strandline._exists(relation) -%}
+        or flags.WHICH == "compile" or not strandline._exists(relation) -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set sources = strandline._sources_of(strandline._properties(relation)) -%}
-    {%- if sources -%}
+    {%- do strandline._check_source_in_key(strandline._table_name(relation),
+        strandline._sources_of(strandline._properties(relation)), key, owner) -%}
+{%- endmacro %}
+
+
+{% macro _check_source_in_key(name, sources, key, owner) -%}
+    {#- Rejects a key without the source if sources share the raw table, because rows of two sources
+        are never versions of one row. -#}
+    {%- if sources and "_cq_source_name" not in key | map("lower") | list -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": the sources " ~ sources | join(", ") ~ " share this table, so a row is "
+            owner ~ ": the sources " ~ sources | join(", ") ~ " share " ~ name ~ ", so a row is "
             ~ "identified by its source and its key. Set unique_key=['_cq_source_name', '"
             ~ key | join("', '") ~ "']."
         ) }}
@@ -216,11 +210,9 @@
 
 
 {% macro _declared_tables(schema) -%}
-    {#-
-        Returns the raw tables of a schema that the project declares with `meta.strandline`: [{name,
+    {#- Returns the raw tables of a schema that the project declares with `meta.strandline`: [{name,
         relation, node, settings}]. If several sources declare the same table, returns it once, with
-        the acknowledged incidents of all these sources.
-    -#}
+        the acknowledged incidents of all these sources. -#}
     {%- set tables = {} -%}
     {%- for node in graph.sources.values() | sort(attribute="unique_id")
         if node.schema | lower == schema | lower and node.package_name != "strandline"
@@ -261,11 +253,9 @@
 
 
 {% macro _lost_tables(schema) -%}
-    {#-
-        Returns the declared tables that do not exist. Must be called after the ledger or state was
+    {#- Returns the declared tables that do not exist. Must be called after the ledger or state was
         pinned to a snapshot. Each table in the pinned snapshot was created earlier, so a missing
-        table was dropped. Searches the catalog as well, because dbt's cache may be outdated.
-    -#}
+        table was dropped. Searches the catalog as well, because dbt's cache may be outdated. -#}
     {%- set tables = [] -%}
     {%- for table in strandline._declared_tables(schema)
         if not strandline._exists(table.relation) -%}

@@ -1,8 +1,6 @@
 {% macro _relation(schema, identifier, database=none) -%}
-    {#-
-        Returns a quoted relation. dbt-spark treats `catalog.schema` as one name, so in this case
-        only the table is quoted.
-    -#}
+    {#- Returns a quoted relation. dbt-spark treats `catalog.schema` as one name, so in this case
+        only the table is quoted. -#}
     {%- if target.type != "spark" -%}
         {{ return(api.Relation.create(database=database
             or target.database, schema=schema, identifier=identifier)) }}
@@ -13,6 +11,13 @@
         identifier=identifier,
         quote_policy={"database": false, "schema": "." not in schema, "identifier": true},
     )) }}
+{%- endmacro %}
+
+
+{% macro _relation_of(name) -%}
+    {#- Returns the relation of a name of _table_name(). -#}
+    {%- set schema, dot, identifier = name.rpartition(".") -%}
+    {{ return(strandline._relation(schema, identifier)) }}
 {%- endmacro %}
 
 
@@ -29,10 +34,8 @@
 
 
 {% macro _find(relation) -%}
-    {#-
-        Returns the relation from the catalog, or none if it does not exist. dbt's own search finds
-        neither a name with capitals nor a schema that includes a catalog.
-    -#}
+    {#- Returns the relation from the catalog, or none if it does not exist. dbt's own search finds
+        neither a name with capitals nor a schema that includes a catalog. -#}
     {%- if target.type != "spark" -%}
         {{ return(adapter.get_relation(relation.database, relation.schema, relation.identifier)) }}
     {%- elif "." not in relation.schema and relation.identifier == relation.identifier | lower
@@ -88,10 +91,8 @@
 
 
 {% macro _properties(relation) -%}
-    {#-
-        Returns the table's properties, including Iceberg's `current-snapshot-id`. This needs no
-        Spark job, and all properties are of the same version.
-    -#}
+    {#- Returns the table's properties, including Iceberg's `current-snapshot-id`. This needs no
+        Spark job, and all properties are of the same version. -#}
     {%- do strandline._check_substitution(relation | string) -%}
     {%- set properties = {} -%}
     {%- if target.type != "spark" -%}
@@ -111,11 +112,9 @@
 
 
 {% macro _encode(text) -%}
-    {#-
-        Inserts an invisible separator between the characters of a property's value. Otherwise Spark
+    {#- Inserts an invisible separator between the characters of a property's value. Otherwise Spark
         would redact a value that contains a word such as `token` or `url`, and column names and
-        SELECTs may contain such words.
-    -#}
+        SELECTs may contain such words. -#}
     {{ return(text | join("\u2063")) }}
 {%- endmacro %}
 

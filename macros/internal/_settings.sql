@@ -1,9 +1,7 @@
 {% macro _settings(node) -%}
-    {#-
-        Returns the settings of a model or source from `config.meta.strandline` and dbt's
+    {#- Returns the settings of a model or source from `config.meta.strandline` and dbt's
         `unique_key`: {unique_key: [..], cursor_field, row_filter, delete_stale, as_of, strict,
-        ...}.
-    -#}
+        ...}. -#}
     {%- set configured = node.get("config") or {} -%}
     {%- set settings = dict((configured.get("meta") or {}).get("strandline") or {}) -%}
     {%- if node.get("resource_type") == "model" and configured.get("unique_key") -%}
@@ -50,8 +48,7 @@
         {{ exceptions.raise_compiler_error(
             owner ~ ": the " ~ role ~ " '" ~ name ~ "' is not one of its columns ("
             ~ existing[:20] | join(", ") ~ (", ..." if existing | length > 20 else "")
-            ~ "). Correct "
-            ~ role ~ ", or select the column."
+            ~ "). Correct " ~ role ~ ", or select the column."
         ) }}
     {%- endfor -%}
 {%- endmacro %}
@@ -62,7 +59,7 @@
     {%- if strict -%}
         {{ exceptions.raise_compiler_error(
             message ~ " (`strict: false` in config.meta.strandline turns this error into a "
-                ~ "warning.)"
+            ~ "warning.)"
         ) }}
     {%- endif -%}
     {%- do exceptions.warn(message) -%}

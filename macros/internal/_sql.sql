@@ -25,23 +25,18 @@
 
 
 {% macro spark___literal(text) -%}
-    {#-
-        Escapes backslashes and quotes. Also escapes the dollar sign in `${`, because by default
-        Spark replaces `${env:NAME}` in a literal.
-    -#}
+    {#- Escapes backslashes and quotes. Also escapes the dollar sign in `${`, because by default
+        Spark replaces `${env:NAME}` in a literal. -#}
     {{- "'" ~ (text | replace("\\", "\\\\") | replace("'", "\\'") | replace("${", "\\u0024{"))
         ~ "'" -}}
 {%- endmacro %}
 
 
 {% macro _check_substitution(name) -%}
-    {#-
-        Rejects a name with `${` unless the session has disabled substitution. By default, Spark
-        replaces `${env:NAME}` by an environment variable, even in a quoted name.
-    -#}
+    {#- Rejects a name with `${` unless the session has disabled substitution. By default, Spark
+        replaces `${env:NAME}` by an environment variable, even in a quoted name. -#}
     {%- if execute and "${" in name -%}
-        {%- set setting = run_query("set spark.sql.variable.substitute").columns[1].values()[0] -%}
-        {%- if setting | lower != "false" -%}
+        {%- if strandline._setting("spark.sql.variable.substitute") | lower != "false" -%}
             {{ exceptions.raise_compiler_error(
                 "The name '" ~ name ~ "' contains `${`, which this session replaces by a variable "
                 ~ "of its environment. Set `spark.sql.variable.substitute: \"false\"` in the "
@@ -55,6 +50,13 @@
 {% macro _column_list(names, alias=none) -%}
     {%- for name in names -%}
         {{ alias ~ "." if alias }}{{ strandline._quote(name) }}{{ ", " if not loop.last }}
+    {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro _literal_list(texts) -%}
+    {%- for text in texts -%}
+        {{ strandline._literal(text) }}{{ ", " if not loop.last }}
     {%- endfor -%}
 {%- endmacro %}
 
@@ -80,10 +82,8 @@
 
 
 {% macro spark___key_bucket(key, buckets) -%}
-    {#-
-        Hashes the key as text in UTC, so that the bucket depends neither on the width of an integer
-        nor on the session's time zone.
-    -#}
+    {#- Hashes the key as text in UTC, so that the bucket depends neither on the width of an integer
+        nor on the session's time zone. -#}
     pmod(xxhash64(to_json(
         struct({{ strandline._column_list(
             key) }}), map('timeZone', 'UTC', 'ignoreNullFields', 'false')
@@ -92,11 +92,9 @@
 
 
 {% macro _batches(tables, above=none, up_to=none, alias=none) -%}
-    {#-
-        Returns the condition that `_cq_batch` is greater than `above` and at most `up_to`. Both
+    {#- Returns the condition that `_cq_batch` is greater than `above` and at most `up_to`. Both
         arguments are keys of the entries of `tables`, such as "low" or "head". The batches are
-        literals, so that Iceberg can skip raw files.
-    -#}
+        literals, so that Iceberg can skip raw files. -#}
     {%- set prefix = alias ~ "." if alias else "" -%}
     {%- set conditions = [] -%}
     {%- for table in tables -%}
@@ -110,9 +108,8 @@
         {%- if up_to -%}
             {%- do parts.append(prefix ~ "_cq_batch <= " ~ table[up_to]) -%}
         {%- endif -%}
-        {#-
-            Spark would simplify an empty range to a null filter, which causes an error in Iceberg.
-        -#}
+        {#- Spark would simplify an empty range to a null filter, which causes an error in
+            Iceberg. -#}
         {%- set empty = above and up_to and table[above] >= table[up_to] -%}
         {%- do conditions.append("false" if empty else parts | join(" and ")) -%}
     {%- endfor -%}
@@ -121,10 +118,8 @@
 
 
 {% macro _run(sql) -%}
-    {#-
-        Runs a statement that returns no rows. run_query() is unsuitable, because over Thrift it
-        fails if there are no rows to fetch.
-    -#}
+    {#- Runs a statement that returns no rows. run_query() is unsuitable, because over Thrift it
+        fails if there are no rows to fetch. -#}
     {%- call statement("strandline_statement", fetch_result=false, auto_begin=false) -%}
         {{ sql }}
     {%- endcall -%}
@@ -137,14 +132,24 @@
 {%- endmacro %}
 
 
-{% macro _no_rows(columns) -%}
-    {#-
-        Returns a SELECT without rows that replaces a missing table. `columns` are (name, type)
-        pairs.
-    -#}
+{% macro _setting(name) -%}
+    {#- Returns the value of a setting of the Spark session. -#}
+    {{ return(run_query("set `" ~ name ~ "`").columns[1].values()[0]) }}
+{%- endmacro %}
+
+
+{% macro _or_no_rows(relation, columns) -%}
+    {#- Returns the relation, or a SELECT without rows if it is missing. `columns` are the names of
+        its columns by type. -#}
+    {%- if not execute or not flags.EMPTY and strandline._exists(relation) -%}
+        {{ return(relation) }}
+    {%- endif -%}
     {%- set selected = [] -%}
-    {%- for name, type in columns -%}
-        {%- do selected.append("cast(null as " ~ type ~ ") as " ~ name) -%}
+    {%- for type, names in columns.items() -%}
+        {%- for name in names.split() -%}
+            {%- do selected.append("cast(null as " ~ (dbt.type_string() if type == "string"
+                else type) ~ ") as " ~ name) -%}
+        {%- endfor -%}
     {%- endfor -%}
     {{ return("(select " ~ selected | join(", ") ~ " where false)") }}
 {%- endmacro %}

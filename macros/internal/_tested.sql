@@ -1,8 +1,6 @@
 {% macro _is_testing() -%}
-    {#-
-        Returns whether there are rows to check. Returns false while dbt parses, with --empty, and
-        if dbt only compiles the test of a table that was not built yet.
-    -#}
+    {#- Returns whether there are rows to check. Returns false while dbt parses, with --empty, and
+        if dbt only compiles the test of a table that was not built yet. -#}
     {%- if execute and flags.WHICH in ("compile", "generate") -%}
         {%- set node = strandline._tested_node(none) -%}
         {{ return(not flags.EMPTY and (not node
@@ -21,13 +19,11 @@
 
 {% macro _subject(relation, test, unique_key=none, cursor_field=none, row_condition=none,
     needs=[]) -%}
-    {#-
-        Returns the input of a row test: {relation, rows, versions, key, cursor, names, types, mark,
+    {#- Returns the input of a row test: {relation, rows, versions, key, cursor, names, types, mark,
         spec, incidents, owner}. If a deduped_ materialization built the table, `versions` are the
         raw versions that the model selects, up to the batch that the table shows. For other tables,
         `versions` are the table's rows. A `where` in the test's config restricts the rows like
-        row_condition.
-    -#}
+        row_condition. -#}
     {%- set node = strandline._tested_node(relation) -%}
     {%- set owner = "Test " ~ test ~ " on " ~ (node.get("name") or relation) -%}
     {%- set table = strandline._tested_table(relation, node) -%}
@@ -81,10 +77,8 @@
 
 
 {% macro _rows_of(relation, table, row_condition) -%}
-    {#-
-        Returns the tested rows without an alias. For a test with a `where`, dbt renders a subquery
-        with an alias, which is removed.
-    -#}
+    {#- Returns the tested rows without an alias. For a test with a `where`, dbt renders a subquery
+        with an alias, which is removed. -#}
     {%- set rows = table -%}
     {%- if relation is string -%}
         {%- set rows = relation.rsplit(")", 1)[0] ~ ")" -%}
@@ -97,10 +91,8 @@
 
 
 {% macro _cursor_type(subject) -%}
-    {#-
-        Returns the type of the cursor_field. The watermark contains only the type of the model's
-        cursor_field, so the type of another column is read from the table.
-    -#}
+    {#- Returns the type of the cursor_field. The watermark contains only the type of the model's
+        cursor_field, so the type of another column is read from the table. -#}
     {%- set name = subject.cursor | lower -%}
     {{ return((subject.types.get(name) or strandline._columns(subject.relation)[name]).type) }}
 {%- endmacro %}
@@ -136,21 +128,29 @@
 {%- endmacro %}
 
 
-{% macro _row_test_sql(name, subject, arguments={}) -%}
+{% macro _row_test_sql(name, relation, unique_key=none, cursor_field=none, row_condition=none,
+    needs=[], arguments={}) -%}
     {#- Returns the SQL of a row test. -#}
-    {{- strandline._check_sql(
-        {"name": name, "arguments": arguments, "subject": subject}, strandline._asked_of(subject)
-    ) -}}
+    {%- if not strandline._is_testing() -%}
+        {{ return(strandline._nothing("1 as _cq_batch")) }}
+    {%- endif -%}
+    {{ return(strandline._subject_test_sql(name, strandline._subject(
+        relation, name, unique_key, cursor_field, row_condition, needs), arguments)) }}
+{%- endmacro %}
+
+
+{% macro _subject_test_sql(name, subject, arguments={}) -%}
+    {{ return(strandline._check_sql({"name": name, "arguments": arguments, "subject": subject},
+        strandline._asked_of(subject))) }}
 {%- endmacro %}
 
 
 {% macro _asked_of(subject) -%}
-    {#-
-        Returns the condition for the rows that a test must check, or none for all rows. Rows that
+    {#- Returns the condition for the rows that a test must check, or none for all rows. Rows that
         have passed the check according to the table's properties are skipped. If the build has
         checked all rows, the condition is "false". If another program has written to the table or
-        to its raw tables, all rows are checked.
-    -#}
+        to its raw tables, all rows are checked. If this run of dbt has built the table, the raw
+        tables are not read again. -#}
     {%- set check = strandline._check_of(model, subject) -%}
     {%- set mark = subject.mark -%}
     {%- if check is none or mark is none or not mark.is_exact or mark.every_build
@@ -160,9 +160,9 @@
     {%- set proved = mark.proved[check.id] -%}
     {%- set changed = [] -%}
     {%- for table in mark.tables -%}
-        {%- set schema, dot, identifier = table.name.rpartition(".") -%}
-        {%- set relation = strandline._relation(schema, identifier) -%}
-        {%- set snapshot = strandline._snapshot(strandline._properties(relation)) -%}
+        {%- set relation = strandline._relation_of(table.name) -%}
+        {%- set snapshot = table.snapshot if mark.is_of_this_run
+            else strandline._snapshot(strandline._properties(relation)) -%}
         {%- if snapshot != table.snapshot
             and strandline._lineage({"relation": relation, "snapshot": snapshot},
             table.snapshot).foreign -%}

@@ -1,14 +1,12 @@
 {% macro _maintained_table(relation, alone, owner) -%}
     {#- Returns the table of a run-operation (`schema.table`), which dbt must have built. -#}
-    {%- set table = relation -%}
-    {%- if relation is string -%}
-        {%- set schema, dot, identifier = relation.rpartition(".") -%}
-        {%- set table = strandline._relation(schema if dot else target.schema, identifier) -%}
-    {%- endif -%}
+    {%- set table = relation if relation is not string
+        else strandline._relation_of(relation if "." in relation
+        else target.schema ~ "." ~ relation) -%}
     {%- if not strandline._exists(table) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": there is no table " ~ strandline._table_name(table)
-            ~ ". Name it as schema.table."
+            owner ~ ": there is no table " ~ strandline._table_name(table) ~ ". Name it as "
+            ~ "schema.table."
         ) }}
     {%- endif -%}
     {%- do strandline._check_not_the_loaders(table, owner) -%}
@@ -18,11 +16,9 @@
 
 
 {% macro _check_not_the_loaders(relation, owner) -%}
-    {#-
-        Rejects the loader's tables. The loader recovers from the commits of raw tables and
+    {#- Rejects the loader's tables. The loader recovers from the commits of raw tables and
         publishes their Iceberg snapshots. Only `loader compact` can determine which versions are
-        still needed. It also compacts the state and the ledger.
-    -#}
+        still needed. It also compacts the state and the ledger. -#}
     {%- if strandline._is_raw(strandline._full_name(relation))
         or relation.identifier.startswith("_cq_") -%}
         {{ exceptions.raise_compiler_error(
@@ -46,30 +42,22 @@
 
 
 {% macro _check_alone(alone, owner) -%}
-    {#-
-        Rejects a catalog of type hadoop unless `alone` is set, because two writers could lose a
-        commit. In other catalogs, the later writer detects the conflict and fails or retries.
-    -#}
+    {#- Rejects a catalog of type hadoop unless `alone` is set, because two writers could lose a
+        commit. In other catalogs, the later writer detects the conflict and fails or retries. -#}
     {%- set catalog = strandline._value("select current_catalog()") -%}
-    {%- set setting = "spark.sql.catalog." ~ catalog -%}
-    {%- set type = run_query("set " ~ strandline._quote(
-        setting ~ ".type")).columns[1].values()[0] -%}
-    {%- set implementation = run_query("set "
-        ~ strandline._quote(setting ~ ".catalog-impl")).columns[1].values()[0] -%}
-    {%- if not alone and (type == "hadoop" or implementation.endswith("HadoopCatalog")) -%}
+    {%- set prefix = "spark.sql.catalog." ~ catalog -%}
+    {%- if not alone and (strandline._setting(prefix ~ ".type") == "hadoop"
+        or strandline._setting(prefix ~ ".catalog-impl").endswith("HadoopCatalog")) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": the catalog " ~ catalog ~ " is a folder (type hadoop), in which two "
-            ~ "writers can overwrite each other's commits. Make sure that no other dbt is "
-            ~ "running, then say so: alone: true."
+            owner ~ ": the catalog " ~ catalog ~ " is a folder (type hadoop), in which two writers "
+            ~ "can overwrite each other's commits. Make sure that no other dbt is running, then "
+            ~ "say so: alone: true."
         ) }}
     {%- endif -%}
 {%- endmacro %}
 
 
-{% macro _is_iceberg_catalog(setting) -%}
-    {#-
-        Returns whether a catalog is an Iceberg catalog. `setting` is `spark.sql.catalog.<name>`.
-    -#}
-    {%- set implementation = run_query("set " ~ setting).columns[1].values()[0] -%}
-    {{ return(implementation == "org.apache.iceberg.spark.SparkCatalog") }}
+{% macro _is_iceberg_catalog(catalog) -%}
+    {{ return(strandline._setting("spark.sql.catalog." ~ catalog)
+        == "org.apache.iceberg.spark.SparkCatalog") }}
 {%- endmacro %}

@@ -4,19 +4,15 @@
         relation, alone, "expire_snapshots(" ~ relation ~ ")") -%}
     {%- if (days | string).strip("0123456789") or not days | string -%}
         {{ exceptions.raise_compiler_error(
-            "expire_snapshots(" ~ relation ~ "): days is '" ~ days
-            ~ "'. Give a whole number of days: what expires cannot be "
-            ~ "brought back."
+            "expire_snapshots(" ~ relation ~ "): days is '" ~ days ~ "'. Give a whole number of "
+            ~ "days: what expires cannot be brought back."
         ) }}
     {%- endif -%}
-    {#-
-        The procedure reads the literal in the session's time zone, so the time is formatted in this
-        zone.
-    -#}
-    {%- set until = run_query(
+    {#- The procedure reads the literal in the session's time zone, so the time is formatted in this
+        zone. -#}
+    {%- set until = strandline._value(
         "select cast(timestamp_micros(unix_micros(current_timestamp()) - " ~ days | int
-        ~ " * 86400000000) as string)"
-    ).columns[0].values()[0] -%}
+        ~ " * 86400000000) as string)") -%}
     {%- do strandline._call_procedure("expire_snapshots", table, "older_than => timestamp '" ~ until
         ~ "'") -%}
 {%- endmacro %}

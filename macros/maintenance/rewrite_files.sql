@@ -1,8 +1,6 @@
 {% macro rewrite_files(relation, alone=false) -%}
-    {#-
-        Merges small files. The rows do not change. The old files remain until their Iceberg
-        snapshots expire.
-    -#}
+    {#- Merges small files. The rows do not change. The old files remain until their Iceberg
+        snapshots expire. -#}
     {%- set owner = "rewrite_files(" ~ relation ~ ")" -%}
     {%- do strandline._rewrite_and_mark(strandline._maintained_table(relation, alone, owner)) -%}
 {%- endmacro %}
@@ -40,8 +38,7 @@
 {% macro _call_procedure(procedure, relation, arguments=none) -%}
     {#- The procedures of a catalog work only on tables of the same catalog. -#}
     {%- set catalog = relation.schema.partition(".")[0] -%}
-    {%- if "." not in relation.schema or not strandline._is_iceberg_catalog(
-        "spark.sql.catalog." ~ catalog) -%}
+    {%- if "." not in relation.schema or not strandline._is_iceberg_catalog(catalog) -%}
         {%- set catalog = strandline._value("select current_catalog()") -%}
     {%- endif -%}
     {%- set given = ["table => " ~ strandline._literal(strandline._full_name(relation)),

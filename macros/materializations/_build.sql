@@ -1,10 +1,8 @@
 {% macro _build(kind) -%}
-    {#-
-        Builds the table of a deduped_latest or deduped_history model. Reads the new batches,
+    {#- Builds the table of a deduped_latest or deduped_history model. Reads the new batches,
         chooses a rebuild, a merge or nothing, writes the table, and checks the written rows.
         Finally stores the watermark (the merged batches) and the verdicts (_checks.sql) in the
-        table's properties.
-    -#}
+        table's properties. -#}
     {%- set owner = "Model '" ~ model.name ~ "' (deduped_" ~ kind ~ ")" -%}
     {%- set target_table = this.incorporate(type="table") -%}
     {%- set existing = strandline._find(this) -%}
@@ -33,22 +31,16 @@
             or strandline._lost_partition(existing, spec)) -%}
             {%- do adapter.drop_relation(existing) -%}
         {%- endif -%}
-        {%- call statement("main") -%}
-            {{ strandline._create_sql(target_table, spec) }}
-        {%- endcall -%}
-        {{- store_raw_result(name="main", message="REBUILD to "
-            ~ strandline._heads(spec), code="REBUILD", rows_affected="-1") -}}
+        {%- do strandline._write(strandline._create_sql(target_table, spec), "REBUILD", spec) -%}
     {%- elif plan.step == "merge" -%}
         {%- if config.get("contract").enforced -%}
             {%- do get_assert_columns_equivalent(strandline._expected_sql(spec)) -%}
         {%- endif -%}
         {%- set propagation = strandline._set_constraint_propagation(spec.columns, none) -%}
-        {%- call statement("main") -%}
-            {{ strandline._merge_sql(target_table, spec) }}
-        {%- endcall -%}
+        {%- set merge = strandline._merge_latest if kind == "latest"
+            else strandline._merge_history -%}
+        {%- do strandline._write(merge(target_table, spec), "MERGE", spec) -%}
         {%- do strandline._set_constraint_propagation(spec.columns, propagation) -%}
-        {{- store_raw_result(name="main", message="MERGE to "
-            ~ strandline._heads(spec), code="MERGE", rows_affected="-1") -}}
     {%- else -%}
         {%- call noop_statement("main", "NO NEW BATCH", "NOOP", "0") -%}
             -- nothing after {{ strandline._heads(spec) }}
@@ -68,13 +60,20 @@
 {%- endmacro %}
 
 
+{% macro _write(sql, step, spec) -%}
+    {%- call statement("main") -%}
+        {{ sql }}
+    {%- endcall -%}
+    {{- store_raw_result(name="main", message=step ~ " to " ~ strandline._heads(spec), code=step,
+        rows_affected="-1") -}}
+{%- endmacro %}
+
+
 {% macro _is_unchanged(kind, mark, raw_properties) -%}
-    {#-
-        Returns whether the model and its raw tables are unchanged since the table was built.
+    {#- Returns whether the model and its raw tables are unchanged since the table was built.
         Compares the configuration and, with one statement per raw table, the Iceberg snapshot. A
         column that was added to raw without a batch is ignored until the next batch. Adds the
-        properties that it reads to `raw_properties`, so that they are read once.
-    -#}
+        properties that it reads to `raw_properties`, so that they are read once. -#}
     {%- set settings = strandline._settings(model) -%}
     {%- if mark is none or not mark.is_exact or mark.every_build or should_full_refresh()
         or flags.EMPTY
@@ -84,8 +83,7 @@
         {{ return(false) }}
     {%- endif -%}
     {%- for table in mark.tables -%}
-        {%- set schema, dot, identifier = table.name.rpartition(".") -%}
-        {%- set relation = strandline._relation(schema, identifier) -%}
+        {%- set relation = strandline._relation_of(table.name) -%}
         {%- if not strandline._exists(relation) -%}
             {{ return(false) }}
         {%- endif -%}
@@ -109,23 +107,19 @@
 
 
 {% macro _spec(kind, sql, owner, existing, mark, raw_properties) -%}
-    {#-
-        Returns the spec, which determines the contents of the table: {kind, name, sql, columns,
+    {#- Returns the spec, which determines the contents of the table: {kind, name, sql, columns,
         types, key, cursor, row_filter, tables, union, others, every_build, floor, refreshes,
         strict, definition, is_small}. It is fixed before the first statement, because a loader may
-        be running. The entries of `tables` are described in _raw_table().
-    -#}
+        be running. The entries of `tables` are described in _raw_table(). -#}
     {%- set settings = strandline._settings(model) -%}
     {%- set strict = settings.get("strict", true) -%}
     {%- do strandline._check_flags(existing, owner) -%}
     {%- do strandline._check_text(kind, sql, settings, strict, owner) -%}
     {%- do strandline._check_synced(owner) -%}
     {%- set types = strandline._select_types(sql) -%}
-    {%- do strandline._check_types(types, settings, owner) -%}
     {%- set columns = types.values() | map(attribute="name") | list -%}
     {%- set key = strandline._require_key(settings.unique_key, owner) -%}
-    {%- do strandline._check_required_columns(
-        kind, columns, key, settings.get("cursor_field"), owner) -%}
+    {%- do strandline._check_required_columns(columns, key, settings.get("cursor_field"), owner) -%}
     {%- set inputs = strandline._inputs(sql, types, raw_properties, owner) -%}
     {%- do strandline._check_text(kind, inputs.texts.values() | join(" "), {}, strict, owner
         ~ ", in a view that it reads") -%}
@@ -190,19 +184,15 @@
 
 
 {% macro _one_task(spec) -%}
-    {#-
-        Returns a hint for reading small raw tables in one task. Grouping the rows then needs no
-        shuffle, which would take longer than reading them.
-    -#}
+    {#- Returns a hint for reading small raw tables in one task. Grouping the rows then needs no
+        shuffle, which would take longer than reading them. -#}
     {{ return("/*+ coalesce(1) */ " if spec.get("is_small") else "") }}
 {%- endmacro %}
 
 
 {% macro _shown(spec) -%}
-    {#-
-        Returns the condition for showing a key's newest version if it is not a tombstone, or none
-        without a condition.
-    -#}
+    {#- Returns the condition for showing a key's newest version if it is not a tombstone, or none
+        without a condition. -#}
     {%- set conditions = [] -%}
     {%- for condition in [spec.row_filter, strandline._from_generations(spec.tables)
         if spec.kind == "latest" else none] if condition -%}
@@ -213,10 +203,8 @@
 
 
 {% macro _plan(existing, mark, spec, owner) -%}
-    {#-
-        Returns {step, reason}. The step is rebuild, merge or nothing. A rebuild is always correct,
-        but a merge is cheaper for a large table.
-    -#}
+    {#- Returns {step, reason}. The step is rebuild, merge or nothing. A rebuild is always correct,
+        but a merge is cheaper for a large table. -#}
     {%- if existing is none or should_full_refresh() -%}
         {{ return({"step": "rebuild", "reason": none}) }}
     {%- endif -%}
@@ -236,10 +224,9 @@
     {%- endif -%}
     {%- if reason and config.get("full_refresh") is false -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ " would have to be rebuilt, because " ~ reason
-            ~ ", and its config `full_refresh: false` "
-            ~ "forbids that. Remove the setting for one build; to keep the rows that it shows "
-            ~ "now, copy the table first."
+            owner ~ " would have to be rebuilt, because " ~ reason ~ ", and its config "
+            ~ "`full_refresh: false` forbids that. Remove the setting for one build; to keep the "
+            ~ "rows that it shows now, copy the table first."
         ) }}
     {%- elif reason -%}
         {{ return({"step": "rebuild", "reason": reason}) }}
@@ -302,19 +289,9 @@
         "commit.manifest.min-count-to-merge": "8",
     } -%}
     {%- do properties.update(config.get("tblproperties") or {}) -%}
-    {%- if properties["format-version"] | string == "1" -%}
-        {{ exceptions.raise_compiler_error(
-            "Model '" ~ model.name ~ "' (deduped_" ~ spec.kind
-            ~ "): its config sets format-version 1, in which Iceberg cannot "
-            ~ "delete rows. Remove it from tblproperties."
-        ) }}
-    {%- endif -%}
-    {#-
-        Omits the snapshot. If the build is interrupted before _finish(), the next build therefore
-        rebuilds the table.
-    -#}
+    {#- Omits the snapshot. If the build is interrupted before _finish(), the next build therefore
+        rebuilds the table. -#}
     {%- do properties.update(strandline._watermark_properties(spec, none, {})) -%}
-    {%- do properties.update({"strandline.build": invocation_id}) -%}
     {%- set select_sql = strandline._expected_sql(spec) -%}
     create or replace table {{ target_table }}
     {%- if config.get("contract").enforced %}
@@ -340,26 +317,15 @@
 {%- endmacro %}
 
 
-{% macro _merge_sql(target_table, spec) -%}
-    {%- if spec.kind == "latest" -%}
-        {{ strandline._merge_latest(target_table, spec) }}
-    {%- else -%}
-        {{ strandline._merge_history(target_table, spec) }}
-    {%- endif -%}
-{%- endmacro %}
-
-
 {% macro _set_constraint_propagation(columns, restore) -%}
-    {#-
-        Disables constraint propagation for tables with many columns. With hundreds of non-null
+    {#- Disables constraint propagation for tables with many columns. With hundreds of non-null
         columns, Spark would take a minute to plan a merge of one row. Returns the previous setting,
-        which the caller passes as `restore` afterwards.
-    -#}
+        which the caller passes as `restore` afterwards. -#}
     {%- if columns | length <= 100 -%}
         {{ return(none) }}
     {%- endif -%}
     {%- set name = "spark.sql.constraintPropagation.enabled" -%}
-    {%- set before = run_query("set " ~ name).columns[1].values()[0] -%}
+    {%- set before = strandline._setting(name) -%}
     {%- do run_query("set " ~ name ~ "=" ~ (restore or "false")) -%}
     {{ return(before) }}
 {%- endmacro %}
@@ -375,11 +341,9 @@
 
 
 {% macro _lost_partition(existing, spec) -%}
-    {#-
-        Returns whether the table lacks a column by which it must be partitioned. A `create or
+    {#- Returns whether the table lacks a column by which it must be partitioned. A `create or
         replace` by another program may have removed the column. Iceberg retains the old partition
-        field and rejects a new column with the same name.
-    -#}
+        field and rejects a new column with the same name. -#}
     {%- set by = strandline._as_list(config.get("partition_by")
         or (["is_current"] if spec.kind == "history" else [])) -%}
     {%- set present = strandline._columns(existing) if by else {} -%}
@@ -391,10 +355,8 @@
 
 
 {% macro _persist_column_docs(target_table) -%}
-    {#-
-        Writes only comments that differ, so that a build without new batches does not change the
-        table.
-    -#}
+    {#- Writes only comments that differ, so that a build without new batches does not change the
+        table. -#}
     {%- if config.persist_column_docs() and model.columns -%}
         {%- set stored = {} -%}
         {%- for row in run_query("describe table " ~ target_table) -%}

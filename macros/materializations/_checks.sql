@@ -1,19 +1,15 @@
-{#-
-    A verdict is a stored result of a check. After writing a table, a build runs the checks among
+{#- A verdict is a stored result of a check. After writing a table, a build runs the checks among
     the model's tests on the new rows, and on a thirtieth of the keys. Each build checks the next
     thirtieth (a turn). The property `strandline.proved` contains the batch up to which each check
     has passed. The property `strandline.failed_turns` contains the turns with failing keys. A test
     runs the same SELECT on the rows that `strandline.proved` does not cover, and on these turns.
     Therefore a fault in a new batch is found in the next build, and is reported until it is
-    corrected. A fault in an old batch is found within thirty builds that run checks.
--#}
+    corrected. A fault in an old batch is found within thirty builds that run checks. -#}
 
 
 {% macro _attached_checks(subject, owner) -%}
-    {#-
-        Returns the checks among the model's tests with their input: [{id, name, arguments,
-        subject}].
-    -#}
+    {#- Returns the checks among the model's tests with their input: [{id, name, arguments,
+        subject}]. -#}
     {%- set checks = [] -%}
     {%- for node in graph.nodes.values() if node.resource_type == "test"
         and node.attached_node == model.unique_id -%}
@@ -34,11 +30,9 @@
 
 
 {% macro _check_of(node, subject) -%}
-    {#-
-        Returns a test as a check whose verdict can be stored, or none. A test with thresholds is
+    {#- Returns a test as a check whose verdict can be stored, or none. A test with thresholds is
         unsuitable. A test with a `where` may depend on the time. A test that reads the ledger is
-        unsuitable, because the ledger row may be written after the build.
-    -#}
+        unsuitable, because the ledger row may be written after the build. -#}
     {%- set names = ["matches_raw", "no_cursor_ties", "unique_key", "no_duplicates",
         "cursor_plausible", "row_hash_valid"] -%}
     {%- set test = node.get("test_metadata") or {} -%}
@@ -73,10 +67,8 @@
 
 
 {% macro _can_run(check) -%}
-    {#-
-        Returns false if the test's configuration is wrong. In this case the test reports the error,
-        and the build of the model succeeds.
-    -#}
+    {#- Returns false if the test's configuration is wrong. In this case the test reports the error,
+        and the build of the model succeeds. -#}
     {%- set needed = check.subject.key | list -%}
     {%- set names = check.subject.names | map("lower") | list -%}
     {%- if check.name in ("no_cursor_ties", "cursor_plausible") and not check.subject.cursor
@@ -115,11 +107,9 @@
 
 
 {% macro _prove(target_table, spec, mark, plan, checks, snapshot) -%}
-    {#-
-        Runs the checks on a snapshot of the table and, after a write, reads the snapshot's commit,
+    {#- Runs the checks on a snapshot of the table and, after a write, reads the snapshot's commit,
         with one statement. Returns the verdicts to store and the commit: {proved, turn,
-        failed_turns, day, commit}.
-    -#}
+        failed_turns, day, commit}. -#}
     {%- set rebuilt = plan.step == "rebuild" -%}
     {%- set turn = 0 if rebuilt or mark is none else mark.turn -%}
     {%- set foreign = rebuilt or mark is none or strandline._raw_is_foreign(spec, mark) -%}
@@ -133,10 +123,8 @@
         {%- set turns = (mark.failed_turns.get(check.id, []) if before else []) + [turn] -%}
         {%- set asked = strandline._asked(check.subject, before, turns) -%}
         {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot}) -%}
-        {#-
-            Finds the turns of the failing keys. Later tests check these turns again, and skip
-            the other rows of these batches.
-        -#}
+        {#- Finds the turns of the failing keys. Later tests check these turns again, and skip the
+            other rows of these batches. -#}
         {%- do questions.append(
             "select " ~ strandline._literal(check.id) ~ ", array_join(sort_array(collect_set("
             ~ strandline._key_bucket(check.subject.key, 30) ~ ")), ',') from (\n"
@@ -165,10 +153,8 @@
 
 
 {% macro _raw_is_foreign(spec, mark) -%}
-    {#-
-        Returns whether a raw table has a commit since the last build that is not a batch of the
-        loader.
-    -#}
+    {#- Returns whether a raw table has a commit since the last build that is not a batch of the
+        loader. -#}
     {%- for table in spec.tables -%}
         {%- set before = (mark.tables | selectattr(
             "name", "equalto", table.name) | list)[0].snapshot -%}
@@ -181,11 +167,9 @@
 
 
 {% macro _asked(subject, proved, turns) -%}
-    {#-
-        Returns the condition for the rows that a check must read, or none for all rows. The
+    {#- Returns the condition for the rows that a check must read, or none for all rows. The
         condition selects rows of unchecked batches, rows without a valid batch number, and keys of
-        the given turns.
-    -#}
+        the given turns. -#}
     {%- if not proved or subject.tables is not defined or strandline._prove_all() -%}
         {{ return(none) }}
     {%- endif -%}
@@ -196,12 +180,8 @@
     {%- set conditions = [strandline._batches(tables, above="proved"), "_cq_batch is null",
         "_cq_batch < 1"] -%}
     {%- if tables | length > 1 -%}
-        {%- set names = [] -%}
-        {%- for table in tables -%}
-            {%- do names.append(strandline._literal(table.name)) -%}
-        {%- endfor -%}
-        {%- do conditions.append("coalesce(_cq_table not in (" ~ names | join(", ")
-            ~ "), true)") -%}
+        {%- do conditions.append("coalesce(_cq_table not in ("
+            ~ strandline._literal_list(tables | map(attribute="name")) ~ "), true)") -%}
     {%- endif -%}
     {%- if turns -%}
         {%- do conditions.append(strandline._key_bucket(subject.key, 30) ~ " in ("
@@ -212,10 +192,8 @@
 
 
 {% macro _subject_of(spec, relation, snapshot=none) -%}
-    {#-
-        Returns the input of the checks of a deduped_ table: {relation, rows, versions, key, cursor,
-        names, types, tables, spec}.
-    -#}
+    {#- Returns the input of the checks of a deduped_ table: {relation, rows, versions, key, cursor,
+        names, types, tables, spec}. -#}
     {{ return({
         "relation": relation,
         "rows": relation ~ (" version as of " ~ snapshot if snapshot else ""),
@@ -232,10 +210,8 @@
 
 
 {% macro _check_sql(check, asked) -%}
-    {#-
-        Returns the SELECT of a check's failing rows. `asked` is a condition that restricts the
-        checked rows; "false" means that there are no unchecked rows.
-    -#}
+    {#- Returns the SELECT of a check's failing rows. `asked` is a condition that restricts the
+        checked rows; "false" means that there are no unchecked rows. -#}
     {%- set arguments, subject = check.arguments, check.subject -%}
     {%- if asked == "false" and check.name != "matches_raw" -%}
         {{ strandline._nothing("1 as failure") }}
@@ -257,20 +233,16 @@
 
 
 {% macro _version_key(subject) -%}
-    {#-
-        Returns the key for comparing versions by batch. It includes `_cq_table` if the model reads
-        several raw tables, because each raw table numbers its batches separately.
-    -#}
+    {#- Returns the key for comparing versions by batch. It includes `_cq_table` if the model reads
+        several raw tables, because each raw table numbers its batches separately. -#}
     {{ return(subject.key + (["_cq_table"] if subject.spec is defined and subject.spec.union
         else [])) }}
 {%- endmacro %}
 
 
 {% macro _touched(subject, rows, asked, also=none) -%}
-    {#-
-        Returns the rows of all keys that have a row in `rows` or `also` that meets the condition
-        `asked`. Without a key, rows are matched by their hash.
-    -#}
+    {#- Returns the rows of all keys that have a row in `rows` or `also` that meets the condition
+        `asked`. Without a key, rows are matched by their hash. -#}
     {%- set key = subject.key or ["_cq_row_hash"] -%}
     {%- if asked is none -%}
         {{ return(rows) }}

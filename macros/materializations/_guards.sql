@@ -8,44 +8,28 @@
     {%- elif invocation_args_dict.get("sample") -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": --sample reads only a part of the versions, so the newest version of a key "
-            ~ "is unknown. Remove --sample, or exclude the model (--exclude) and sample the "
-            ~ "models that read it."
+            ~ "is unknown. Remove --sample, or exclude the model (--exclude) and sample the models "
+            ~ "that read it."
         ) }}
     {%- endif -%}
 {%- endmacro %}
 
 
 {% macro _check_text(kind, sql, settings, strict, owner) -%}
-    {#-
-        Searches the plain text of the SQL, including its comments, for functions and semicolons.
-    -#}
-    {%- if sql.strip().endswith(";") -%}
-        {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT ends in a semicolon. Remove it: the build embeds the SELECT in "
-            ~ "its own statements."
-        ) }}
-    {%- endif -%}
+    {#- Searches the plain text of the SQL, including its comments, for words whose result
+        changes. -#}
     {%- set changing = strandline._changing_function(sql) -%}
     {%- if changing -%}
         {%- do strandline._object(strict,
             owner ~ ": its SELECT contains `" ~ changing ~ "`, whose result differs from build to "
             ~ "build, but the table keeps what it returned when a version was new. Use it in a "
-            ~ "model that reads " ~ this ~ "; for the time at "
-            ~ "which a row was loaded, select _cq_sync_time."
+            ~ "model that reads " ~ this ~ "; for the time at which a row was loaded, select "
+            ~ "_cq_sync_time."
         ) -%}
     {%- endif -%}
-    {%- set row_filter = settings.get("row_filter") -%}
-    {%- if row_filter is not none and (row_filter is not string or not row_filter.strip()
-        or row_filter.strip().endswith(";")) -%}
-        {{ exceptions.raise_compiler_error(
-            owner ~ ": its row_filter is " ~ tojson(row_filter)
-            ~ ", not an SQL condition. Write it as a string without a "
-            ~ "semicolon, such as row_filter: \"status = 'open'\"; for all rows, leave it out."
-        ) }}
-    {%- endif -%}
     {%- set changing = strandline._changing_function(
-        row_filter or "", ["select "] + (["is_current", "valid_from", "valid_to"]
-            if kind == "history" else [])
+        (settings.get("row_filter") or "") | string,
+        ["select "] + (["is_current", "valid_from", "valid_to"] if kind == "history" else [])
     ) -%}
     {%- if changing -%}
         {%- do strandline._object(strict,
@@ -57,8 +41,8 @@
     {%- set delete_stale = settings.get("delete_stale", false) -%}
     {%- if delete_stale is not none and delete_stale is not boolean -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": delete_stale is '" ~ delete_stale ~ "', not true or false. Write it "
-            ~ "without quotes; from a variable, add `| as_bool`."
+            owner ~ ": delete_stale is '" ~ delete_stale ~ "', not true or false. Write it without "
+            ~ "quotes; from a variable, add `| as_bool`."
         ) }}
     {%- endif -%}
 {%- endmacro %}
@@ -87,59 +71,18 @@
 {%- endmacro %}
 
 
-{% macro _check_types(types, settings, owner) -%}
-    {%- for column in types.values() -%}
-        {%- if column.type == "void" or "<void" in column.type or ",void" in column.type
-            or ":void" in column.type -%}
-            {{ exceptions.raise_compiler_error(
-                owner ~ ": its column " ~ column.name ~ " is a null without a type. Give it one: "
-                ~ "cast(null as string) as "
-                ~ column.name ~ "."
-            ) }}
-        {%- elif column.get("twice") -%}
-            {{ exceptions.raise_compiler_error(
-                owner ~ ": its SELECT has two columns named " ~ column.name ~ "; `select *, ... as "
-                ~ column.name
-                ~ "` keeps the first one, too. Give the new one another name, or list the columns "
-                ~ "instead of `*`."
-            ) }}
-        {%- elif column.name | lower in ["_file", "_pos", "_deleted", "_spec_id", "_partition"] -%}
-            {{ exceptions.raise_compiler_error(
-                owner ~ ": its SELECT has a column " ~ column.name
-                ~ ", a name that Iceberg reserves. Give it another name."
-            ) }}
-        {%- endif -%}
-    {%- endfor -%}
-    {%- for name in settings.unique_key + strandline._as_list(settings.get("cursor_field")) -%}
-        {%- if "map<" in types.get(name | lower, {}).get("type", "") -%}
-            {{ exceptions.raise_compiler_error(
-                owner ~ ": " ~ name ~ " is a map, and maps cannot be compared. Choose another "
-                ~ "unique_key or cursor_field, or select to_json(" ~ name ~ ") under another name."
-            ) }}
-        {%- endif -%}
-    {%- endfor -%}
-{%- endmacro %}
-
-
-{% macro _check_required_columns(kind, columns, key, cursor, owner) -%}
+{% macro _check_required_columns(columns, key, cursor, owner) -%}
     {%- set known = columns | map("lower") | list -%}
     {%- set needed = ["_cq_batch", "_cq_seq", "_cq_generation", "_cq_deleted", "_cq_row_hash",
         "_cq_sync_time"] -%}
     {%- set missing = needed | reject("in", known) | list -%}
     {%- if missing -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT lacks " ~ missing | join(", ")
-            ~ ". It must read a raw table of the loader and keep the "
-            ~ "_cq_ columns, as in: select * from {{ source('shop', 'orders') }}"
+            owner ~ ": its SELECT lacks " ~ missing | join(", ") ~ ". It must read a raw table of "
+            ~ "the loader and keep the _cq_ columns, as in: select * from {{ source('shop', "
+            ~ "'orders') }}"
         ) }}
     {%- endif -%}
-    {%- for name in ["valid_from", "valid_to", "is_current"] if kind == "history"
-        and name in known -%}
-        {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT has a column " ~ name ~ ", which the history adds itself. Give "
-            ~ "it another name."
-        ) }}
-    {%- endfor -%}
     {%- do strandline._check_columns(key, columns, owner, "unique_key") -%}
     {%- do strandline._check_columns(
         strandline._as_list(cursor), columns, owner, "cursor_field") -%}
@@ -147,29 +90,18 @@
 
 
 {% macro _check_raw_key(spec, owner) -%}
-    {#-
-        Checks the unique_key. A tombstone contains only raw's key, so with another key, a deleted
-        row would remain in the table. If sources share a raw table, the key must include the
-        source, because rows of two sources are never versions of one row.
-    -#}
+    {#- Checks the unique_key. A tombstone contains only raw's key, so with another key, a deleted
+        row would remain in the table. -#}
     {%- set ours = ["_cq_table", "_cq_source_name"] -%}
     {%- set key = spec.key | map("lower") | reject("in", ours) | sort -%}
     {%- for table in spec.tables -%}
-        {%- if table.sources and "_cq_source_name" not in spec.key | map("lower") | list -%}
-            {{ exceptions.raise_compiler_error(
-                owner ~ ": the sources " ~ table.sources | join(", ") ~ " share " ~ table.name
-                ~ ", so a row is identified by "
-                ~ "its source and its key. Set unique_key=['_cq_source_name', '"
-                ~ spec.key | join("', '") ~ "']."
-            ) }}
-        {%- endif -%}
+        {%- do strandline._check_source_in_key(table.name, table.sources, spec.key, owner) -%}
         {%- if table.key and table.key | map("lower") | reject("in", ours) | sort != key -%}
             {%- do strandline._object(spec.strict,
                 owner ~ ": its unique_key is " ~ spec.key | join(", ") ~ ", but the key of "
-                ~ table.name ~ " is "
-                ~ table.key | join(", ") ~ ". A deleted row has only that key, and would stay in "
-                ~ "the table under any other. Use that key as unique_key, or compute unique_key "
-                ~ "from it alone."
+                ~ table.name ~ " is " ~ table.key | join(", ") ~ ". A deleted row has only that "
+                ~ "key, and would stay in the table under any other. Use that key as unique_key, "
+                ~ "or compute unique_key from it alone."
             ) -%}
         {%- endif -%}
     {%- endfor -%}
@@ -177,10 +109,8 @@
 
 
 {% macro _check_batches(spec, owner) -%}
-    {#-
-        Rejects new batches whose number of rows differs between raw table, ledger and commits. Also
-        rejects a SELECT that omits or repeats versions of the new batches.
-    -#}
+    {#- Rejects new batches whose number of rows differs between raw table, ledger and commits. Also
+        rejects a SELECT that omits or repeats versions of the new batches. -#}
     {%- for table in spec.tables if table.head > table.low -%}
         {%- set delivered = namespace(rows=0) -%}
         {%- set committed = strandline._lineage(table, none).batches -%}
@@ -195,11 +125,10 @@
                     or not counts.entries and (batch < table.head or batch not in committed)
                     or batch in committed and committed[batch] != raw_rows) -%}
                 {{ exceptions.raise_compiler_error(
-                    owner ~ ": batch " ~ batch ~ " of " ~ table.name ~ " is not shown, because "
-                    ~ "raw table, ledger and commit disagree about its rows: " ~ raw_rows
-                    ~ " in the raw table, "
-                    ~ (ledger_rows if counts.entries else "no entry") ~ " in the ledger, "
-                    ~ committed.get(batch, "unknown") ~ " in its commit. The test "
+                    owner ~ ": batch " ~ batch ~ " of " ~ table.name ~ " is not shown, because raw "
+                    ~ "table, ledger and commit disagree about its rows: " ~ raw_rows ~ " in the "
+                    ~ "raw table, " ~ (ledger_rows if counts.entries else "no entry") ~ " in the "
+                    ~ "ledger, " ~ committed.get(batch, "unknown") ~ " in its commit. The test "
                     ~ "batches_complete shows all such batches; docs/dbt/tests.md says what to do."
                 ) }}
             {%- endif -%}
@@ -227,16 +156,16 @@
     {%- if returned[0] | int > returned[1] | int -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": its SELECT returns " ~ returned[0] ~ " rows for " ~ returned[1]
-            ~ " versions: a join matches a row "
-            ~ "several times, or a union reads a table twice. Build the snapshot from the raw "
-            ~ "table alone, and join in a model that reads " ~ this ~ "."
+            ~ " versions: a join matches a row several times, or a union reads a table twice. "
+            ~ "Build the snapshot from the raw table alone, and join in a model that reads " ~ this
+            ~ "."
         ) }}
     {%- elif returned[0] | int != delivered -%}
         {%- do strandline._object(spec.strict,
-            owner ~ ": its SELECT returns " ~ returned[0] ~ " of " ~ delivered
-            ~ " new versions. A key whose newest version is "
-            ~ "left out keeps showing an older one, and deleted rows, which contain only their "
-            ~ "key, stay. Put the condition into row_filter, which applies to the newest version."
+            owner ~ ": its SELECT returns " ~ returned[0] ~ " of " ~ delivered ~ " new versions. A "
+            ~ "key whose newest version is left out keeps showing an older one, and deleted rows, "
+            ~ "which contain only their key, stay. Put the condition into row_filter, which "
+            ~ "applies to the newest version."
         ) -%}
     {%- endif -%}
 {%- endmacro %}

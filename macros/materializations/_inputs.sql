@@ -1,11 +1,9 @@
 {% macro _inputs(sql, types, raw_properties, owner) -%}
-    {#-
-        Returns the inputs of the model according to dbt's graph: {tables, every_build, is_plain,
+    {#- Returns the inputs of the model according to dbt's graph: {tables, every_build, is_plain,
         texts}. If a SELECT reads only columns and expressions of one raw table or of union_raw(),
         its new rows can be merged. Other SELECTs need a rebuild in every build, and `every_build`
         is the reason. `texts` is the SQL of the views and ephemeral models between the model and
-        the raw tables.
-    -#}
+        the raw tables. -#}
     {%- set nodes = [] -%}
     {%- set texts = {} -%}
     {%- do strandline._collect_parents(model.depends_on.nodes, nodes, texts) -%}
@@ -21,18 +19,17 @@
     {%- endfor -%}
     {%- if not tables -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT reads no raw table by source(), so dbt cannot tell which "
-            ~ "batches are new. Declare the raw table as a source, and write: select * from {{ "
+            owner ~ ": its SELECT reads no raw table by source(), so dbt cannot tell which batches "
+            ~ "are new. Declare the raw table as a source, and write: select * from {{ "
             ~ "source('shop', 'orders') }}. A table that dbt builds in between does not show what "
             ~ "it leaves out of the raw table: make it a view or ephemeral."
         ) }}
     {%- elif tables | length > 1 and not ("_cq_table" in types and "_cq_table_rank" in types) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ")
-            ~ ", each of which numbers its own "
-            ~ "batches. For rows of one kind: select * from ({{ "
-            ~ "strandline.union_raw([source(...), source(...)]) }}) as versions. For a join: "
-            ~ "build a snapshot of each table, and join those."
+            owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ") ~ ", each of "
+            ~ "which numbers its own batches. For rows of one kind: select * from ({{ "
+            ~ "strandline.union_raw([source(...), source(...)]) }}) as versions. For a join: build "
+            ~ "a snapshot of each table, and join those."
         ) }}
     {%- endif -%}
     {%- set tables = tables | sort(attribute="name") -%}
@@ -56,10 +53,8 @@
 
 
 {% macro _collect_parents(unique_ids, nodes, texts) -%}
-    {#-
-        Collects the sources and tables that the nodes read, also through views and ephemeral
-        models.
-    -#}
+    {#- Collects the sources and tables that the nodes read, also through views and ephemeral
+        models. -#}
     {%- for unique_id in unique_ids -%}
         {%- set node = graph.sources.get(unique_id) or graph.nodes.get(unique_id) -%}
         {%- if node and node.resource_type == "model"
@@ -75,19 +70,15 @@
 
 
 {% macro _view_text(node) -%}
-    {#-
-        Returns a view's SELECT from the catalog, because the code may depend on variables and
-        macros.
-    -#}
+    {#- Returns a view's SELECT from the catalog, because the code may depend on variables and
+        macros. -#}
     {%- set relation = strandline._node_relation(node) -%}
     {%- if node.config.materialized != "view" or target.type != "spark"
         or not strandline._exists(relation) -%}
         {{ return(node.raw_code) }}
     {%- endif -%}
-    {#-
-        The SELECT follows the view's columns, comments and properties. Comments that dbt has
-        persisted are removed first, because they could contain the separator.
-    -#}
+    {#- The SELECT follows the view's columns, comments and properties. Comments that dbt has
+        persisted are removed first, because they could contain the separator. -#}
     {%- set statement = namespace(text=run_query(
         "show create table " ~ relation).columns[0].values()[0]) -%}
     {%- for described in [node] + node.columns.values() | list if described.description -%}
@@ -100,20 +91,17 @@
 
 
 {% macro _check_synced(owner) -%}
-    {#-
-        Checks that the raw tables exist, because Spark's error would not explain how to create
-        them.
-    -#}
+    {#- Checks that the raw tables exist, because Spark's error would not explain how to create
+        them. -#}
     {%- set nodes = [] -%}
     {%- do strandline._collect_parents(model.depends_on.nodes, nodes, none) -%}
     {%- for node in nodes if node.resource_type == "source" -%}
         {%- set relation = strandline._node_relation(node) -%}
         {%- if not strandline._exists(relation) -%}
             {{ exceptions.raise_compiler_error(
-                owner ~ ": there is no table " ~ strandline._table_name(relation)
-                ~ ": it has not been synced into this "
-                ~ "warehouse. Run `loader run --select " ~ node.source_name ~ "." ~ node.identifier
-                ~ "`, and build again."
+                owner ~ ": there is no table " ~ strandline._table_name(relation) ~ ": it has not "
+                ~ "been synced into this warehouse. Run `loader run --select " ~ node.source_name
+                ~ "." ~ node.identifier ~ "`, and build again."
             ) }}
         {%- endif -%}
     {%- endfor -%}
@@ -121,11 +109,9 @@
 
 
 {% macro _raw_table(node, sql, types, raw_properties, owner) -%}
-    {#-
-        Returns a raw table of the loader, or none for any other node: {name, relation, id,
+    {#- Returns a raw table of the loader, or none for any other node: {name, relation, id,
         snapshot, types, sources, key, first, compacted, is_plain, head, rows, delivered, floor,
-        refreshes}. `is_plain` is true if the model's SELECT is the whole raw table.
-    -#}
+        refreshes}. `is_plain` is true if the model's SELECT is the whole raw table. -#}
     {%- set relation = strandline._node_relation(node) -%}
     {%- set name = strandline._table_name(relation) -%}
     {%- set is_plain = sql.split() | join(" ") | replace("`", "") | lower
@@ -142,8 +128,7 @@
     {%- set properties = raw_properties.get(name) or strandline._properties(relation) -%}
     {%- if not properties.get("format", "").startswith("iceberg") -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its source " ~ name
-            ~ " is a view, or a table that is not Iceberg's, and "
+            owner ~ ": its source " ~ name ~ " is a view, or a table that is not Iceberg's, and "
             ~ "does not show which raw versions it leaves out. Declare the raw table as the "
             ~ "source, and move the SELECT into a model that reads it (materialized='view')."
         ) }}
@@ -169,10 +154,9 @@
 
 
 {% macro _reads_several_rows(texts) -%}
-    {#-
-        Returns the first word by which a row may depend on several versions, or none. Searches the
-        plain text, including comments, because a false match only causes an unnecessary rebuild.
-    -#}
+    {#- Returns the first word by which a row may depend on several versions, or none. Searches the
+        plain text, including comments, because a false match only causes an unnecessary
+        rebuild. -#}
     {%- set words = [
         " join ", " over ", " over(", " group by ", " distinct ", " having ", " limit ", " exists ",
         " exists(",
@@ -200,12 +184,10 @@
 
 
 {% macro _lineage(table, since) -%}
-    {#-
-        Returns the commits of a raw table after the Iceberg snapshot `since`: {is_ancestor,
+    {#- Returns the commits of a raw table after the Iceberg snapshot `since`: {is_ancestor,
         batches: {batch: rows}, foreign}. `is_ancestor` is whether the current snapshot descends
         from `since`. `foreign` is true if a commit is not a batch that the loader appended. If a
-        batch was published on top of another commit, its commit contains only the batch number.
-    -#}
+        batch was published on top of another commit, its commit contains only the batch number. -#}
     {%- set commits = {} -%}
     {%- for row in (table.commits if "commits" in table
         else run_query(strandline._commits_sql(table.relation))) -%}
@@ -223,10 +205,8 @@
         {%- else -%}
             {%- set at.foreign = true -%}
         {%- endif -%}
-        {#-
-            If commits have expired before `since` is reached, `since` is assumed to be an ancestor.
-            It cannot be one if an older commit was reached.
-        -#}
+        {#- If commits have expired before `since` is reached, `since` is assumed to be an ancestor.
+            It cannot be one if an older commit was reached. -#}
         {%- set at.passed = since | string in commits and commit.at < commits[since | string].at -%}
         {%- set at.snapshot = commit.parent or "" -%}
     {%- endfor -%}
@@ -240,10 +220,8 @@
 
 
 {% macro _read_new_batches(spec, mark) -%}
-    {#-
-        Reads the batches of the raw tables after the newest batch that the model's table shows. If
-        the SELECT has changed or a raw table was recreated, reads all batches.
-    -#}
+    {#- Reads the batches of the raw tables after the newest batch that the model's table shows. If
+        the SELECT has changed or a raw table was recreated, reads all batches. -#}
     {%- for table in spec.tables -%}
         {%- set low = mark.batches.get(table.name, 0) if mark is not none
             and mark.definition == spec.definition
@@ -255,11 +233,9 @@
 
 
 {% macro _read_batches(table, low) -%}
-    {#-
-        Reads a raw table, its commits and its ledger with one statement. Sets `low`, `head` (the
+    {#- Reads a raw table, its commits and its ledger with one statement. Sets `low`, `head` (the
         newest batch), `rows` (of the whole table), `commits`, `has_ledger` and `new`, the batches
-        above `low`: {batch: {raw_rows, ledger_rows, entries}}.
-    -#}
+        above `low`: {batch: {raw_rows, ledger_rows, entries}}. -#}
     {%- do table.update({"low": low, "commits": [], "new": {}}) -%}
     {%- if flags.EMPTY or table.snapshot is none -%}
         {{ return(none) }}

@@ -1,9 +1,7 @@
 {% macro _follow_schema(existing, mark, spec, owner) -%}
-    {#-
-        Adds new columns of the SELECT to the table, widens columns, and sets the spec's
+    {#- Adds new columns of the SELECT to the table, widens columns, and sets the spec's
         `stored_columns`. Returns a reason for a rebuild if a type has changed in another way, else
-        none. With `on_schema_change: fail` or an enforced contract, such changes are errors.
-    -#}
+        none. With `on_schema_change: fail` or an enforced contract, such changes are errors. -#}
     {%- set stored = strandline._columns(existing) -%}
     {%- set added = [] -%}
     {%- set widened = [] -%}
@@ -30,11 +28,9 @@
     {%- for name in mark.columns if name | lower not in stored -%}
         {{ return("its column " ~ name ~ " was dropped") }}
     {%- endfor -%}
-    {#-
-        A rebuild is necessary for a computed column, because older versions may have values in it.
+    {#- A rebuild is necessary for a computed column, because older versions may have values in it.
         It is also necessary for a new nested column, because Spark prints its field names unquoted,
-        so its type cannot always be written in SQL.
-    -#}
+        so its type cannot always be written in SQL. -#}
     {%- for column in added + widened if not spec.is_plain or column in added
         and "<" in column.type -%}
         {{ return("its SELECT has a new column or type, " ~ column.name) }}
@@ -65,10 +61,8 @@
 
 
 {% macro _is_wider(wide, narrow) -%}
-    {#-
-        Returns whether Iceberg can widen the type in place. It widens int to bigint, float to
-        double, and a decimal to a higher precision.
-    -#}
+    {#- Returns whether Iceberg can widen the type in place. It widens int to bigint, float to
+        double, and a decimal to a higher precision. -#}
     {%- if [narrow, wide] in [["int", "bigint"], ["float", "double"]] -%}
         {{ return(true) }}
     {%- elif not (wide.startswith("decimal(") and narrow.startswith("decimal(")) -%}
@@ -81,15 +75,12 @@
 
 
 {% macro _select_types(sql) -%}
-    {#-
-        Returns the columns of a SELECT by lower-case name: {name, type}. The types are the types
-        that Iceberg stores. Does not run the SELECT.
-    -#}
+    {#- Returns the columns of a SELECT by lower-case name: {name, type}. The types are the types
+        that Iceberg stores. Does not run the SELECT. -#}
     {%- set types = {} -%}
     {%- for row in run_query("describe query select * from (\n" ~ sql ~ "\n) as versions") -%}
-        {%- set twice = row[0] | lower in types -%}
         {%- do types.update({row[0] | lower: {"name": row[0],
-            "type": strandline._stored_type(row[1]), "twice": twice}}) -%}
+            "type": strandline._stored_type(row[1])}}) -%}
     {%- endfor -%}
     {{ return(types) }}
 {%- endmacro %}
@@ -102,9 +93,8 @@
     {%- elif type.startswith("char(") or type.startswith("varchar(") -%}
         {{ return("string") }}
     {%- endif -%}
-    {#-
-        In a nested type, a type is followed by a comma or a bracket, and a field name by a colon.
-    -#}
+    {#- In a nested type, a type is followed by a comma or a bracket, and a field name by a
+        colon. -#}
     {%- set stored = namespace(type=type) -%}
     {%- for small in ["tinyint", "smallint"] -%}
         {%- set stored.type = stored.type.replace(small ~ ",", "int,").replace(

@@ -1,11 +1,9 @@
 {% macro _watermark(relation) -%}
-    {#-
-        Returns the properties that a table's last build stored, or none if no deduped_
+    {#- Returns the properties that a table's last build stored, or none if no deduped_
         materialization built the table: {kind, batches, tables, key, cursor, row_filter, union,
         floor, definition, snapshot, columns, select, proved, turn, failed_turns, day, current,
         is_exact}. `is_exact` is true if only rewrites of files have changed the table since that
-        build.
-    -#}
+        build. -#}
     {%- set properties = strandline._properties(relation) -%}
     {%- if "strandline.watermark" not in properties -%}
         {{ return(none) }}
@@ -24,6 +22,7 @@
         "turn": properties.get("strandline.turn", 0) | int,
         "failed_turns": fromjson(properties.get("strandline.failed_turns", "{}")),
         "day": properties.get("strandline.day"),
+        "is_of_this_run": properties.get("strandline.build") == invocation_id,
         "current": current,
         "is_exact": mark.snapshot is not none and (
             mark.snapshot == current or strandline._only_rewritten(relation, mark.snapshot, current)
@@ -34,10 +33,8 @@
 
 
 {% macro _only_rewritten(relation, since, current) -%}
-    {#-
-        Returns whether all commits after an Iceberg snapshot only rewrote files, without changing
-        rows.
-    -#}
+    {#- Returns whether all commits after an Iceberg snapshot only rewrote files, without changing
+        rows. -#}
     {%- set commits = {} -%}
     {%- for row in run_query(
         "select cast(snapshot_id as string), cast(parent_id as string), operation from " ~ relation
@@ -55,9 +52,8 @@
 
 
 {% macro _watermark_properties(spec, snapshot, verdicts) -%}
-    {#-
-        Returns the table's properties. Texts that contain names or SQL are encoded; see _encode().
-    -#}
+    {#- Returns the table's properties. Texts that contain names or SQL are encoded; see
+        _encode(). -#}
     {%- set tables = [] -%}
     {%- for table in spec.tables -%}
         {%- do tables.append({
@@ -98,10 +94,8 @@
 
 
 {% macro _stored_types(spec) -%}
-    {#-
-        Returns the types that tests need: the type of the cursor_field, and of columns with maps,
-        which Spark cannot compare.
-    -#}
+    {#- Returns the types that tests need: the type of the cursor_field, and of columns with maps,
+        which Spark cannot compare. -#}
     {%- set types = {} -%}
     {%- for name, column in spec.types.items() if name == (spec.cursor or "") | lower
         or "map<" in column.type -%}
@@ -117,6 +111,7 @@
         "strandline.turn": verdicts.get("turn", 0) | string,
         "strandline.failed_turns": tojson(verdicts.get("failed_turns", {}), sort_keys=true),
         "strandline.day": verdicts.get("day", "") | string,
+        "strandline.build": invocation_id,
     }) }}
 {%- endmacro %}
 
@@ -132,11 +127,9 @@
 
 
 {% macro _finish(target_table, spec, mark, plan, owner) -%}
-    {#-
-        Checks the new rows after the write, and stores watermark and verdicts in one ALTER. If
+    {#- Checks the new rows after the write, and stores watermark and verdicts in one ALTER. If
         there are no new rows, checks one thirtieth of the keys once a day. Finally rewrites the
-        table's files if there are too many. If the rewrite fails, the watermark remains valid.
-    -#}
+        table's files if there are too many. If the rewrite fails, the watermark remains valid. -#}
     {%- set wrote = plan.step != "nothing" -%}
     {%- set is_due = wrote or mark.day != run_started_at.strftime("%Y-%m-%d")
         or strandline._prove_all() -%}
@@ -161,8 +154,8 @@
     {%- if not is_own -%}
         {%- set snapshot = none -%}
         {%- do exceptions.warn(
-            owner ~ ": another program wrote to " ~ target_table
-            ~ " during the build. The next build rebuilds the table."
+            owner ~ ": another program wrote to " ~ target_table ~ " during the build. The next "
+            ~ "build rebuilds the table."
         ) -%}
     {%- endif -%}
     {%- set properties = strandline._verdict_properties(verdicts) if plan.get("is_unchanged")
@@ -195,11 +188,9 @@
 
 
 {% macro _is_fragmented(commit) -%}
-    {#-
-        Returns whether the table has too many files or deleted rows, according to the commit's
+    {#- Returns whether the table has too many files or deleted rows, according to the commit's
         summary. Merges leave small files and delete files, which slow down every reader, so such a
-        table is rewritten.
-    -#}
+        table is rewritten. -#}
     {{ return(commit.get("files", 0) > 32 + 2 * (commit.get("bytes", 0) // 134217728)
         or commit.get("deletes", 0) > [1000000, commit.get("records", 0) // 2] | max) }}
 {%- endmacro %}

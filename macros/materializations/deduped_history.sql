@@ -4,11 +4,9 @@
 
 
 {% macro _merge_history(target_table, spec) -%}
-    {#-
-        Recomputes the histories of all keys in the new batches and merges the differences. These
+    {#- Recomputes the histories of all keys in the new batches and merges the differences. These
         are new versions, versions that end now, and stored versions that a late version has turned
-        into repetitions.
-    -#}
+        into repetitions. -#}
     {%- set known = (spec.columns + ["valid_from", "valid_to", "is_current"]) | map(
         "lower") | list -%}
     {%- set stored = spec.stored_columns -%}
@@ -73,11 +71,5 @@
         valid_from = delta.valid_from,
         valid_to = delta.valid_to,
         is_current = delta.is_current
-    when not matched and not delta._cq_is_gone then insert (
-        {{ strandline._column_list(stored) }}
-    ) values (
-        {%- for column in stored %}
-        {{ strandline._merged_value(column, known) }}{{ "," if not loop.last }}
-        {%- endfor %}
-    )
+    when not matched and not delta._cq_is_gone then insert {{ strandline._inserted(stored, known) }}
 {%- endmacro %}

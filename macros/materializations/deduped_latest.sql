@@ -4,17 +4,14 @@
 
 
 {% macro _merge_latest(target_table, spec) -%}
-    {#-
-        Merges the newest version of each key in the new batches, unless the table already shows a
+    {#- Merges the newest version of each key in the new batches, unless the table already shows a
         newer version. The table does not contain keys that were deleted or filtered out. For these
-        keys, only raw shows that a late version is outdated.
-    -#}
+        keys, only raw shows that a late version is outdated. -#}
     {%- set known = spec.columns | map("lower") | list -%}
     {%- set stored = spec.stored_columns -%}
     {%- set shown = strandline._shown(spec) -%}
-    {#-
-        Does not wrap the column in a function, so that Iceberg can skip files without tombstones.
-    -#}
+    {#- Does not wrap the column in a function, so that Iceberg can skip files without
+        tombstones. -#}
     {%- set hidden = "_cq_deleted" ~ (" or not coalesce(" ~ shown ~ ", false)" if shown else "") -%}
     {%- set order = strandline.version_order(spec.cursor, union=spec.union) -%}
     {%- set delta_order = strandline.version_order(spec.cursor, "delta", spec.union) -%}
@@ -57,7 +54,12 @@
         {{ strandline._quote(column) }} = {{ strandline._merged_value(column, known) }}{{ ","
             if not loop.last }}
         {%- endfor %}
-    when not matched and not delta._cq_hidden then insert (
+    when not matched and not delta._cq_hidden then insert {{ strandline._inserted(stored, known) }}
+{%- endmacro %}
+
+
+{% macro _inserted(stored, known) -%}
+    (
         {{ strandline._column_list(stored) }}
     ) values (
         {%- for column in stored %}

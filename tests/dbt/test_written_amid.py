@@ -44,7 +44,7 @@ class Amid:
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> Shop:
-    return Shop(project, raw, ["merging", "compacting"])
+    return Shop(project, raw, ["merging", "compacting", "forged"])
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +99,30 @@ def test_it_is_not_vouched_for(
     assert amid.written == set(KINDS)
     assert not any(map(vouched_for, KINDS))
     assert shop.messages(*KINDS) == dict.fromkeys(KINDS, "REBUILD to batch 3")
+
+
+def test_the_next_run_sees_what_was_written_to_raw_after_the_proof(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that built the table uses its own verdict, and does not look at raw again."""
+    run, stored, later = SparkSession.sql, f"alter table {shop.project.schema}.forged", []
+
+    def amid(session: SparkSession, text: str, *more: Any, **given: Any) -> Any:
+        found = run(session, text, *more, **given)
+        if stored in text.replace("`", ""):
+            run(session, f"update {shop.raw.schema}.forged set status = 'forged' where id = 1")
+            later.append("the update")
+        elif later and f"{shop.raw.schema}.forged" in text.replace("`", ""):
+            later.append(text)
+        return found
+
+    shop.raw.append("forged", 1, [row(1, 1), row(2, 1)])
+    shop.model("forged", READS % "forged")
+    with monkeypatch.context() as patched:
+        patched.setattr(SparkSession, "sql", amid)
+        built = shop.run("build", "--select", "forged")
+    assert {one.status for one in built.values()} == {"success", "pass"}
+    assert later == ["the update"]
+    tested = shop.run("test", "--select", "forged")
+    assert {one.status for one in tested.values()} == {"fail"}
+    assert shop.build("forged", flags=("--full-refresh",)) == "REBUILD to batch 1"
