@@ -27,8 +27,15 @@
             ~ "_cq_sync_time."
         ) -%}
     {%- endif -%}
+    {%- set row_filter = settings.get("row_filter") -%}
+    {%- if row_filter is not none and row_filter is not string -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its row_filter is " ~ tojson(row_filter) ~ ", not an SQL condition. Write it "
+            ~ "as a string, such as row_filter: \"status = 'open'\"; for all rows, leave it out."
+        ) }}
+    {%- endif -%}
     {%- set changing = strandline._changing_function(
-        (settings.get("row_filter") or "") | string,
+        row_filter or "",
         ["select "] + (["is_current", "valid_from", "valid_to"] if kind == "history" else [])
     ) -%}
     {%- if changing -%}

@@ -77,6 +77,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         *("latest", READ, {"delete_stale": "false"}),
         "delete_stale is 'false', not true or false. Write it without quotes",
     ),
+    "by_false": ("latest", READ, {"row_filter": False}, "its row_filter is false, not an SQL"),
     "by_select": (
         *("latest", READ, {"row_filter": "id in (select 1)"}),
         f"its row_filter contains `select`, {FILTERS}",
@@ -155,7 +156,6 @@ IMPOSSIBLE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "no_type": ("latest", READ.replace("*", "*, null as note"), {}),
     "has_validity": ("history", READ.replace("*", "*, _cq_sync_time as valid_from"), {}),
     "semicolon": ("history", READ + " ;", {}),
-    "by_list": ("latest", READ, {"row_filter": ["status = 'open'"]}),
     "by_nothing": ("latest", READ, {"row_filter": " "}),
     "by_statement": ("latest", READ, {"row_filter": "status = 'open';"}),
     "two_columns": ("latest", READ.replace("*", "*, upper(status) as Status"), {}),
