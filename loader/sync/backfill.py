@@ -1,8 +1,8 @@
-"""Backfills, which reread a range of the cursor without changing the stored cursor.
+"""Backfills, which reread a range of cursor values without changing the stored cursor.
 
-A large range is read in chunks, and each chunk is a batch. Each commit records the progress, so an
-interrupted backfill resumes after the last chunk. As in any sync, rows that already exist in the
-raw table are dropped.
+A large range is read in chunks. Each chunk is one batch. Each commit records the progress, so an
+interrupted backfill resumes after its last committed chunk. As in any sync, rows that already exist
+in the raw table are dropped.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Backfill:
     Attributes:
         low: the lower bound, inclusive.
         high: the upper bound, inclusive; by default the stored cursor.
-        chunk: the size of a chunk in cursor values, in the format of a lookback; by default derived
-            from the number of rows.
+        chunk: the size of a chunk in cursor values, in the format of a lookback; by default it is
+            derived from the number of rows.
     """
 
     low: str
@@ -148,8 +148,8 @@ def find_resume_point(
 
     Args:
         progress: the unfinished backfill in the state.
-        range_: `from`, `to`, and `to_cursor` (whether `to` is the stored cursor, which may have
-            changed since the interruption).
+        range_: `from`, `to`, and `to_cursor`, which says whether `to` is the stored cursor. The
+            stored cursor may have changed since the interruption.
         high: the upper bound of the range.
     """
     if progress is None or progress.get("from") != range_["from"]:

@@ -3,14 +3,15 @@
 A window begins at the stored cursor, so it contains at least the last row of the previous sync.
 Reading this row and comparing it with the raw table costs Spark a second. Therefore, if the source
 supports it, a sync computes a digest of the rows at the next window's lower bound in the current
-snapshot. If the next window contains exactly these rows, all its rows are in the raw table and
+snapshot. If the next window contains exactly these rows, the raw table already has them, and
 nothing is read.
 
 A batch of a backfill or of `reconcile --repair` invalidates the digest, because the raw table may
 then have newer rows for these keys.
 
-The window may also contain rows above the stored cursor. If the raw table has no such rows
-according to its file statistics, exactly these rows are new and need no comparison.
+The window may also contain rows above the stored cursor. If the raw table has no rows above this
+cursor according to its file statistics, exactly those rows of the window are new and need no
+comparison.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def find_append_only_window(
 
     A row above every cursor in the raw table is the newest version of its key. The raw table's
     highest cursor is read from file statistics instead of the state, because users can change the
-    stored cursor. Rows dated in the future and rows of another source may also be above it.
+    stored cursor. Rows that are dated in the future and rows of another source may be above the
+    stored cursor, too.
     """
     last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:

@@ -37,18 +37,19 @@ from loader.sync.stores import Stores
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
-# Every sync rereads the rows at the highest cursor. A note warns if they are more than this number.
+# Every sync rereads the rows at the highest cursor. A note warns if there are more than this
+# number.
 _MANY_ROWS = 1000
 _MANY_CUT = 0.1
-"""The share of rows from which on a note says that times are cut."""
+"""A note says that times are cut if at least this share of the rows has cut times."""
 
 
 def check_spec(
     pipeline: Pipeline, select: Sequence[str] = ()
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Checks the destinations and the selected tables, as :func:`check_tables` does.
+    """Checks the destinations, and checks the selected tables with :func:`check_tables`.
 
-    Yields an error once, even if all tables of a source have it.
+    If several tables have the same error, the error is yielded only once.
     """
 
     def iterate_results() -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
@@ -228,7 +229,7 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
 
 
 def describe_options(plan: TablePlan, snapshot: Snapshot) -> list[str]:
-    """Returns notes about options of the source that have no effect, or that lose late rows."""
+    """Returns notes about source options that have no effect or cause late rows to be missed."""
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
     return snapshot.list_option_notes(plan.table, plan.cursor)
@@ -345,7 +346,7 @@ def discover_tables(
 
 
 DEADLINE = 60.0
-"""The timeout of a check in seconds. Without executors, a Spark job would never end."""
+"""The timeout of a check in seconds. If Spark has no executors, a job never ends."""
 
 
 def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:

@@ -2,8 +2,8 @@
 
 The steps are: lock, recover, plan the window, extract, publish, record, unlock. Publishing is one
 Iceberg commit with the batch's rows, batch number, state and ledger row. The state store and the
-ledger are derived from these commits. If a crash leaves them outdated, the next sync updates them
-from the newest commit.
+ledger are derived from these commits. If a crash leaves the store or the ledger outdated, the next
+sync updates them from the newest commit.
 
 :mod:`loader.sync.plan_window` selects the rows of a batch. Backfills and repairs use the same steps
 with other planning functions.
@@ -32,8 +32,8 @@ def sync_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRe
         The ledger row, or the sum of the ledger rows if the sync had several batches.
 
     Raises:
-        TableError, StateError: if the table could not be synced. Nothing was published, unless
-            recording failed after publishing. In that case the next run recovers the batch.
+        TableError, StateError: if the table could not be synced. If recording failed after
+            publishing, the next run recovers the batch. In all other cases, nothing was published.
     """
     with sync.unlock_at_end():
         return sync_locked_table(sync, plan_batch)

@@ -51,16 +51,16 @@ from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 
 _FEW_ROWS = 5_000
-"""The maximum rows for which Spark's query optimization takes longer than the query."""
+"""The maximum number of rows for which Spark's optimizer takes longer than the query itself."""
 
 _MANY_ROWS = 300_000
-"""The rows of raw from which Spark's generated code saves more time than its compilation takes."""
+"""The rows of raw from which on Spark's generated code saves more time than it takes to compile."""
 
 _MAX_BROADCAST = 100_000
 """The maximum number of deletions that are sent to all of Spark's executors."""
 
 _DRIVER_BYTES = 4 << 20
-"""The maximum bytes of rows that the driver caches.
+"""The maximum size in bytes of the rows that the driver caches.
 
 Spark sends the rows to a task in one message of at most 128 MB, and several tables are synced in
 parallel.
@@ -77,10 +77,10 @@ class Batch:
         record: the ledger row.
         state: the state to store if the rows are published.
         idle_state: the state to store if no row is appended.
-        expected_rows: the number of rows that the source counted. The number of rows read must be
-            equal. None if it was already checked or may differ.
+        expected_rows: the number of rows that the source counted. The number of rows that are read
+            must be equal. None if the number was already checked or may differ.
         counted_rows: the number of rows that the source counted if the rows were not yet read; else
-            None. Fewer rows may be read if the source changes in between.
+            None. Fewer rows may be read if the source changes after the count.
         find_cursor: returns the cursor to store if fewer rows were read; see
             :func:`find_reached_cursor`.
         is_followed: a function that returns whether another batch follows.
@@ -104,12 +104,13 @@ class _Extracted:
     Attributes:
         rows: the rows; None if all rows were redelivered, so that no row is appended.
         generation: the newest generation of the rows; None means the planned generation.
-        read, redelivered, nulls: the numbers of rows that were read, were dropped, and have no
-            cursor; None if they were not counted.
-        lost_rows: the numbers of rows that a plain cursor would have lost; see :class:`LostRows`.
+        read, redelivered, nulls: the numbers of rows that were read, that were dropped, and that
+            have no cursor; None if they were not counted.
+        lost_rows: the numbers of rows that a plain cursor query would have missed; see
+            :class:`LostRows`.
         expected_rows: see :class:`Batch`.
-        cursor: the cursor to store if it is lower than planned, because the source no longer had
-            the highest of the counted rows; else None.
+        cursor: the cursor to store if it is lower than the planned cursor, because the source no
+            longer had the highest of the counted rows; else None.
         has_lower_cursor: whether `cursor` replaces the planned cursor.
     """
 
@@ -289,8 +290,7 @@ def _add_tombstones(
     """Yields all rows of the source, and a tombstone for each key that only raw has.
 
     Raises:
-        TableError: if the source has lost all its rows, or rows of a snapshot, since it was
-            counted.
+        TableError: if the source returns no row, or more or fewer rows than it counted.
     """
     plan = sync.plan
     live_keys = list_live_keys(plan, select_own_rows(plan, sync.lake.frame(plan.lake_table)))
@@ -314,7 +314,7 @@ def _add_tombstones(
 
 
 def _has_too_many_deletes(sync: SyncContext, tombstones: DataFrame, live_keys: DataFrame) -> bool:
-    """Returns whether so many keys are missing that they are not treated as deleted. Warns then."""
+    """Returns whether too many keys are missing to treat them as deleted, and warns if so."""
     deletes, keys = tombstones.count(), live_keys.count()
     if not are_too_many(deletes, keys):
         return False
@@ -419,7 +419,7 @@ def _compare_with_raw(
 
 
 def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
-    """Returns whether a plain query with the stored cursor could have read this batch instead."""
+    """Returns whether a plain query with the stored cursor could have read this batch."""
     window = planned.window
     return planned.mode == INCREMENTAL and has_plain_cursor(
         sync.plan, window.cursor, window.stored_cursor
@@ -436,7 +436,7 @@ def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
 def _select_lost_rows(
     sync: SyncContext, planned: PlannedBatch, rows: DataFrame
 ) -> dict[str, Column]:
-    """Returns the conditions of :class:`LostRows`, or none if they have no meaning."""
+    """Returns the conditions for :class:`LostRows`, or no conditions if they have no meaning."""
     cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
     if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
         return {}
@@ -461,7 +461,7 @@ def _reaches_below(window: Window, bounds: Bounds) -> bool:
 def _may_reach_base(
     sync: SyncContext, window: Window, bounds: Bounds, generations: Generations
 ) -> bool:
-    """Returns whether a window may contain versions of the base generation beside newer ones."""
+    """Returns whether a window may contain versions of both the base generation and newer ones."""
     cursor, floor = window.cursor, window.floor(bounds)
     if cursor is None or floor is None or cursor.collated:
         return False
@@ -477,7 +477,7 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
         expected_rows: the number of rows that the source counted; None if the numbers may differ.
 
     Raises:
-        TableError: if the numbers differ, because DDL that is not MVCC-safe changed the table.
+        TableError: if the numbers differ. DDL that is not MVCC-safe must have changed the table.
     """
     if expected_rows is None or read == expected_rows:
         return
@@ -519,7 +519,7 @@ def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dic
 
 @contextmanager
 def _number_log_versions(rows: DataFrame, plan: TablePlan, base: int) -> Iterator[_Extracted]:
-    """Yields row versions from the source's log. Each version of a key begins a generation."""
+    """Yields row versions from the source's log. Each version of a key gets a new generation."""
     rows = number_versions(rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         [counts] = rows.agg(

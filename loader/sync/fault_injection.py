@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "LOADER_CRASH_AT"
 WAIT_SECONDS = 300
-"""The maximum wait of a table at its crash point for the other tables."""
+"""How many seconds a table waits at its crash point for the other tables."""
 
 STEPS = {
     "locked": "the table is locked, nothing was read yet",
@@ -49,7 +49,7 @@ class CrashPoint:
 
     Attributes:
         step: one of :data:`STEPS`.
-        table: ``source.table``; None for the first table that reaches the step.
+        table: ``source.table``; None means the first table that reaches the step.
         times: the remaining number of times that the table must reach the step.
     """
 

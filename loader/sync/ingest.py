@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 __all__ = ["Ingest", "PushedTable", "list_reserved", "prune_states"]
 
 PATIENCE = 300.0
-"""The maximum seconds to wait for tables that another command has locked."""
+"""How many seconds to wait for tables that another command has locked."""
 
 PAUSE = (1.0, 30.0)
-"""The first and the maximum seconds between two attempts. The pause doubles each time."""
+"""The first and the longest pause in seconds between two attempts. Each pause is twice as long."""
 
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
@@ -102,7 +102,7 @@ class Ingest:
         self._lake = Lake(spark, spec.destination(destination).lake.schema_)
 
     def prepare(self) -> None:
-        """Creates the table of states. If it exists, other commands search for pushed tables."""
+        """Creates the table of states. Other commands search for pushed tables if it exists."""
         ensure_table(self._lake, STATES, _SCHEMA)
 
     def append(

@@ -36,8 +36,8 @@ def describe_masks(
         stored: the stored masks. Masks of columns that the source has dropped are kept, because raw
             still has these columns.
         added: columns that raw has from now on, but that the next sync still treats as added
-            (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored without a
-            mask, too, because the stored schema of the source lacks them.
+            (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are also stored without a
+            mask, because the stored schema of the source lacks them.
     """
     columns = {name: mask for name, mask in _list_masks(stored).items() if not _has(plan, name)}
     columns |= {name.lower(): _UNMASKED for name in added}
@@ -103,8 +103,9 @@ def check_masks(
 
 
 def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None) -> list[str]:
-    """Returns the columns, in lower case, that exist in raw with another mask or another key."""
-    # Not the columns of the raw table: a run may have ended after it added a column.
+    """Returns the columns, in lower case, whose values in raw have another mask or mask key."""
+    # The raw table's own columns are not used, because a run may have ended after it added a
+    # column.
     properties = lake.properties(plan.lake_table)
     schema = read_source_schema(properties, plan.policy.source, f"table {plan.name}")
     before = _list_masks(stored)
@@ -141,7 +142,7 @@ def _has_rest(plan: TablePlan, lake: Lake) -> bool:
 def _list_wildcards(plan: TablePlan) -> list[str]:
     """Returns the wildcards that also mask fields in :data:`REST_COLUMN`, which hides each mask.
 
-    They are sorted, because there the masks have the same result in any order.
+    The wildcards are sorted, because their order does not change the values in that column.
     """
     if not isinstance(plan.table, MaskedTable) or not _has(plan, REST_COLUMN):
         return []

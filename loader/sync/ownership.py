@@ -5,8 +5,8 @@ both sources declare ``shared: true`` for the table (shards, regions). In a shar
 key together identify a row. Each source has a separate state, and its rows are compared only with
 rows of the same source. The sources share the batch numbers.
 
-The sources of a spec are compared with each other. Sources of other specs are detected in the raw
-table: its newest commit contains the source's name, and a property
+The sources of a spec are compared with each other. Sources of other specs are detected by two
+entries in the raw table: its newest commit contains the source's name, and a property
 (:data:`loader.lake.commits.SOURCES`) lists the sources that share the table, with their keys and
 cursors.
 

@@ -39,8 +39,8 @@ class PlannedSource:
     """A source with the plans of its tables for one run.
 
     Attributes:
-        errors: errors of the source that do not belong to a table.
-        refused: the errors of tables that cannot be synced, by table name in the lake.
+        errors: the source's errors that do not concern a single table.
+        refused: maps the lake name of each table that cannot be synced to its error.
     """
 
     source: Source
@@ -61,8 +61,8 @@ class Pipeline:
     Attributes:
         accepts_key_change: whether key and cursor columns may be widened.
         paused_sources: the names of sources that this run skips.
-        idle_since: the time at which this process last recorded a sync without new rows, by source
-            and table.
+        idle_since: maps each source and table to the time at which this process last recorded a
+            sync without new rows.
         unreadable: the errors of unreadable tables that another program may have pushed.
         planned_names: the selected tables as `source.table`.
         tables_in_progress: the tables with unfinished work. If the JVM has exited, one of these
@@ -344,7 +344,7 @@ class Pipeline:
         return PlannedSource(bound, source, plans, errors, refused)
 
     def find_marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
-        """Returns the stored marks of a source's table. Table names are case-insensitive.
+        """Returns the marks (connector states) stored for a table. Table names are case-insensitive.
 
         If there is no state under the source's current name, former names are searched.
         """
@@ -370,7 +370,7 @@ class Pipeline:
 
     @cached_property
     def _state_tables(self) -> dict[tuple[str, str], str]:
-        """The sources by the schema and name, in lower case, of their state table in the lake."""
+        """Maps the lower-case schema and name of each state table in the lake to its source."""
         tables: dict[tuple[str, str], str] = {}
         for source, _ in self.sources:
             state = self.open_stores(source).state

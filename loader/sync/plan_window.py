@@ -39,7 +39,7 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 class LostRows:
     """The numbers of new rows that a query with the stored cursor would miss.
 
-    They are None if they are unknown or have no meaning. See
+    The numbers are None if they are unknown or have no meaning. See
     :class:`~loader.lake.ledger.SyncRecord` for the attributes.
     """
 
@@ -167,9 +167,10 @@ def _describe_new_selection(plan: TablePlan) -> str:
 
 
 def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
-    """Returns whether raw's rows cannot be compared with the source's, and so would be doubled.
+    """Returns whether raw's rows are not comparable with the source's, and so would be duplicated.
 
-    Without a key, whole rows are compared, and the option `columns` has changed what these are.
+    Without a key, whole rows are compared, and the option `columns` has changed which columns a row
+    has.
     """
     return (
         bool(drift.included or drift.excluded)
@@ -234,8 +235,8 @@ def advance_state(
 ) -> TableState:
     """Returns the state after a sync that appended no row.
 
-    Raw has all rows up to the upper bound, so the cursor may advance to this bound. Otherwise,
-    after a reset to an older cursor, every sync would reread these rows.
+    Raw has all rows up to the upper bound, so the cursor may advance to this bound. If it did not,
+    every sync after a reset to an older cursor would reread these rows.
 
     Args:
         is_resumed: whether the source resumes from its mark, so that the mark is stored even before
@@ -273,12 +274,12 @@ def choose_window(
     is still the counted maximum, so the next window begins at this maximum.
 
     An ALTER does not change cursors. So if a column was added or renamed and rows below the window
-    have values in the column, all rows are reread. Without a key, they would be appended beside the
-    older ones, so there is only a warning.
+    have values in the column, all rows are reread. In a table without a key, the reread rows would
+    be appended beside their older versions, so the sync only warns.
 
     Args:
         added: columns that were added to the source since the last batch.
-        included: the columns among them that the spec excluded until now.
+        included: those of the added columns that the spec excluded until now.
         preview: whether no row will be read, so that the source must prepare nothing.
 
     Raises:
@@ -390,7 +391,7 @@ def _find_full_window(
     added: Sequence[str],
     included: Sequence[str],
 ) -> Window | None:
-    """Returns a window of all rows if other rows have values in added columns, else None."""
+    """Returns a window of all rows if added columns have values outside the window, else None."""
     if window.stored_cursor is None or not added:
         return None
     if plan.table.progress is not Progress.CURSOR:

@@ -27,9 +27,9 @@ from loader.sync.sync_context import SyncContext
 _log = logging.getLogger("loader")
 
 IDLE_SECONDS = 60
-"""The minimum seconds between two ledger rows without new data from one process."""
+"""The minimum number of seconds between two ledger rows without new data from one process."""
 _MAX_FAILURES = 3
-"""The number of states that are stored singly and fail, after which the writer stops."""
+"""After this many states that could not be stored one by one, the writer stops."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Entry:
     Attributes:
         state: the new state; None if it has not changed.
         record: the ledger row.
-        total: the sum of the sync's batches for the user.
+        total: the sum of the sync's batches, to show to the user.
         error: the error of the first failed step; None if no step has failed.
     """
 
@@ -71,8 +71,8 @@ class ProgressWriter:
 
     Args:
         idle_since: the time of each table's last ledger row if its status is "nothing new". Such
-            rows are not repeated soon, because a loop with an interval of a second would fill the
-            ledger with them.
+            rows are not repeated soon, because otherwise a loop that runs every second would fill
+            the ledger with them.
     """
 
     def __init__(self, idle_since: dict[tuple[str, str], float] | None = None) -> None:

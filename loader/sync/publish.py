@@ -30,7 +30,7 @@ def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
     Creates the raw table even for a batch without rows, because models read the table.
 
     Returns:
-        The batch as published, and its commit; None without rows.
+        The batch as published, and its commit, which is None if the batch has no rows.
 
     Raises:
         TableError: if the raw table cannot represent the source's columns, if rows are missing, or
@@ -78,7 +78,8 @@ def _misses_cursor(sync: SyncContext, batch: Batch, staged: int, rows_staged: in
     """Returns whether counted rows are missing, and no staged row is at the cursor to store.
 
     Without a snapshot of the source, the highest rows may have been updated or deleted since they
-    were counted. Or the table was emptied, and its rows are about to return below that cursor.
+    were counted. The table may also have been emptied, to be filled again with rows below that
+    cursor.
     """
     plan, cursor, counted = sync.plan, batch.state.cursor, batch.counted_rows
     if counted is None or not 0 < rows_staged < counted or cursor is None or plan.cursor is None:

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 REMEDY = describe_remedy("Pushes of other programs", STATES)
 PUSHED = "pushed tables"
-"""The location of pushed sources in messages, as they have no document in the spec."""
+"""The location of pushed sources in messages, because the spec has no document for them."""
 
 _PROPERTY = "strandline.served"
-"""The table property with the key, and whether a batch contains all rows."""
+"""The table property that contains the key and says whether a batch contains all rows."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _read_properties(
 ) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
     """Reads the properties of all pushed tables by source and table.
 
-    Also returns the errors of unreadable tables, because they may be pushed tables.
+    Also returns the errors of unreadable tables, because those tables may be pushed tables.
     """
     properties_by_source: dict[str, dict[str, dict[str, Any]]] = {}
     if not _has_state_table(lake):

@@ -1,4 +1,4 @@
-"""Finds the cursor that a read has reached, if the source lost rows after they were counted."""
+"""Finds the cursor that a read has reached if some of the counted rows have vanished since."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from loader.sync.plan_window import PlannedBatch
 def find_reached_cursor(planned: PlannedBatch, rows: DataFrame) -> Cursor | None:
     """Returns the cursor to store if some of the counted rows are missing.
 
-    It is the planned cursor, or the highest cursor that was read if this is lower. A source without
-    a snapshot may have been emptied, to be filled again with rows below the counted cursor. A
-    cursor of collated texts is not moved, because only the source can order them.
+    This is the lower of two cursors: the planned cursor and the highest cursor that was read. A
+    source without a snapshot may have been emptied, to be filled again with rows below the counted
+    cursor. The cursor is not lowered if it is a collated text, because only the source can order
+    such texts.
 
     Args:
         rows: the rows that were read.

@@ -1,4 +1,4 @@
-"""Records a batch's state and then the ledger row. Recovery repairs a crash between the two."""
+"""Records a batch's state and then its ledger row. Recovery completes this after a crash."""
 
 from __future__ import annotations
 

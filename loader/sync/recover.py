@@ -30,10 +30,10 @@ class PriorState:
         has_begun: whether the source ever published a batch, even if the raw table no longer
             contains it.
         total: the sum of this sync's batches so far; None before the first batch.
-        has_new_selection: whether the spec selects other rows than at the last sync, by another
-            filter or query of the source.
-        has_new_columns: whether rows in raw have other columns, and cannot be compared without a
-            key.
+        has_new_selection: whether the spec selects other rows than at the last sync, because the
+            source's filter or query was changed.
+        has_new_columns: whether rows in raw have other columns than the source's rows and cannot be
+            compared with them, because the table has no key.
     """
 
     state: TableState
@@ -47,8 +47,8 @@ class PriorState:
     def starts_over(self) -> bool:
         """Returns whether all rows are read again.
 
-        The raw table has lost its batches, lacks rows that the spec now selects, or has rows that
-        cannot be compared with the source's.
+        If so, the raw table no longer has its batches, lacks rows that the spec now selects, or has
+        rows that cannot be compared with the source's rows.
         """
         return (
             (self.state.batch == 0 and self.has_begun)
@@ -70,10 +70,10 @@ class PriorState:
 
     @property
     def partial_selection(self) -> str:
-        """The selection to store with a sync that appends no complete read.
+        """The selection to store with a sync that does not append all rows.
 
         If the spec has begun to select other rows, raw afterwards has rows of both selections. So
-        the next sync must read all rows, even if the spec selects the former rows again.
+        the next sync must read all rows, even if the spec then selects the former rows again.
         """
         return MIXED if self.has_new_selection else self.state.selection
 
@@ -134,8 +134,8 @@ def recover(sync: SyncContext) -> PriorState:
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
     """Returns whether the spec selects other rows than the batches in the raw table.
 
-    After a reset, the raw table may also have keys that are no longer selected. Without a key, only
-    rows that it lacks are appended.
+    After a reset, the raw table may also have keys that are no longer selected. In a table without
+    a key, only rows that raw lacks are appended.
     """
     if not plan.key and state.was_reset(plan.table.selection):
         return False

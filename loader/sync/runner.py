@@ -36,10 +36,10 @@ from loader.sync.table_plan import INCREMENTAL, TablePlan
 
 Work = Callable[[SyncContext], SyncRecord | None]
 ChooseWork = Callable[[SyncContext], Work | None]
-"""A function that returns other work for a table than the run's; None: the run's."""
+"""A function that returns the work for a table, or None for the run's usual work."""
 
 RECORD_SECONDS = 60.0
-"""The maximum wait of a finished table's progress for a joint write with other tables."""
+"""How many seconds a finished table's progress waits to be written with that of other tables."""
 
 
 _log = logging.getLogger("loader")
@@ -82,8 +82,8 @@ def run_tables(
     Args:
         concurrency: the number of tables to sync in parallel; by default the spec's setting.
         work: the function to call for each table after it is locked and its source is open.
-        choose_work: replaces `work` for some tables, such as those of which a part is reconciled
-            after the sync (:class:`loader.reconcile.rotation.Rotation`).
+        choose_work: replaces `work` for some tables, for example if a part of the table is
+            reconciled after the sync (:class:`loader.reconcile.rotation.Rotation`).
 
     Raises:
         SpecError: if a selection matches nothing.
@@ -156,8 +156,8 @@ def record_failure(
     try:
         pipeline.open_stores(source).ledger.append(record)
     except Exception as ledger_error:
-        # If the lake has caused the table's error, recording it fails, too. The table's error is
-        # reported.
+        # If the lake caused the table's error, recording the error fails, too. The user then sees
+        # the table's error.
         redacted.__context__ = ledger_error
     return Outcome(name, record, redacted, source.name)
 
@@ -204,8 +204,8 @@ class _Run:
         self.workers = workers
         self.id = create_run_id()
         self.writer = ProgressWriter(pipeline.idle_since)
-        # Some progress is written separately: the chunks of a backfill, tables with fault
-        # injection, and sources that share a raw table, because each source reads the previous
+        # Progress is written separately for the chunks of a backfill, for tables with fault
+        # injection, and for sources that share a raw table, because each source reads the previous
         # source's ledger row.
         self.writes_together = work is sync_table and not watch.keeps_tables_apart
         self.slots = threading.Semaphore(workers)
@@ -418,7 +418,7 @@ class LeaseTurn(Lease):
         self._shared.lease.confirm()
 
     def release(self) -> None:
-        """Ends this use of the lease, and releases it after the last use. Idempotent."""
+        """Ends this use of the lease, and releases the lease after the last use. Idempotent."""
         if self._is_acquired:
             self._is_acquired = False
             self._shared.busy.release()

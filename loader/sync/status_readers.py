@@ -68,7 +68,7 @@ _COMPARISONS = {
 
 @dataclass(frozen=True)
 class TableComparison:
-    """The comparisons of a table by `loader reconcile` and by the option `reconcile`.
+    """The results of comparing a table by `loader reconcile` and by the option `reconcile`.
 
     Attributes:
         compared_since: the time since which all keys have been compared, in microseconds. None if
@@ -328,9 +328,10 @@ def _summarize(
     """Returns the comparisons of each table, by source and name.
 
     Args:
-        buckets: source, table, number of buckets, the last time when the bucket had no unrepaired
-            difference, the time of its last comparison, and its unrepaired differences then. Times
-            are in microseconds.
+        buckets: one tuple for each bucket, with the source, the table, the number of buckets, the
+            last time when the bucket had no unrepaired difference, the time of its last comparison,
+            and the number of unrepaired differences that this comparison found. Times are in
+            microseconds.
     """
     tables: dict[tuple[str, str], dict[int, list[tuple[int | None, int, int]]]] = {}
     for source, table, number, verified_at, at, missed in buckets:
@@ -343,7 +344,7 @@ def _summarize(
             times = [verified for verified, _, _ in each if verified is not None]
             if len(times) == number:
                 since = max(since or 0, min(times))
-        # If the number of buckets has changed, only those of the newest comparison count.
+        # If the number of buckets has changed, only the buckets of the latest comparison count.
         newest = max(by_number.values(), key=lambda each: max(at for _, at, _ in each))
         found[name] = TableComparison(since, sum(unrepaired for _, _, unrepaired in newest))
     return found

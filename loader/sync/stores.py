@@ -15,11 +15,11 @@ from loader.state import StateBackend, StateRow, TableState, choose_effective_st
 from loader.sync.table_plan import TablePlan
 
 _MANY_TABLES = 8
-"""From this number of tables on, one query of the whole ledger is faster than many queries."""
+"""With at least this many tables, one query of the whole ledger is faster than many queries."""
 
 
 def _accept_lock() -> None:
-    """Does nothing. The default of `confirm` if the caller only reads or already has the lock."""
+    """Does nothing. Used as `confirm` if the caller only reads or already has the lock."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class StoredProgress:
 
     Attributes:
         states: maps each key to the rows of its newest version or to a read error.
-        batches: maps each source and table to the highest batch in the ledger. None for few tables,
-            because file statistics make a query per table faster.
+        batches: maps each source and table to the highest batch in the ledger. None if there are
+            only few tables, because file statistics then make one query per table faster.
     """
 
     states: Mapping[str, list[StateRow] | StateError]

@@ -28,7 +28,7 @@ FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
 
 
 class NoCursorError(TableError):
-    """The error of an incremental sync whose options contain no cursor column of the table."""
+    """The error of an incremental sync if its options name no cursor column of the table."""
 
     candidates: Sequence[str] = ()
 
@@ -54,7 +54,7 @@ class NoCursorError(TableError):
 
         Args:
             errors: the error of each table.
-            more_cursors: an additional cursor to suggest in the remedy; may be empty.
+            more_cursors: an additional cursor that the error suggests; may be empty.
         """
         counts = Counter(name for error in errors.values() for name in error.candidates[:1])
         suggestions = [*(name for name, _ in counts.most_common(5)), *filter(None, [more_cursors])]
@@ -125,9 +125,9 @@ class TablePlan:
     def is_authoritative(self) -> bool:
         """Returns whether the source declares the key and so returns one version of each key.
 
-        False for files, for connectors with a mark, and for tables whose key only the spec
-        declares. These may return several versions of a key, and only the cursor determines the
-        newest version.
+        This is false for files, for connectors with a mark, and for tables whose key only the spec
+        declares. Such sources may return several versions of a key, and only the cursor determines
+        the newest version.
         """
         declared = self.table.primary_key
         if self.table.progress is not Progress.CURSOR:

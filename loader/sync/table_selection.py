@@ -20,7 +20,7 @@ from loader.spec.plugins import SourceSpec
 def match_tables(
     spec: SourceSpec, refs: Sequence[TableRef]
 ) -> tuple[list[TableRef], dict[str, TableError]]:
-    """Returns the tables that the spec's patterns match, and an error for each unmatched pattern.
+    """Returns the tables that the spec's patterns match, and an error for each other pattern.
 
     A name is case-insensitive if no table has exactly this name. A name with `*`, `?` or `[` is
     always a pattern, even if a table has this exact name. Patterns do not match views.
@@ -133,7 +133,7 @@ def describe_tables(
     concurrency: int | None,
     track: Callable[[str], AbstractContextManager[None]],
 ) -> list[SourceTable | Exception]:
-    """Describes tables in parallel. Returns a description or error for each, in order.
+    """Describes tables in parallel. Returns a description or an error for each table, in order.
 
     Args:
         track: returns a context manager for a table's name, which is entered while the table is
@@ -142,7 +142,7 @@ def describe_tables(
 
     def describe(ref: TableRef) -> SourceTable | Exception:
         try:
-            # Locked tables may delay the description of tables for minutes.
+            # A locked table may delay its description for minutes.
             check_interruption(f"table {source.name}.{ref.name}")
             name = f"{source.name}.{ref.lake_name}"
             with step(f"{name}: reading its columns and keys"), track(name):
