@@ -1,4 +1,4 @@
-"""SQL for checksums and digests that PostgreSQL, MariaDB and MySQL compute.
+"""SQL for the checksums and digests that PostgreSQL, MariaDB and MySQL compute.
 
 `loader reconcile` compares these checksums with the checksums that :mod:`loader.sources.checksum`
 computes in Spark. `tests/reconcile/test_checksum.py` compares the two implementations value by
@@ -231,7 +231,7 @@ def choose_checksum(dialect: Dialect) -> Checksum | None:
 
 
 def _match_form(form: TextFormat | None, data_type: t.DataType) -> TextFormat | None:
-    """Returns the format if Spark uses the same format for the type, otherwise None."""
+    """Returns the format, or None if Spark uses another format for the type."""
     return form if form is text_format(data_type) else None
 
 
@@ -246,17 +246,18 @@ class JdbcContents(Contents):
     The database computes the sums and hashes, and sends rows only from buckets that differ.
 
     Args:
-        checksum: the SQL of checksums.
+        checksum: the builder of the SQL for checksums.
         relation: the table or a subquery of its rows, for the FROM clause.
         wanted: an SQL condition for the rows that the spec loads; empty if it loads all rows.
         columns: SQL for each column, by its name in Spark.
         key: the columns of the key.
         parts: the columns that a row's checksum includes.
         left_out: the columns that the checksum excludes, as ``name (type)``.
-        query: runs a query in Spark.
-        read: reads the rows that match a WHERE clause, with an SQL expression as column KEY.
-        judge: raises a TableError if rows that match a WHERE clause have values that the lake
-            cannot store exactly.
+        query: a function that runs a query in Spark.
+        read: a function that reads the rows that match a WHERE clause, with an SQL expression as
+            column KEY.
+        judge: a function that raises a TableError if rows that match a WHERE clause have values
+            that the lake cannot store exactly.
     """
 
     def __init__(
@@ -384,7 +385,8 @@ def read_digest(
 ) -> Digest | None:
     """Returns a digest of rows, or None if its computation would be too expensive.
 
-    Also returns None if a partition is a foreign table, which is read outside of the snapshot.
+    Also returns None if a partition is a foreign table, because such rows are read outside of the
+    snapshot.
 
     Args:
         relation: the qualified and quoted name of the table.

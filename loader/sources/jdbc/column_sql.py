@@ -18,7 +18,7 @@ from loader.sources.jdbc.metadata import NativeColumns
 from loader.sources.jdbc.postgresql.continuity import TransactionMark
 
 _NEEDS_TEXT = (CursorType.DATE, CursorType.STRING)
-"""Cursors whose text by the database differs from the text of the driver's Java object."""
+"""Cursor types for which the database's text differs from the text of the driver's object."""
 
 
 class ColumnSql:
@@ -66,8 +66,8 @@ class ColumnSql:
         """Returns SQL for the loaded value of each column.
 
         Args:
-            cursor: the cursor of the window. Its values are not converted by checks that exclude
-                cursors (``LossyValue.cursors``).
+            cursor: the cursor of the window. Checks that exclude cursor columns
+                (``LossyValue.cursors``) do not convert its values.
         """
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
@@ -185,7 +185,7 @@ class ColumnSql:
             counts: the number of values that match each check.
 
         Raises:
-            TableError: if some of the values are errors; lists all such values.
+            TableError: if some of the values are errors. The message lists all such values.
         """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"

@@ -1,8 +1,8 @@
 """JDBC connections from the Spark driver's JVM, and a pool of idle connections.
 
 Spark's JDBC reader opens its own connections on the executors. The connections of this module run
-the queries before a read, for keys, bounds and clocks, and export the shared snapshot. They are
-pooled because opening a connection costs more than most of these queries.
+the queries that precede a read (for keys, bounds and clocks) and export the shared snapshot. They
+are pooled because opening a connection costs more than most of these queries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CSV_READABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
 """Databases whose drivers return only texts and numbers in metadata."""
 csv.field_size_limit(2**31 - 1)  # a comment on a table may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
-"""The text for null in CSV. It is random per process, so that no database value equals it."""
+"""The CSV text for null. Each process chooses it at random, so that no database value equals it."""
 _CANCEL = ("cancelQuery", "cancelCurrentQuery")
 """Methods of the PostgreSQL and MariaDB drivers that also cancel metadata queries."""
 Answer = TypeVar("Answer")
@@ -169,7 +169,8 @@ class Connection:
         """Runs a query and returns the same result as :meth:`rows`.
 
         For supported drivers this is faster, as it needs one JVM call for all rows instead of one
-        per value. The values must be texts or numbers; with PostgreSQL, timestamps, too.
+        per value. The values must be texts or numbers; with PostgreSQL, they can also be
+        timestamps.
         """
         if not self._can_read_as_csv:
             return self.rows(sql)
@@ -185,7 +186,7 @@ class Connection:
         return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
 
     def describe(self, sql: str) -> list[dict[str, str | None]]:
-        """Returns a description of each column of a query, labelled as for a table's columns."""
+        """Describes each column of a query, with the same labels as for a table's columns."""
         return self._run_query(lambda: self._describe(sql))
 
     def _describe(self, sql: str) -> list[dict[str, str | None]]:

@@ -68,7 +68,7 @@ def refuse_unordered_cursor(
 
 
 def _explain_disorder(dialect: Dialect, row: Mapping[str, str | None]) -> str:
-    """Returns why a column's type makes it unusable as cursor, or ""."""
+    """Returns why a column cannot be a cursor because of its type, or ""."""
     type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
     if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
         return f"{type_name}({size}), which has no order"  # compares as number, sorts as text

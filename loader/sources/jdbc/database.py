@@ -223,7 +223,7 @@ class Database(Source):
         """Returns the rows that the spec selects, for the FROM clause of a statement.
 
         The database flattens the subquery, so that indexes, parallel ranges and PostgreSQL's system
-        columns can be used as without it.
+        columns can be used as if there were no subquery.
         """
         # The line breaks show the user's SQL as it is in the database's errors.
         if native.query:
@@ -267,7 +267,7 @@ class Database(Source):
             session: additional statements that every reader runs first.
             types: the types of columns for which the loader overrides Spark's choice.
             fetch_size: the number of rows per round trip, unless the spec or the driver sets it.
-            instants: columns to read as instants, regardless of Spark's choice.
+            instants: columns to read as instants, even if Spark would choose another type.
         """
         options = {
             **self._choose_reading_properties(types),

@@ -29,7 +29,8 @@ class Key:
 
     Attributes:
         columns: the columns in the order of the key; empty if there is no usable key.
-        lacking: why the declared key is unusable; empty if it is usable, or if none is declared.
+        lacking: why the declared key is unusable; empty if the key is usable or if no key is
+            declared.
     """
 
     columns: tuple[str, ...]
@@ -91,7 +92,7 @@ class Dialect:
 
     @classmethod
     def limit(cls, rows: int) -> str:
-        """Returns the end of a query for a few rows, if closing a long result takes long."""
+        """Returns the clause that limits a query to a few rows, or "" if the driver needs none."""
         return ""
 
     @classmethod
@@ -163,15 +164,15 @@ class Dialect:
         return name.lower() if self.folds_to_upper and name == name.upper() else name
 
     def double(self, expression: str) -> str:
-        """Returns SQL that converts a number to a double without losing digits in its text."""
+        """Returns SQL that converts a number to a double whose text has all digits."""
         return f"cast({expression} as double precision)"
 
     def select_expression(self, row: Column) -> str:
         """Returns SQL that converts a column, or "". ``{}`` stands for the column.
 
-        A time of day becomes a text, because the lake has no such type and Spark's versions read it
-        as different types. The padding of a `char(n)` is removed, because databases ignore it in
-        comparisons and Spark does not.
+        A time of day becomes a text, because the lake has no time type and Spark's versions read
+        such a column as different types. The padding of a `char(n)` is removed, because databases
+        ignore it in comparisons and Spark does not.
 
         Args:
             row: the database's description of the column.
@@ -191,7 +192,7 @@ class Dialect:
         return self.select_expression(row)
 
     def choose_read_type(self, row: Column) -> str:
-        """Returns the Spark type of a column if Spark's versions differ, else "".
+        """Returns the Spark type of a column if Spark's versions choose different types, else "".
 
         Args:
             row: the database's description of the column.
@@ -253,7 +254,7 @@ class Dialect:
         return f"{column} is null"
 
     def date(self, text: str) -> str:
-        """Formats a date literal in the escape syntax of JDBC."""
+        """Formats a date as a literal in the JDBC escape syntax."""
         return f"{{d '{text}'}}"
 
     def timestamp(self, text: str) -> str:

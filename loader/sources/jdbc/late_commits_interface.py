@@ -96,7 +96,7 @@ class LateCommits(Protocol):
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
         """Returns the time up to which raw, with this window's rows, contains all commits.
 
-        The time is in UTC, of the database's clock. None if it is unknown.
+        The time is taken from the database's clock and is in UTC. Returns None if it is unknown.
         """
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:

@@ -6,7 +6,8 @@ Examples of such values:
 - a decimal without a declared scale, which the JDBC reader rounds to 18 digits after the point;
 - a PostgreSQL time that is infinite, before year 1, or too late for a 64-bit timestamp;
 - a time in the ten days of 1582 that the Java calendar skips;
-- a MySQL date with a zero month or day, or an old date, which Java converts by another calendar.
+- a MySQL date with a zero month or day, or an old MySQL date, which Java converts with another
+  calendar.
 
 Before reading a column that may contain such values, the loader counts them in the database.
 """
@@ -31,7 +32,7 @@ LOAD_AS_TEXT = (
     "Load the column as text, column_types: {{name}: string}, or read the table through a view "
     "that leaves them out"
 )
-"""The remedy for values that only a text column of the lake can store."""
+"""What to do about values that only a text column of the lake can store."""
 
 Column = Mapping[str, "str | None"]
 """The database's description of a column (``DatabaseMetaData.getColumns``)."""
@@ -65,10 +66,10 @@ class LossyValue:
             `rows`.
         message: the description that follows "3 values of c" in warnings and errors.
         remedy: the remedy for the error; empty if the values cause only a warning.
-        loaded: SQL that converts the column; ``{}`` stands for the column; empty without
-            conversion.
+        loaded: SQL that converts the column; ``{}`` stands for the column; empty if the column is
+            not converted.
         cursors: whether cursor columns are also checked.
-        replacements: pairs of an original value and the loaded value.
+        replacements: pairs of an original value and the value that is loaded instead.
         ordinary: SQL that is true for most values and false for every lossy value of the column.
             If it is true for all values, no other check is necessary. May be empty.
         rows: the rows that the spec selects, for a FROM clause. Its SQL may contain braces.
@@ -240,8 +241,8 @@ def find_postgresql_losses(
 def _find_misread_times(index: int) -> LossyValue:
     """Returns the check for times that the PostgreSQL driver misreads in the binary format.
 
-    In years like 1300 and 101 BC the driver inserts the leap day of the Julian calendar up to
-    eleven days too early. In the oldest year it is 46 days too early.
+    In years like 1300 and 101 BC, the driver inserts the leap day of the Julian calendar up to
+    eleven days too early. In the earliest year, it inserts the leap day 46 days too early.
     """
     return LossyValue(
         index,

@@ -91,7 +91,7 @@ def read_native_columns(
 
 @contextmanager
 def add_remedy(remedy: str) -> Iterator[None]:
-    """Adds a remedy to an error of the database that has none, such as a syntax error."""
+    """Adds a remedy to database errors that have none, such as syntax errors."""
     try:
         yield
     except DatabaseError as error:
@@ -100,7 +100,7 @@ def add_remedy(remedy: str) -> Iterator[None]:
 
 
 def _read_query_columns(connection: Connection, query: str) -> ColumnDescriptions:
-    """Reads the description of each column of a query, labelled as for a table's columns.
+    """Reads the description of each query column, with the same labels as for a table's columns.
 
     Raises:
         DatabaseError: if the database rejects the query.

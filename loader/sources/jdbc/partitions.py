@@ -47,7 +47,7 @@ class DividedSnapshot(Protocol):
         """Returns whether all calls for a table read the same version of its rows."""
 
     def column(self, table: SourceTable, name: str) -> str:
-        """Returns SQL for the stored value of a column."""
+        """Returns SQL for a column's value as the database stores it."""
 
     def alias(self, native: NativeColumns, index: int) -> str:
         """Returns the quoted name of a column in the subquery that Spark reads."""
@@ -110,7 +110,7 @@ class Ranges:
         return RangeSplit()
 
     def _cut_pages(self, count: int) -> list[str]:
-        """Returns conditions on pages, or an empty list if a column is more suitable."""
+        """Returns conditions on pages, or an empty list if ranges of a column are more suitable."""
         snapshot, table = self.snapshot, self.table
         if self.window.low is not None or not snapshot.is_steady(table):
             return []
@@ -130,7 +130,7 @@ class Ranges:
             return []  # another product with PostgreSQL's protocol
 
     def _list_columns(self) -> list[str]:
-        """Returns the suitable columns for ranges, best first."""
+        """Returns the columns whose ranges may divide the rows. The first column is preferred."""
         table, cursor = self.table, self.window.cursor
         configured = self.snapshot.source.partition_column(table)
         if configured is not None:
@@ -144,7 +144,7 @@ class Ranges:
         return [cursor.name, *table.primary_key]
 
     def _find_cuts(self, name: str, count: int) -> list[Cursor]:
-        """Returns boundaries of a column's ranges, or an empty list for uneven ranges."""
+        """Returns boundaries of a column's ranges, or an empty list if they are too uneven."""
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
         # If the spec sets a column's type, the database and the lake order its values differently.
@@ -184,7 +184,7 @@ def choose_partition_count(rows: int, parallelism: int, configured: int | None) 
 def cut_slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
     """Returns the boundaries that divide the bounds into `count` slices of equal width.
 
-    Returns an empty list if the bounds are equal or texts.
+    Returns an empty list if the bounds are equal or if they are texts.
     """
     low, high = bounds.low, bounds.high
     if low is None or high is None or low.type is CursorType.STRING or not low.order < high.order:

@@ -162,7 +162,7 @@ MOST_ROWS = 10_000
 """The maximum fetch size. A larger fetch size saves no time."""
 
 UNKNOWN = 1_000
-"""The fetch size for possibly long values without statistics."""
+"""The fetch size if values may be long and there are no statistics."""
 
 SAMPLE = 100
 """The number of rows to measure, because statistics use the compressed size of long values."""

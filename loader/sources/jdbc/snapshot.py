@@ -199,10 +199,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where: str,
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns warnings about lossy values, or raises a TableError if some are errors.
+        """Returns warnings about lossy values. Raises a TableError if some must not be loaded.
 
         Args:
-            counts: the values of :meth:`_list_unusual_counts`. If all are zero, nothing is read.
+            counts: the results of :meth:`_list_unusual_counts`. If all are zero, no value is lossy.
             where: a WHERE clause; empty selects all rows.
         """
         if not any(int(count or 0) for count in counts):
@@ -496,12 +496,12 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return ""
         column = self.column(table, window.cursor.name)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
-        if late is not None and table.ref.native.has_xmin:  # raw contains earlier transactions
+        if late is not None and table.ref.native.has_xmin:  # raw has all rows that `late` omits
             return build_where(self.dialect, column, window, bounds, only=late)
         return build_where(self.dialect, column, window, bounds, late=late)
 
     def _convert_clock(self, now: dt.datetime | None, type_: CursorType) -> Cursor | None:
-        """Converts a time of the database's clock to a cursor."""
+        """Converts a time taken from the database's clock to a cursor."""
         if now is None:
             return None
         if type_ is not CursorType.TIMESTAMPTZ:

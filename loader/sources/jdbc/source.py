@@ -60,7 +60,7 @@ from loader.spark.error_translation import translate_jdbc_error
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
-"""Numeric, boolean and time types. Casts never make two different values of a type equal."""
+"""Numeric, boolean and time types. A cast never makes two different values of these types equal."""
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 
@@ -235,7 +235,8 @@ class JdbcSource(Database):
         """Returns the option `where` of a table, or "".
 
         Raises:
-            DatabaseError: if the database rejects the condition. The error is its own.
+            DatabaseError: if the database rejects the condition. The error contains the database's
+                message.
         """
         condition, where = self.read_options(ref).where, f"table {self.name}.{ref.name}, where"
         if condition is None:
@@ -362,7 +363,7 @@ class JdbcSource(Database):
         }
 
     def _build_empty_query(self, native: NativeColumns, columns: Iterable[str]) -> str:
-        """Returns a query for columns without rows."""
+        """Returns a query that selects these columns but no rows."""
         names = ", ".join(map(self.dialect.quote, columns))
         return f"select {names} from {self.rows(native)} where 1 = 0"
 

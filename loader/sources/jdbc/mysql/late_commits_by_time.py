@@ -92,7 +92,7 @@ class MysqlLateCommits:
         until = self.snapshot.read_clock(connection)
         is_newer = window.high and stored and window.high.order > stored.order
         if before is not None and not is_newer:
-            until = before.until  # the newest row is that of the last mark
+            until = before.until  # the newest row is unchanged since the last mark
         open_work = activity.to_open_work(before, until)
         self.open_work[table.ref.name] = open_work
         return {**open_work.to_mark(), **(mark or {})}
@@ -119,7 +119,7 @@ class MysqlLateCommits:
         return None
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns no row, because the database does not store which rows were written."""
+        """Returns a count of 0, because the database does not store which rows were written."""
         return 0, ""
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class MysqlLateCommits:
         return limit_reach(open_work.reach(newest, self.snapshot.wall_offset, slack), window)
 
     def _may_rise(self, before: OpenWork, after: OpenWork, window: Window) -> bool:
-        """Returns whether the new mark spares the next sync rows below the stored cursor."""
+        """Returns whether the new mark keeps the next sync from reading rows below the cursor."""
         stored = window.stored_cursor
         old, new = (self._find_reach(work, window) for work in (before, after))
         if stored is None or old is None or new is None:

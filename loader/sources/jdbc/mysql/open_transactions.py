@@ -70,9 +70,9 @@ class OpenTransactions:
 
     Attributes:
         clock: the database's clock before the other attributes were read.
-        base: the start of the oldest running statement, or the clock without such a statement.
-        writers: the transactions that changed rows before `clock` and may commit later.
-        blind: the reason, for messages, why open transactions are hidden; empty if visible.
+        base: the start of the oldest running statement, or the clock if no statement is running.
+            writers: the transactions that changed rows before `clock` and may commit later.
+        blind: why open transactions are hidden, for messages; empty if they are visible.
     """
 
     clock: dt.datetime
@@ -146,13 +146,13 @@ class OpenWork:
         An application may write times without a zone in a zone that differs from the database's.
         For such times the method returns the lower of two bounds. The first bound is the newest
         time of the last sync minus the maximum delay of a late row. The second bound is
-        :attr:`since` in the database's current time zone, which is lower after daylight saving time
-        has ended.
+        :attr:`since` in the database's current time zone. The second bound is lower after daylight
+        saving time has ended.
 
         Args:
             newest: the cursor of the last sync.
             wall_offset: the current UTC offset in seconds of the database's wall clock.
-            slack: how far below :attr:`since` a time may be that an application computed.
+            slack: how far a time that an application computed may be below :attr:`since`.
         """
         late = self.since - _ROUNDING - slack
         if newest.type is not CursorType.TIMESTAMPTZ:
@@ -246,8 +246,9 @@ class _OpenTransactions:
 
     Attributes:
         clock: the server's clock before the other attributes were read.
-        running: the start of the oldest running statement, or the clock without such a statement.
-        writing: the start of the oldest statement that may write to InnoDB, or the clock.
+        running: the start of the oldest running statement, or the clock if no statement is running.
+            writing: the start of the oldest statement that may write to InnoDB, or the clock if
+                there is none.
         writers: the transactions that have changed rows.
         blind: why open transactions are hidden; empty if they are visible.
     """

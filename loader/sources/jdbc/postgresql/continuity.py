@@ -14,16 +14,17 @@ If the cursor is a number or a text, late rows may have any cursor value. Cached
 applications that reserve blocks of numbers insert low numbers late, even without open transactions
 at the sync. Therefore each sync searches the whole table for rows with later transaction ids
 (:mod:`loader.sources.jdbc.postgresql.sweep`). The search is also necessary for times if open
-transactions are hidden, and for tables that logical replication writes, because the times originate
-on another server. For other times, it finds rows whose cursor an application has computed.
+transactions are hidden, and for tables that logical replication writes, because the times of such
+rows come from another server. For other times, it finds rows whose cursor an application has
+computed.
 
 A table without a cursor column can use the id of the writing transaction (`cursor_field: xmin`).
 The next window then contains exactly the rows whose transaction id is the stored xmin or later.
 
 A transaction that stays open, in any database of the server, keeps xmin low for hours. With xmin
 alone, every sweep would find all rows that were written since then. So each sync also lists the ids
-above xmin that its snapshot may not see. It reads this list before the snapshot, from the state of
-each transaction. The snapshot's own list of open transactions omits subtransactions.
+above xmin that its snapshot may not see. The sync reads this list before the snapshot, from the
+state of each transaction. The snapshot's own list of open transactions omits subtransactions.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _MOST_UNSEEN = 1_000
 _MOST_CHECKED = 2_000_000
 """The maximum number of transactions whose state is read."""
 _USUAL_FLUSH_SECONDS = 0.3
-"""The usual time after which the server flushes its log after an asynchronous commit."""
+"""How many seconds pass, as a rule, between an asynchronous commit and the flush of the log."""
 _STEP = dt.timedelta(minutes=1)
 _OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
@@ -70,8 +71,9 @@ class TransactionMark:
             if the role cannot read it.
         xmin: the 64-bit id of the oldest unfinished transaction in the snapshot.
         open: whether any transaction was open, so that late rows are possible.
-        system: the identity and timeline of the cluster, ``7312…/1``; empty if hidden. A restored
-            database has another identity or an older xmin. After a failover, the timeline differs.
+        system: the identity and timeline of the cluster, such as ``7312…/1``; empty if hidden. A
+            restored database has another identity or a lower xmin than before. After a failover,
+            the timeline differs.
         xmax: the first transaction id that is invisible to the snapshot; not stored.
         clock: the database's clock before the snapshot in UTC; empty if unknown; not stored.
         replica: whether the server is a read replica, which may lag; not stored.
@@ -135,10 +137,10 @@ class TransactionMark:
     def select_written_since(self, now: TransactionMark) -> str:
         """Returns SQL that is true for rows of transactions that this snapshot may not see.
 
-        The xmin of a row has 32 bits and wraps around, so both ends of the range are compared.
-        Without the upper end, the range would omit or include rows that were written up to 2^32
-        transactions ago. If the range may have wrapped, or the database is not the same, all rows
-        match. Parallel workers can run all forms of the condition.
+        The xmin of a row has 32 bits and wraps around, so both ends of the range are compared. If
+        only the lower end were compared, the condition would be wrong for rows that were written up
+        to 2^32 transactions ago. If the range may have wrapped, or the database is not the same,
+        all rows match. Parallel workers can run all forms of the condition.
         """
         is_same = self.compare_database(now) is DatabaseContinuity.SAME
         if not is_same or now.xmax - self.xmin >= _WRAP:
@@ -214,7 +216,7 @@ class ServerActivity:
         since: see :class:`TransactionMark`; None if the role cannot read it.
         open: whether any transaction is open.
         system: the identity and timeline of the cluster; empty if unreadable.
-        blind: the reason, for messages, why `since` is unknown; empty if it is known.
+        blind: why `since` is unknown, for messages; empty if it is known.
         clock: the database's clock in UTC; empty if unknown.
         replica: whether the server is a read replica.
     """
@@ -228,7 +230,7 @@ class ServerActivity:
 
     @property
     def complete_until(self) -> dt.datetime | None:
-        """The time before which all transactions that the database has committed had ended."""
+        """The start of the oldest open transaction. All that began earlier have ended."""
         return parse_known_start(self.since)
 
 
@@ -349,8 +351,8 @@ def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:
 def read_unseen(connection: Connection) -> tuple[tuple[int, ...], int]:
     """Lists the transactions that a snapshot may not see if it is created afterwards.
 
-    It sees all others. Transactions that were rolled back are listed, too, because a subtransaction
-    that has just begun looks like one that was rolled back.
+    The snapshot sees all other transactions. The list includes transactions that were rolled back,
+    because a subtransaction that has just begun looks like one that was rolled back.
 
     Returns:
         The values of :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`. The
@@ -407,9 +409,9 @@ def wait_for_flush(
     With asynchronous commits, a crash undoes transactions whose rows were visible, and the server
     assigns their ids again. The next sync would then miss the rows of the later transactions.
 
-    The server flushes its log at each synchronous commit, and soon after each other end of a
-    transaction. If only unfinished transactions have written since, it may wait for 15 seconds, so
-    an empty transaction is committed. It assigns one id and changes nothing.
+    The server flushes its log at each synchronous commit, and soon after any other transaction
+    ends. If only unfinished transactions have written since, the server may wait for 15 seconds, so
+    the loader commits an empty transaction. This transaction uses one id and changes nothing.
 
     Args:
         connection: a connection, which may be in a transaction.

@@ -100,9 +100,9 @@ def open_exported_snapshot(
 
 
 def _build_check(connection: Connection, transactions: TransactionMark) -> str:
-    """Returns a statement that fails on a replica that is behind the one of `connection`.
+    """Returns a statement that fails on a replica that is behind the replica of `connection`.
 
-    Several replicas may have one address.
+    Several replicas may share one address.
     """
     kind = "pg" if connection.major_version >= 13 else "txid"
     current = f"pg_catalog.{kind}_snapshot_xmax(pg_catalog.{kind}_current_snapshot())"
@@ -116,7 +116,7 @@ def _build_check(connection: Connection, transactions: TransactionMark) -> str:
 _IGNORED_STATES = ("42809", "42501", "42P01", "0A000")
 """SQLSTATEs for relations that cannot be locked (wrong kind, denied, missing, unsupported)."""
 _LOCK_MILLISECONDS = 200
-"""The maximum wait for one table, below the second after which PostgreSQL checks for deadlocks."""
+"""The maximum wait for one table. After one second, PostgreSQL would check for deadlocks."""
 _PAUSE = 0.1
 """The seconds between two attempts. In this time, waiting sessions can acquire their locks."""
 

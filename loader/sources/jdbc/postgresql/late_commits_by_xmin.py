@@ -35,7 +35,7 @@ from loader.sources.jdbc.postgresql.sweep import SWEEP, Sweep, SweepRecord, must
 from loader.spark.error_translation import DatabaseError
 
 _FLUSH_SECONDS = 3.0
-"""The maximum wait for the server's log if the last sync's mark can be kept instead."""
+"""How many seconds to wait for the server's log if the last sync's mark can be kept instead."""
 _FIRST_FLUSH_SECONDS = 15.0
 
 
@@ -208,9 +208,9 @@ class PostgresLateCommits:
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
         """Returns the start of the oldest open transaction, unless older commits may be missing.
 
-        It was read before the snapshot, so the snapshot contains all earlier commits. Raw contains
-        their rows if this sync reads all rows or has swept the table, or if no transaction has
-        written since the last sweep. A backfill reads only a range.
+        This start was read before the snapshot, so the snapshot contains all commits before it. Raw
+        contains their rows if this sync reads all rows or has swept the table, or if no transaction
+        has written since the last sweep. A backfill reads only a range.
         """
         now = self.transactions
         since = parse_known_start(now.since) if now is not None else None
@@ -328,7 +328,7 @@ class PostgresLateCommits:
     def _has_changed_labels(self, table: SourceTable, window: Window) -> bool:
         """Returns whether all rows must be read because labels of their values were changed.
 
-        Without a key, they would be appended beside the older ones.
+        In a table without a key, the new versions would be appended beside the older versions.
         """
         return window.has_key and self.lineages[table.ref.name].has_changed_labels(window.mark)
 
@@ -340,8 +340,8 @@ class PostgresLateCommits:
     def _select_added(self, connection: Connection, table: SourceTable, window: Window) -> str:
         """Returns SQL for the rows of partitions and child tables added since the last sync.
 
-        Empty if the window contains all these rows, as is usual for a new partition. Otherwise the
-        condition includes their lowest cursor, so that the database can use an index.
+        The SQL is empty if the window contains all these rows, as is usual for a new partition.
+        Otherwise the SQL includes the rows' lowest cursor, so that the database can use an index.
         """
         lineage = self.lineages[table.ref.name]
         if window.cursor is None or self._read_comparable_mark(table, window) is None:
@@ -368,7 +368,7 @@ class PostgresLateCommits:
         return f"{condition} and {column} >= {self.snapshot.dialect.literal(bottom)}"
 
     def _sweep(self, connection: Connection, table: SourceTable, window: Window) -> Sweep:
-        """Counts the rows below the window that the last sweep could not see, if this is due."""
+        """Counts the rows below the window that the last sweep could not see, if a sweep is due."""
         before, now = self._read_comparable_mark(table, window), self.transactions
         lineage = self.lineages[table.ref.name]
         assert window.cursor is not None
@@ -449,7 +449,7 @@ class PostgresLateCommits:
 
     @contextmanager
     def _without_time_limit(self, connection: Connection) -> Iterator[None]:
-        """Lifts the limit that a role may have for the short queries of an application."""
+        """Disables any time limit that the role has for an application's short queries."""
         if self.time_limit is None:
             setting = "select pg_catalog.current_setting('statement_timeout')"
             [(self.time_limit,)] = connection.rows(setting)

@@ -2,8 +2,9 @@
 
 Open transactions are not the only cause of late rows. A table that is attached as a partition, or
 renamed to replace another table, may contain rows that were written before the last sync. Rows from
-logical replication have times of the publisher, which may precede all local transactions. A renamed
-label of an enum changes the values of rows that nobody has written.
+logical replication have times that the publisher's clock wrote, and these times may be earlier than
+the start of every local transaction. A renamed label of an enum changes the values of rows that
+nobody has written.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ class Lineage:
     Attributes:
         root: the object id of the table.
         tables: the object ids of the table and of all its partitions and child tables.
-        replicated: whether logical replication may write rows with times of another server.
+        replicated: whether logical replication may write rows with times from another server's
+            clock.
         database: the object id of the database. It distinguishes copies (``create database …
             template``), which have the same table ids.
         columns: the number and type of each column. The number under a name changes if the column
             is recreated, or if another column is renamed to this name.
         view: a hash of the name and definition of a view; empty for tables.
         view_in_path: the hash of the definition relative to the search_path, as in older marks.
-        labels: the labels of all enums in the columns, by their object ids, and the expressions of
-            virtual columns, by the columns' numbers. Both determine values that are not stored.
+        labels: maps the object id of each enum in the columns to its labels, and the number of each
+            virtual column to its expression. Both determine values that are not stored.
         bytes: the size of the stored rows, without their TOAST tables.
         clock: the database's clock, in seconds since 1970.
     """
@@ -71,7 +73,9 @@ class Lineage:
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
         """Returns the tables added since a mark was stored.
 
-        Returns all tables if the mark has only a hash, or if the name referred to a view.
+        Returns all tables if the mark contains only a hash of the tables, if the name referred to a
+        view, if a column's name now refers to another column, or if the mark is from another
+        database.
         """
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
@@ -109,7 +113,7 @@ class Lineage:
     def has_changed_labels(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether labels or expressions (:attr:`labels`) were changed since a mark.
 
-        Added labels are no change. Returns true if the mark has no labels.
+        Added labels do not count as a change. Returns true if the mark has no labels.
         """
         before = (mark or {}).get("labels")
         if not mark or before is None:

@@ -1,8 +1,8 @@
-"""Plans sweeps, which find rows by the transaction that wrote them, whatever their cursors.
+"""Plans sweeps, which find rows of any cursor value by the transaction that wrote them.
 
 A window contains the rows at or above the stored cursor. An application that computes the cursor
 may write a lower value: its clock is behind, it rounds times to hours, it imports old dates, or it
-updates a row without moving the cursor. PostgreSQL stores in each row the id of the transaction
+updates a row without changing the cursor. PostgreSQL stores in each row the id of the transaction
 that wrote it. A sweep therefore counts the rows below the window that were written by transactions
 that the last sweep could not see. If there are none, no other query of the sync scans the table.
 
@@ -137,8 +137,8 @@ class Sweep:
 def must_store(before: SweepRecord, after: SweepRecord, rows: int, interval: str) -> bool:
     """Returns whether a sweep's record must be stored even if no row is appended.
 
-    If it need not be, the sweep found no row and took little time, so the next sync may as well
-    repeat it. An idle sync then writes no state.
+    If not, the sweep found no row and took little time, so the next sync may as well repeat the
+    sweep. An idle sync then writes no state.
 
     Args:
         rows: the number of rows that the sweep has found.
