@@ -1,4 +1,4 @@
-"""Compares the checksums of buckets in source and lake, and the keys of buckets that differ.
+"""Compares the bucket checksums of source and lake, and the keys of buckets that differ.
 
 A bucket contains the keys with the same hash modulo the number of buckets. In the lake, each key's
 newest version in the raw table is compared, according to the loader's version order. The result
@@ -116,7 +116,7 @@ class Comparison:
     ) -> tuple[list[Bucket], KeySelection | None]:
         """Returns the compared buckets, and the smallest set of keys with all differences.
 
-        The set is None without differences.
+        The set is None if there are no differences.
 
         Args:
             of: the number of buckets.
@@ -199,8 +199,8 @@ class Comparison:
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
         cursor = plan.cursor.name if plan.cursor else None
-        # Rows that `deleted_field` marks count as changed after the option was added to the spec or
-        # removed.
+        # After the option `deleted_field` was added to the spec or removed, the rows that it flags
+        # count as changed.
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
         version = f.struct(
             f.when(is_same_mark, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
@@ -227,7 +227,7 @@ class Comparison:
         return select_own_rows(self.plan, self.lake.frame(self.plan.lake_table))
 
     def _read_raw_as_source(self) -> DataFrame:
-        """Returns the raw table's rows in the source's columns and types."""
+        """Returns the raw table's rows with the source's columns and types."""
         plan, raw = self.plan, self._read_raw()
         drift = plan_drift(self.lake, plan.lake_table, plan.table.schema, plan.policy)
         raw_fields = {field.name.lower(): field for field in raw.schema.fields}

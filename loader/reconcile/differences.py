@@ -33,7 +33,7 @@ from loader.sync.table_plan import TablePlan
 
 SAMPLE_SIZE = 10
 _SPARK_KEY = "_cq_spark_key"
-"""The column with Spark's hash of a row's key. The hash in KEY may be the database's."""
+"""The column with Spark's hash of a row's key. KEY may contain the database's hash instead."""
 
 _MAX_LISTED = 2_000  # keys in an SQL list; with more keys, their buckets are selected
 
@@ -55,7 +55,7 @@ class Differences:
 
 
 def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | None:
-    """Returns a selection of the candidates' keys, or None without candidates.
+    """Returns a selection of the candidates' keys, or None if there are no candidates.
 
     Returns `share` unchanged if there are too many keys for an SQL list.
 
@@ -86,8 +86,8 @@ def confirm_differences(
 
     Equal rows can have different checksums if they contain a time that only the database can
     format. Such rows are not missed updates. A key that exists in the source is not a missed
-    delete. It may have seemed missing because the database and Spark hash it differently, or
-    because the comparison read an older state of the table.
+    delete. Such a key may have seemed to be missing because the database and Spark hash it
+    differently, or because the comparison read the table before the key was inserted.
 
     Args:
         share: a key selection that contains all candidates.
@@ -193,7 +193,7 @@ def count_differences(
 
 
 def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple[str, str], ...]:
-    """Returns the kinds and keys, as text, of a few differences for display."""
+    """Returns the kinds and keys of a few differences as text, to show them to the user."""
     rows = differences.rows.select(KIND, *(_format_key(plan, name, name) for name in plan.key))
     names = zip(plan.key, key_names(plan), strict=True)
     deleted = differences.deleted.select(
@@ -206,7 +206,8 @@ def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple
 def materialize(frame: DataFrame) -> DataFrame:
     """Computes and stores the rows immediately.
 
-    A cache is unsuitable, because after a write to a table, Spark recomputes caches that read it.
+    A cache is unsuitable, because after a write to a table, Spark recomputes the caches that read
+    this table.
     """
     return frame.localCheckpoint(eager=True)
 

@@ -44,13 +44,14 @@ class VerifiedBucket:
 
     Attributes:
         bucket: the bucket's number. The bucket of a key is its hash modulo `buckets`.
-        verified_at: a time in UTC, at or before the version of the rows that was compared.
+        verified_at: a time in UTC. The compared version of the rows is not older than this time.
         rows_source: the number of rows in the source that the spec selects.
-        rows_snapshot: the number of newest versions in raw before a repair, without tombstones.
-        repaired: whether all differences were appended to the raw table; false without
+        rows_snapshot: the number of keys in raw before a repair, without keys whose newest version
+            is a tombstone.
+        repaired: whether all differences were appended to the raw table; false if there were no
             differences.
-        batch: the batch with the appended differences. If there is one and `repaired` is false,
-            all but the missed deletes were appended.
+        batch: the batch with the appended differences. If there is a batch and `repaired` is false,
+            all differences except the missed deletes were appended.
         columns_left_out: columns that were not compared; None if all columns were compared.
         seconds: the duration of the comparison and repair, divided by the number of buckets.
     """
@@ -95,8 +96,8 @@ class LastComparison:
     """The last comparison of a bucket.
 
     Attributes:
-        at: its time in seconds since 1970.
-        seconds: the bucket's part of the duration; 0 if unknown.
+        at: the time of the comparison in seconds since 1970. seconds: the bucket's part of the
+            comparison's duration; 0 if unknown.
         rows: the number of newest versions in raw.
         has_unrepaired: whether differences were found and not repaired.
     """
@@ -190,7 +191,7 @@ class VerificationHistory:
         """
         if not self.lake.exists(TABLE):
             return {}
-        # The table of an older version lacks this column until the next comparison.
+        # A table that an older loader created lacks this column until the next comparison.
         seconds = "seconds" if "seconds" in self.lake.frame(TABLE).columns else "null"
         rows = self.lake.spark.sql(
             f"""

@@ -1,11 +1,11 @@
 """Reconciles tables by comparing contents, to find and repair changes that cursors miss.
 
-Each table is first synced and then compared in the same snapshot of its source. The snapshot may be
-unchanging (`is_steady`), such as an exported snapshot of PostgreSQL. Then raw contains all rows
+Each table is first synced and then compared in the same snapshot of its source. If the snapshot
+cannot change (`is_steady`), such as an exported PostgreSQL snapshot, raw then contains all rows
 that a sync can deliver, and the sync has missed all rows that still differ. Otherwise, and with
 `sync_mode: cdc`, a differing row may have changed after the sync, so the table is synced and
-compared a second time, in a later snapshot. The syncs have missed a row if it still differs and has
-not changed in the source between the two comparisons.
+compared a second time, in a later snapshot. The syncs have missed a row if the row still differs
+and has not changed in the source between the two comparisons.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class Finding:
         left_out: columns that were not compared, as ``name (type)``.
         skipped: why nothing was compared; empty after a comparison.
         synced: the number of rows that syncs appended before or during the comparison.
-        records: the ledger rows of batches after the first sync: a second sync, a repair.
-        changed: the number of keys that were missing in the comparison but existed with other rows
-            in a later search. Their buckets are not recorded as compared.
+        records: the ledger rows of the batches after the first sync, which are those of a second
+            sync and of a repair.
+        changed: the number of keys that were missing in the comparison, but that a later search
+            found with other rows. Their buckets are not recorded as compared.
         distrusted: whether so many rows are missing from the source that they are not treated as
             deleted. Missed updates and missed rows are repaired.
     """
@@ -90,7 +91,7 @@ class Reconciliation:
         allows_deletes: whether to treat any number of missing rows as deleted.
         buckets: the number of buckets for a table's keys.
         per_run: the number of buckets to compare in one run; None compares all buckets.
-        findings: the result for each table, added during the run.
+        findings: the results, one of which is added after each table.
     """
 
     repairs: bool = False
@@ -122,7 +123,8 @@ class Reconciliation:
         """Compares and optionally repairs a table that was just synced, and records the result.
 
         Args:
-            numbers: the buckets to compare; None chooses them by `per_run`.
+            numbers: the buckets to compare. If None, the `per_run` least recently compared buckets
+                are chosen.
         """
         plan, lake = sync.plan, sync.lake
         began = time.monotonic()
@@ -140,7 +142,7 @@ class Reconciliation:
         repair: SyncRecord | None = None
         with ExitStack() as stack:
             snapshot = sync.snapshot
-            if plan.follows_log:  # queries must not read an older version than the log
+            if plan.follows_log:  # queries must not read older rows than the sync did
                 snapshot = stack.enter_context(snapshot.open_later(plan.table))
             comparison = open_comparison(sync, snapshot)
             left_out = comparison.contents.left_out
@@ -189,7 +191,7 @@ class Reconciliation:
 def find_differences(
     sync: SyncContext, comparison: Comparison, share: KeySelection
 ) -> tuple[Differences | None, SyncRecord | None]:
-    """Returns any confirmed differences, and the ledger row of a second sync.
+    """Returns any confirmed differences, and the ledger row of a second sync if one was necessary.
 
     Args:
         share: the keys to compare.

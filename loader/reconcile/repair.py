@@ -39,8 +39,8 @@ def repair_differences(
 ) -> tuple[list[VerifiedBucket], SyncRecord | None]:
     """Appends the differences.
 
-    Returns the buckets and the ledger row of the batch; None if there was nothing to append. The
-    buckets that differed contain the number of the batch.
+    Returns the buckets and the ledger row of the batch. The ledger row is None if there was nothing
+    to append. The buckets that differed contain the batch number.
 
     Args:
         appends_deletes: whether to append missed deletes. Missed updates and rows are always

@@ -1,7 +1,7 @@
 """Reconciles a rotating part of a table's keys in the runs, as the option `reconcile` requests.
 
-All keys are compared once in the time `every`. A large table has eight parts, which are compared
-at equal intervals. A small table has one part. After a comparison, the next one waits until
+All keys are compared once in the time `every`. A large table has eight parts, which are compared at
+equal intervals. A small table has one part. After a comparison, the next comparison waits until
 comparisons take at most the share `budget` of the time. The history of comparisons shows which
 parts are due. A bucket is recorded only after its differences were appended, so after a crash, or
 if the history is lost, comparisons are only repeated.
@@ -32,17 +32,17 @@ _PARTS = 8
 """The number of parts of a large table. Each comparison reads all keys, so more parts cost more."""
 
 SMALL_ROWS = 100_000
-"""Tables with fewer rows have one part. In a part of few rows, a few deletes would be more than a
+"""Tables with fewer rows have one part. In a part with few rows, a few deletes would be more than a
 tenth, and :func:`loader.reconcile.repair.has_too_many_deletes` would refuse them."""
 
 COMPARING_SINCE = "strandline.comparing-since"
 """The property of a raw table with the start of a comparison; empty after its end.
 
-If the process was killed during a comparison, such as for lack of memory, the start remains.
+If the process is killed during a comparison, for instance for lack of memory, the start remains.
 """
 
 _NEGLIGIBLE_SECONDS = 0.5
-"""The duration of a comparison that needs no budget."""
+"""Comparisons of at most this duration need no budget."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Attempt:
     """The last comparison of a table, whether it succeeded or not.
 
     Attributes:
-        ended: the time of its end in seconds since 1970; 0 if there was none.
-        seconds: its duration; 0 if unknown.
+        ended: the end of the comparison in seconds since 1970; 0 if there was no comparison.
+        seconds: the duration of the comparison; 0 if unknown.
         buckets: the number of compared buckets.
     """
 
@@ -61,7 +61,7 @@ class Attempt:
 
     @classmethod
     def find_last(cls, compared: Mapping[int, LastComparison]) -> Attempt:
-        """Returns the newest of the recorded comparisons.
+        """Returns the latest of the recorded comparisons.
 
         The history has only the time when the source was opened. So if the sync before the
         comparison took long, the returned end is too early.
@@ -82,20 +82,22 @@ def choose_due_buckets(
     clock: float,
     parts: int,
 ) -> tuple[int, ...]:
-    """Returns the buckets to compare now; empty if none are due.
+    """Returns the buckets to compare now; empty if no bucket is due.
 
-    A part is due if it, or a later part, would otherwise be compared later than `every` after its
-    last comparison. Parts are due at intervals of `every` / `parts`. Buckets that
-    were never compared count as compared when the first comparison began. Buckets with differences
-    that were not repaired are always due. If the budget does not suffice for all due buckets, these
-    and the others take turns, because some differences are never repaired.
+    A part is due if otherwise this part or a later part would be compared later than `every` after
+    its last comparison. Parts are due at intervals of `every` / `parts`. Buckets that were never
+    compared count as compared when the first comparison began. Buckets with differences that were
+    not repaired are always due. If the budget does not suffice for all due buckets, buckets with
+    unrepaired differences alternate with the other due buckets, because some differences are never
+    repaired.
 
-    After a comparison of d seconds, the next one begins d / budget seconds after its start at the
-    earliest, so comparisons never take a larger share of the time than `budget`.
+    After a comparison of d seconds, the next comparison begins at the earliest d / budget seconds
+    after the start of this comparison, so comparisons never take a larger share of the time than
+    `budget`.
 
     Args:
-        compared: the last comparison of each bucket. Those in the future are ignored, because the
-            clock was set back.
+        compared: the last comparison of each bucket. Comparisons in the future are ignored, because
+            they mean that the clock was set back.
         clock: the present time in seconds since 1970.
         parts: the number of parts into which the keys are divided.
     """
@@ -141,7 +143,7 @@ def choose_due_buckets(
 
 
 class Rotation:
-    """Chooses the tables of a run of which a part is reconciled after the sync.
+    """Chooses the tables of which a run reconciles a part after the sync.
 
     Stores the last comparisons, so that only the first run of a process reads the history.
     """
@@ -154,7 +156,7 @@ class Rotation:
         self._loading = threading.Lock()
 
     def __call__(self, sync: SyncContext) -> Work | None:
-        """Returns the work for a table of which a part is due; None for all other tables."""
+        """Returns the work for a table if a part of the table is due, else None."""
         plan, options = sync.plan, sync.plan.options.rotation
         if options is None or plan.mode == FULL_REFRESH or not sync.lake.exists(plan.lake_table):
             return None
@@ -182,9 +184,9 @@ class Rotation:
         return partial(self._sync_and_compare, numbers=numbers)
 
     def _waits_after_kill(self, sync: SyncContext, options: ReconcileOptions) -> bool:
-        """Returns whether a comparison was interrupted, and began too recently to repeat it.
+        """Returns whether a comparison was interrupted and began too recently to be repeated.
 
-        If a comparison needs more memory than there is, the pause prevents that each run is killed.
+        If a comparison needs more memory than there is, the pause keeps it from killing every run.
         """
         plan = sync.plan
         began = sync.lake.properties(plan.lake_table).get(COMPARING_SINCE)
@@ -248,7 +250,7 @@ def _find_key(sync: SyncContext) -> tuple[str, str, str]:
 
 
 def _is_small(sync: SyncContext, compared: Mapping[int, LastComparison]) -> bool:
-    """Returns whether the table has few rows, by its last comparisons or by all its versions."""
+    """Returns whether the table has few rows, according to its last comparisons or its versions."""
     if compared:
         rows = sum(each.rows for each in compared.values()) * BUCKETS // len(compared)
     else:
@@ -292,7 +294,7 @@ def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
 
 
 def _describe_repaired(finding: Finding) -> str:
-    """Returns a sentence on what was appended although deletes were not; else ""."""
+    """Returns a sentence about what was repaired if the deletes were not repaired, else ""."""
     if not finding.total("all_repaired"):
         return ""
     return f" {_describe_missed(finding, ' and ')} were appended."
