@@ -1,16 +1,17 @@
 """Computes how far below the last sync the times of late rows may be.
 
-Many applications compute a row's time themselves: before the transaction begins, by a clock that
-may be behind the database's clock, and cut to a second, an hour or a day. If the database does not
-show which rows are new, such rows are found only if the next window begins lower. It begins lower
-by the sum of two times:
+Many applications compute a row's time themselves: before the transaction begins, with a clock that
+may be behind the database's clock, and truncated to a second, an hour or a day. If the database
+does not show which rows are new, such rows are found only if the next window begins lower. It
+begins lower by the sum of two times:
 
-- The slack for clocks: the table's `lookback`, or else :data:`DEFAULT_SLACK`.
+- The allowance (slack) for clocks that are behind: the table's `lookback`, or else
+  :data:`DEFAULT_SLACK`.
 - The unit to which the column is cut. A value that is cut to whole hours may be an hour older.
 
-Each sync measures the unit from the lowest and the highest cursor of its window, which it reads
-anyway. If a column is cut, both are cut. If both only look cut, the next window is larger than
-necessary, but never smaller.
+Each sync measures the unit from the lowest and the highest cursor of its window, which the sync
+reads anyway. If a column is cut, both of these values are cut. If both values only look cut, the
+next window is larger than necessary, but never too small.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Window
 
 DEFAULT_SLACK = 300
-"""The seconds by which an application's clock may be behind the database's, without a `lookback`.
+"""How many seconds an application's clock may be behind the database's without a `lookback`.
 
-Five minutes is also the largest difference between two clocks that Kerberos accepts. The rows of
-five minutes are few compared with a table, and unchanged rows are dropped.
+Five minutes is also the largest difference between two clocks that Kerberos accepts. Rereading five
+minutes of rows costs little compared with reading a table, and unchanged rows are dropped.
 """
 
 SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400
@@ -43,8 +44,9 @@ _FLOOR = "floor"
 def measure_unit(*cursors: Cursor | None) -> int | None:
     """Returns the unit to which all of these times are cut, in seconds.
 
-    0 means that a time has a fraction of a second; None that there is no time. Whole quarters of an
-    hour count as hours, because a whole hour of another time zone may be one in UTC.
+    0 means that a time has a fraction of a second. None means that there is no time. Whole quarters
+    of an hour count as hours, because a whole hour in another time zone may be a quarter of an hour
+    in UTC.
     """
     return min((_measure(cursor) for cursor in cursors if cursor is not None), default=None)
 
@@ -63,14 +65,14 @@ def _measure(cursor: Cursor) -> int:
 
 
 def find_slack(window: Window) -> int:
-    """Returns how many seconds below the times of other late rows a late row's time may be."""
+    """Returns by how many seconds a late row's time may be below the bound for other late rows."""
     if window.slack is None or window.cursor is None:
         return 0
     unit = int((window.mark or {}).get(_UNIT, DAY))  # an unknown unit may be the largest
     if window.cursor.type is CursorType.DATE:
         unit = 0  # the bound is a date, so it is rounded down
     elif window.cursor.type is CursorType.TIMESTAMPTZ and unit == HOUR:
-        # A day of another time zone begins at a whole hour in UTC, and may have 25 hours.
+        # A day in another time zone begins at a whole hour in UTC, and may have 25 hours.
         unit = DAY + HOUR
     return window.slack + unit
 
@@ -88,8 +90,8 @@ def limit_reach(reach: Cursor, window: Window) -> Cursor:
 def lower_window(window: Window) -> Window:
     """Returns the window of a source that shows neither new rows nor open transactions.
 
-    It begins below the stored cursor by the slack. Without a mark, the user has set the cursor, so
-    that the window begins there.
+    The window begins below the stored cursor by the slack. If there is no mark, the user has set
+    the cursor, so the window begins exactly at this cursor.
     """
     stored = window.stored_cursor
     if window.slack is None or window.mark is None or stored is None or window.low is None:

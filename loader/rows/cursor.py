@@ -2,7 +2,7 @@
 
 A cursor is transferred as text between database and state, so it is never converted to a float or
 rounded. Only digits beyond the microsecond are truncated, so that the next window begins at or
-before the row.
+before the cursor of the row.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Cursor:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
                 span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
-            # The result is limited to the year 1, which is a common default value.
+            # The result is limited to the year 1, because this year is a common default value.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _format_datetime(lower)

@@ -38,7 +38,7 @@ def parse_data_type(name: str) -> t.DataType:
 
 
 def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool = False) -> Column:
-    """Casts a text to a type. Reading fails on values that the cast would change.
+    """Casts a text to a type. The query fails if the cast would change a value.
 
     Examples are too many digits for a number type, a time of day for a date, and a time zone for a
     timestamp without time zone.
@@ -89,7 +89,7 @@ def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool 
 
 
 def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
-    """Casts a value to text like Spark, but fails on bytes that are not UTF-8.
+    """Casts a value to text like Spark, but the query fails if bytes are not UTF-8.
 
     Args:
         column: the column to cast.

@@ -1,8 +1,8 @@
 """Masks columns in Spark.
 
-The mask `hash` is HMAC-SHA-256. Spark shows the literals of a query in its plans, its UI, its event
-log and in errors. So a secret is not a literal, but a column of a frame with one row, which is
-joined to the rows. Plans do not show the rows of such a frame.
+The mask `hash` is HMAC-SHA-256. Spark shows the literals of a query in plans, in the UI, in the
+event log and in errors. So a secret is not a literal but a column of a one-row frame, and this
+frame is joined to the rows. Plans do not show the rows of such a frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INNER, _OUTER = "_cq_mask_inner", "_cq_mask_outer"
 
 
 def derive_secrets(masks: Mapping[str, str], key: bytes | None) -> dict[str, bytes]:
-    """Returns the secrets that :func:`mask_column` needs: the two blocks that HMAC derives.
+    """Returns the secrets for :func:`mask_column`, which are the two blocks that HMAC derives.
 
     Args:
         masks: the masks by column; without the mask `hash`, no secret is needed.

@@ -1,4 +1,4 @@
-"""Finds redelivered rows and rows that override the order of cursors.
+"""Finds redelivered rows and rows that override the cursor order.
 
 A row is redelivered if it is identical to the newest version of its key in raw. Older versions are
 irrelevant, so a value that changes back (A, B, A) is a new version.
@@ -59,8 +59,8 @@ def flag_redelivered(
 
     ``_cq_redelivered`` is true if the key's newest version in raw is identical. ``_cq_overrules``
     is true if the key's newest version in raw has a higher cursor but is outdated, or the same
-    cursor below the window. ``_cq_cursor_unmoved`` is true if the key's newest version in raw has
-    the same cursor and other values; it is false without a key.
+    cursor, which is below the window. ``_cq_cursor_unmoved`` is true if the key's newest version in
+    raw has the same cursor and other values; it is false without a key.
 
     Only the rows of raw at or above the window's lower bound are read. The bound is a literal, so
     Iceberg prunes files, and the cost depends only on the size of the window. If the cursor is a
@@ -124,8 +124,8 @@ def flag_redelivered(
     newest_cursor = newest_version["cursor"]
     is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
     if cursor is not None and window.low is not None:
-        # An update that did not move the cursor. It is found although its cursor is below the
-        # window, so only a new generation shows that it is newer.
+        # These rows are updates that did not change the cursor. Their cursors are below the window,
+        # so only a new generation shows that the rows are newer.
         low = cursor_literal(window.low, rows.schema[cursor].dataType)
         is_below |= same_cursor & (cursor_value < low)
     overrules = f.coalesce(is_below, f.lit(False)) if is_authoritative else f.lit(False)
@@ -184,7 +184,7 @@ def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> Dat
 
 
 def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Returns whether a new row has a null cursor although its key has cursors in raw.
+    """Returns whether a new row has a null cursor, but its key has a cursor in raw.
 
     The function reads raw's keys, so it is only called if new rows have null cursors.
     """
@@ -204,7 +204,7 @@ def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFram
 def _select_comparable(
     raw: DataFrame, in_window: Column, generations: Generations, has_base: bool
 ) -> DataFrame:
-    """Returns the rows of raw among which each key's newest version in a window is found.
+    """Returns the rows of raw that include the newest version of each key in a window.
 
     A key's newest version may be in a newer generation with a cursor below the window. Therefore,
     if the window contains versions of an older generation, all later batches are included.

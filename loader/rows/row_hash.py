@@ -21,8 +21,8 @@ def row_hash(schema: t.StructType) -> Column:
     Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would have the same hash. Therefore
     each value is preceded by its column's name. Null columns are skipped, so that hashes do not
     change if the source adds a column. Hashes also do not change if a column is widened. Equal
-    values have the same hash as int and bigint, as float and double, and as decimals of the same
-    scale.
+    values have the same hash whether they are int or bigint, float or double, or decimals of the
+    same scale.
     """
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):

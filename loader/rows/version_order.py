@@ -18,7 +18,7 @@ SOURCE_NAME = "_cq_source_name"
 
 
 def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[Any, ...]:
-    """Returns a sort key by which the newest version is last."""
+    """Returns a key by which versions are sorted. The newest version is last."""
     return (generation, cursor is not None, cursor if cursor is not None else 0, batch, seq)
 
 

@@ -1,4 +1,4 @@
-"""Computes the window of rows that a sync reads, with pure functions.
+"""Computes the window of rows that a sync reads. All functions are pure.
 
 The lower bound is inclusive, because rows with the stored cursor may have been added since the last
 sync. Redelivered rows are dropped later, when contents are compared
@@ -52,7 +52,7 @@ class Window:
         mark: the connector's opaque state from the last sync.
         whole_microsecond: whether the window includes all rows within the microsecond of `high`.
         has_lookback: whether the user has set a lookback, which limits the delay of late rows.
-        slack: the seconds by which an application's clock may be behind the source's
+        slack: how many seconds an application's clock may be behind the source's clock
             (:mod:`loader.rows.clock_slack`). None if the cursor is not a time, or if rows that are
             read again would be appended again.
         is_exhaustive: whether all rows at or above the floor are read, including rows below `low`
@@ -131,7 +131,7 @@ class Bounds:
             if they were not counted.
         low, high: the lowest and the highest cursor of these rows.
         is_finer: whether the highest cursor has digits beyond the microsecond, which `high` lacks.
-        clock: the time of the source's clock in the cursor's type; None if unknown.
+        clock: the time on the source's clock, as a value of the cursor's type; None if unknown.
         future: the number of rows whose cursor is later than the clock.
         reach: the cursor at which the connector's search for late rows begins; None without late
             rows.
@@ -142,8 +142,8 @@ class Bounds:
         notes: warnings for the user, which do not stop the sync.
         log: the part of the source's log to read; None without `sync_mode: cdc`.
         deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
-        complete_until: the time of the source's clock up to which raw, with the rows of this
-            window, contains all rows of committed transactions; None if unknown.
+        complete_until: a time taken from the source's clock. Raw, with the rows of this window,
+            contains all rows that were committed up to this time. None if unknown.
     """
 
     rows: int | None
