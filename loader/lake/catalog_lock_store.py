@@ -6,11 +6,12 @@ any number of tables in one commit. An unlocked table has no tag, so the metadat
 run also has a tag, for its heartbeat.
 
 Properties are unsuitable, because a REST catalog, unlike other catalogs, does not reject a commit
-with a stale base. The client sends its changes with requirements, and the server applies the
+whose base is outdated. The client sends its changes with requirements, and the server applies the
 changes to the current metadata. Iceberg derives the requirements from the changes
 (``UpdateRequirements``). A changed property requires only that the table has the same UUID, so two
 runs could lock the same table. A moved tag requires that the tag still refers to the same snapshot
-as before. A removed tag requires nothing, so a tag is moved and then removed in the same commit.
+as before. The removal of a tag requires nothing, so a tag is moved and then removed in the same
+commit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ RECORD = "strandline.owner"
 _OWNER_PREFIX = "owner."
 _RUN_PREFIX = "run."
 _ATTEMPTS = 20
-# The maximum age of a tag, in ms. No process expires tags: the age is set only to change the tag.
+# The maximum age of a tag in ms. It is set only to change the tag, because no process expires tags.
 _MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
 _RETRIED = ("CommitFailedException", "CommitStateUnknownException")
@@ -75,7 +76,7 @@ class CatalogLockStore:
             try:
                 operations.commit(base, self.move_tags(base, moved))
             except Py4JJavaError as error:
-                # Another process has changed one of the records, so reread them.
+                # Another process has changed one of the records, so the next attempt rereads them.
                 _wait_or_raise(error, attempt)
                 continue
             tags = [_OWNER_PREFIX + table for table in moved]

@@ -103,7 +103,7 @@ def sharers(handle: Any) -> dict[str, Any]:
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Returns the table of each source from which a raw table is loaded.
+    """Returns, for each source of a raw table, the source's table from which it is loaded.
 
     Args:
         handle: Iceberg's object for the table.
@@ -125,14 +125,14 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
     None.
 
     Args:
-        known: batches that the caller does not need. If only these have expired, no row is read.
+        known: batches that the caller does not need. If no other batch has expired, no row is read.
     """
     handle = lake.handle(table)
     current = handle.currentSnapshot()
     commits: dict[int, Commit] = {}
     for commit in _list_published(handle):
         commits.setdefault(commit.batch, commit)
-    # The commits form a chain back from the newest, so only earlier batches can have expired.
+    # These commits are the newest, without gaps, so only earlier batches can have expired.
     has_commits = bool(commits)
     for kept_commit in _all_kept(handle) if current is not None else ():
         commits.setdefault(kept_commit.batch, kept_commit)
@@ -229,7 +229,7 @@ def _list_published(handle: Any) -> Iterator[Commit]:
 
 
 def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:
-    """Returns the newest commit in the table properties. Later commits may exist."""
+    """Returns the newest commit that is copied to table properties. Later commits may exist."""
     kept_commits = [commit for commit in _all_kept(handle) if not of or commit.source in of]
     return max(kept_commits, key=lambda commit: commit.batch, default=None)
 

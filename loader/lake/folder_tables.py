@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 MOST_ROWS = 2_000_000
-"""The maximum rows of a table. Spark reads larger tables faster and in less memory."""
+"""The maximum number of rows. Spark reads larger tables faster and with less memory."""
 
 _LONGEST_HINT = 20  # maximum digits of a version
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
@@ -77,7 +77,7 @@ class FolderTables:
         return (self._folder(table) / "metadata").is_dir()
 
     def read(self, table: str, columns: Mapping[str, str]) -> pa.Table | None:
-        """Returns the rows of a table's newest snapshot, or None without a table.
+        """Returns the rows of a table's newest snapshot, or None if there is no table.
 
         Args:
             columns: the type of each column (`boolean`, `long`, `string` or `timestamptz`) by name

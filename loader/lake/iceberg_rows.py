@@ -122,7 +122,8 @@ class Records:
     def _spec(self) -> Any:
         """Returns the partition spec for new files, preferably an unpartitioned spec.
 
-        The spec may be an older spec of the table. With an unpartitioned spec, one file is enough.
+        An older partition spec of the table may be returned. With an unpartitioned spec, one file
+        is enough.
         """
         current = self.handle.spec()
         if current.isUnpartitioned():

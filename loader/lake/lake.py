@@ -84,7 +84,7 @@ class Lake:
         """Returns whether the table exists."""
         if table == self._unchanging:
             with suppress(Py4JJavaError, AnalysisException):
-                self.handle(table)  # cheaper than a query, because later steps need the handle
+                self.handle(table)  # costs less than a query, because later steps need the handle
                 return True
         try:
             return self.spark.catalog.tableExists(self.name(table))
@@ -170,7 +170,7 @@ class Lake:
         """Returns a table's columns with Spark types, without a Spark query.
 
         Args:
-            fresh: whether to reload the table, as other processes may have altered it.
+            fresh: whether to reload the table, because other processes may have altered it.
         """
         return self.columns_of(self.fresh(table) if fresh else self.handle(table))
 
@@ -234,8 +234,9 @@ class Lake:
 
 
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}
-"""Each commit adds a manifest, and each reader opens all manifests. By default, Iceberg merges them
-when there are a hundred, which is too late for a table with many small batches."""
+"""Each commit adds a manifest, and each reader opens all manifests. By default, Iceberg
+merges manifests only if there are a hundred, which is too late for a table with many small batches.
+"""
 
 _PROPERTIES = {
     "format-version": "2",

@@ -31,7 +31,7 @@ FAILED = "failed"
 LOCKED = "locked"
 RECOVERED = "recovered"
 RECONCILE = "reconcile"
-"""The `mode` of the batch of a repair."""
+"""The `mode` of a repair's batch."""
 
 _TYPES = {
     "batch": "bigint",
@@ -68,13 +68,14 @@ class SyncRecord:
             loader at the start of the attempt.
         rows_below_cursor: the number of appended rows whose cursor is below the cursor that was
             stored before this attempt. A query with `>=` or `>` and the stored cursor would miss
-            them. None if the attempt did not begin at a stored cursor, or did not compare the rows.
+            these rows. None if the attempt did not begin at a stored cursor or did not compare the
+            rows.
         rows_at_cursor: the number of appended rows whose cursor equals the stored cursor. A query
-            with `>` would miss them.
-        rows_cursor_unmoved: the number of these two kinds of rows that are updates without a change
-            of the cursor: the key's newest version in raw has the same cursor and other values.
-        complete_until: the time of the source's clock up to which raw contains all rows of
-            transactions that were committed. None if unknown.
+            with `>` would miss these rows. rows_cursor_unmoved: the number of these two kinds of
+            rows that are updates without a change of the cursor: the key's newest version in raw
+            has the same cursor and other values.
+        complete_until: a time taken from the source's clock. Raw contains all rows that were
+            committed up to this time. None if unknown.
     """
 
     run_id: str
@@ -143,7 +144,7 @@ class SyncRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the values by name. Times are ISO texts in UTC."""
+        """Returns a mapping of names to values. Times are ISO texts in UTC."""
         return {
             key: value.isoformat() if isinstance(value, dt.datetime) else value
             for key, value in asdict(self).items()
@@ -151,7 +152,7 @@ class SyncRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
-        """Creates a record from the values in a commit. Ignores keys of later versions."""
+        """Creates a record from a commit's values. Ignores keys that later versions have added."""
         names = {field.name for field in fields(cls)}
         known_values = {key: value for key, value in values.items() if key in names}
         for key in ("started_at", "finished_at", "complete_until"):
@@ -264,7 +265,7 @@ class Ledger:
         return cache
 
     def _by_iceberg(self, records: Records) -> dict[tuple[str, str], int]:
-        """Reads :meth:`last_batches` without a Spark job, whose start may take seconds."""
+        """Computes :meth:`last_batches` without a Spark job, whose start may take seconds."""
         batches: dict[tuple[str, str], int] = {}
         for row in records.select(["source_name", "table_name", "batch"], {}, {"batch": 0}):
             key = row["source_name"], row["table_name"]
@@ -287,7 +288,7 @@ class Ledger:
         """Returns each table's last successful attempt and last attempt for `status`."""
         if not self.lake.exists(TABLE):
             return []
-        # A ledger from an older version lacks these columns until the next run.
+        # A ledger that an older version created lacks these columns until the next run.
         existing = self.lake.frame(TABLE).columns
         log_bytes, below, at, unmoved, complete = (
             name if name in existing else f"cast(null as {COLUMNS[name]})"
@@ -329,7 +330,7 @@ class Ledger:
 
 
 def _among(sources: Sequence[str]) -> str:
-    """Returns an SQL condition on the source's name, or "" without sources."""
+    """Returns an SQL condition on the source's name, or "" if there are no sources."""
     listed = ", ".join(map(text_literal, sources))
     return f"and source_name in ({listed})" if sources else ""
 

@@ -34,7 +34,7 @@ FOLDER = "STRANDLINE_LOCKS"
 
 
 class TableLocks:
-    """The file locks and lock records of one namespace's tables."""
+    """The file locks and lock records of the tables in one namespace."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake

@@ -1,7 +1,7 @@
 """The lock records of tables and the heartbeats of runs.
 
 A table's lock record identifies the run that has locked the table, and is written once. A run's
-heartbeat is one record for all tables of the run, rewritten while the run is alive.
+heartbeat is one record for all tables of the run, and is rewritten while the run is alive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def identify_folder(folder: Path) -> str:
-    """Returns an identifier of the running kernel and a folder, the scope of file locks.
+    """Returns an identifier of the running kernel and a folder, which are the scope of file locks.
 
     Containers on one machine share the kernel, but may mount different folders.
     """
@@ -46,7 +46,7 @@ def identify_folder(folder: Path) -> str:
 def lock_file(path: Path, timeout: float) -> FileLock:
     """Returns a file lock that only users with write access to its folder can open.
 
-    Other users must not be able to open it, because any user who can open a file can lock it.
+    Other users must not be able to open the file, because any user who can open a file can lock it.
     """
     folder = stat.S_IMODE(path.parent.stat().st_mode)
     mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)
@@ -253,8 +253,8 @@ class StalenessClock:
 
     Args:
         clock: a function that returns monotonic seconds.
-        max_gap: the maximum seconds to add between two calls. If this machine was suspended between
-            the calls, the other run may also have been suspended.
+        max_gap: the maximum number of seconds that count between two calls. If this machine was
+            suspended between the calls, the other run may also have been suspended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, max_gap: float = 10.0) -> None:
@@ -264,7 +264,7 @@ class StalenessClock:
         self._changing = threading.Lock()
 
     def unchanged_for(self, key: object, value: object) -> float:
-        """Returns for how many seconds a key has had this value, initially 0."""
+        """Returns for how many seconds a key has had this value. The first result is 0."""
         with self._changing:
             now = self._clock()
             previous, seconds, last = self._values.get(key, (object(), 0.0, now))

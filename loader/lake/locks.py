@@ -1,11 +1,11 @@
-"""Locks that allow one writer per table across machines, and that expire with their run.
+"""Locks that allow one writer per table across machines and that expire when their run has died.
 
-A lease combines two locks. The kernel's file lock is exact and is released when the process ends,
-but it may be invisible to other machines. The lock record is visible to other machines and
-identifies the owner, which is the run that has locked the table. However, a lock record may outlive
-the owner's process. If the file lock on the same machine is free, the process has ended, and the
-next run acquires the table immediately. Otherwise the next run waits until the owner's heartbeat
-has not changed for :data:`EXPIRY` seconds of the waiting machine's clock. Times in records are only
+A lease combines two locks. The kernel's file lock is released exactly when the process ends, but it
+may be invisible to other machines. The lock record is visible to other machines and identifies the
+owner, which is the run that has locked the table. However, a lock record may outlive the owner's
+process. If the file lock on the same machine is free, the process has ended, and the next run
+acquires the table immediately. Otherwise the next run waits until the owner's heartbeat has not
+changed for :data:`EXPIRY` seconds of the waiting machine's clock. Times in records are only
 informational, because the clocks of machines differ. A run that lost a table while it was suspended
 detects this before it publishes a batch or writes state or ledger. As a last resort, the catalog
 accepts each batch number only once.
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from loader.lake.lake import Lake
 
 EXPIRY = 120.0
-"""The seconds without a new heartbeat after which a run on another machine loses its tables."""
+"""How many seconds pass without a heartbeat before a run on another machine loses its tables."""
 
 HEARTBEAT_INTERVAL = 20.0
-"""The seconds between two heartbeats."""
+"""The number of seconds between two heartbeats."""
 
 POLL_INTERVAL = 2.0
-"""The seconds between two checks of another run's heartbeat."""
+"""The number of seconds between two checks of another run's heartbeat."""
 
 RETRY_TIMEOUT = 60.0
-"""The maximum seconds to retry locked tables. The time restarts whenever a table is processed."""
+"""How many seconds to retry locked tables. The time restarts whenever a table is processed."""
 
 RETRY_INTERVAL = 0.2
-"""The seconds between two attempts, short enough to succeed between two runs of a loader."""
+"""The seconds between two attempts, so few that an attempt falls between two runs of a loader."""
 
 _staleness = StalenessClock()
 
@@ -70,7 +70,7 @@ def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
 
 
 def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
-    """Creates a table's lease without acquiring it. In a shared catalog, all machines obey it.
+    """Creates a table's lease without acquiring it. In a shared catalog, it excludes all machines.
 
     Args:
         where: the table's name in messages.
@@ -92,7 +92,8 @@ class Lease:
         lock: the table's file lock.
         store: the store of the lock record.
         run_id: the run that acquires the lease.
-        expiry: the seconds without a new heartbeat after which another machine's record is ignored.
+        expiry: how many seconds pass without a new heartbeat before another machine's record is
+            ignored.
         staleness: measures for how long other runs' heartbeats have not changed.
         sleep: the function that waits between two checks of another run.
     """
@@ -148,7 +149,7 @@ class Lease:
     def _write_record(
         self, previous: str | None, record: str, report: Callable[[str], None] | None
     ) -> str | None:
-        """Replaces the previous record once its run is certainly dead. May return a warning."""
+        """Replaces the previous record when its run has certainly died. May return a warning."""
         owner = LockRecord.from_json(previous)
         # If the folder is the same, the free file lock shows that the owner's process has ended.
         is_same_folder = owner is not None and owner.place == self._folder_id

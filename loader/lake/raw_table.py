@@ -26,7 +26,7 @@ IDENTITY = "strandline.table-id"
 Iceberg's UUID is unsuitable, because SQL cannot read it.
 """
 FIRST_BATCH = "strandline.first-batch"
-"""The property with the first batch number. Lower numbers in the ledger are of dropped tables."""
+"""The property with the first batch number. Lower ledger numbers belong to dropped tables."""
 
 # A quarter of Parquet's default, because each writing task buffers a row group, and a large load
 # runs one task per core.
@@ -90,7 +90,7 @@ def drop_outdated_table(
 
 
 def _is_outdated(lake: Lake, table: str, schema: StructType, excluded: Sequence[str]) -> bool:
-    """Returns whether a raw table has no batches, and not the source's current columns."""
+    """Returns whether a raw table has no batches and other columns than the source now has."""
     handle = lake.handle(table)
     before = handle.properties().get(PROPERTY)  # only raw tables of the loader have this property
     current = SourceSchema.of(schema, excluded=excluded).text
@@ -156,7 +156,7 @@ def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
 def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
     """Returns whether a row may have a higher cursor, according to file statistics.
 
-    Returns true without statistics, or if the types of column and cursor differ.
+    Returns true if there are no statistics, or if the types of column and cursor differ.
     """
     return _may_match(lake, table, column, cursor, "greaterThan") is not False
 
@@ -193,7 +193,8 @@ def _may_match(
     """Returns whether a row may match, or None if this is unknown.
 
     Args:
-        number: only rows of this generation match, or of this batch if `staged` is given.
+        number: only rows of this generation match; if `staged` is given, only rows of this batch
+            match.
         staged: the snapshot of a staged batch to search instead of the published rows.
     """
     handle, expressions = lake.handle(table), lake.jvm.org.apache.iceberg.expressions.Expressions

@@ -158,9 +158,9 @@ class Drift:
         before: the source schema to store before the ALTERs.
         after: the source schema to store with the batch.
         added: columns that the source lacked at the last batch, including renamed columns.
-        included: the columns among them that the source had, but the spec excluded.
+        included: those of the added columns that the source had but the spec excluded.
         excluded: columns of the last batch that the source still has, but the spec now excludes.
-        raw: the raw table's columns at the time of planning; None without a table.
+        raw: the raw table's columns at the time of planning; None if there is no table.
     """
 
     notes: tuple[str, ...]
@@ -177,8 +177,8 @@ class Drift:
     def idle(self) -> SourceSchema:
         """The source schema to store if no row is appended.
 
-        A column that the spec excludes must not be missed once it is included again, even if no row
-        was appended in between.
+        Even if no row is appended between two changes of the spec, the loader must remember that a
+        column was excluded, to fill the column once it is included again.
         """
         pending = set(self.before.excluded) & set(self.after.columns)
         return self.before.exclude({*self.after.excluded, *pending})
@@ -206,12 +206,12 @@ class Drift:
 
     @property
     def idle_notes(self) -> tuple[str, ...]:
-        """The notes that the ledger contains although no row was appended."""
+        """The notes that the ledger contains even if no row was appended."""
         return tuple(note for note in self.notes if note.startswith("excluded "))
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Columns that another program has dropped. They are added again, without old values."""
+        """Columns that another program has dropped. They are added again without old values."""
         return tuple(
             change.path[0]
             for change in self.alterations
@@ -295,7 +295,7 @@ def derive_drift(
 
 
 def _base(column: t.StructField | None, field: t.StructField) -> ColumnMapping | None:
-    """Returns the mapping to the column with the same name, or None if its type does not fit."""
+    """Returns the mapping to the column of the same name, or None if its type does not fit."""
     if column is None:
         return ColumnMapping(field.name, field.dataType, field.name, raw_type(field.dataType))
     data_type = find_wider_type(column.dataType, field.dataType)

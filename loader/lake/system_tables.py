@@ -1,6 +1,6 @@
 """Creates, alters and appends to system tables, which contain the loader's state and ledger.
 
-If a system table is damaged, the error is reported for the system table, not for the table being
+If a system table is damaged, the error is reported for the system table, not for the table that is
 synced.
 """
 
@@ -33,7 +33,7 @@ RECONCILED = "_cq_reconciled"
 """The append-only table of comparisons (:mod:`loader.reconcile.history`)."""
 
 HAS_UNREPAIRED = "(not repaired and missed_updates + missed_rows + missed_deletes > 0)"
-"""SQL that is true for a row of this table with differences that were not repaired."""
+"""SQL that is true for a row of this table if the row's differences were not repaired."""
 
 
 class InLake(Protocol):
@@ -57,7 +57,7 @@ def describe_remedy(stopped: str, table: str) -> str:
     Args:
         stopped: the features that do not work until the table is recreated.
     """
-    # the spec chose this table's name, so only the user may remove the table
+    # The spec contains this table's name, so only the user may remove the table.
     if not table.startswith(PREFIX):
         return f"{stopped} are stopped until it is removed and recreated. {RECOVERY}"
     rebuilt = "until `loader state rebuild` (without --select) has recreated it"

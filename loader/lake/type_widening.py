@@ -94,7 +94,7 @@ def holds(raw: t.DataType, source: t.DataType) -> bool:
 
 
 def is_wider(new: t.DataType, old: t.DataType) -> bool:
-    """Returns whether a source's new type contains more values than the old type."""
+    """Returns whether a source's new type can represent more values than the old type."""
     if type(old) in _DIGITS and type(new) in _DIGITS:
         return _DIGITS[type(new)] > _DIGITS[type(old)]
     return holds(raw_type(new), old)
