@@ -73,8 +73,7 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
     """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        by_queries: whether to forward the calls to the snapshot for queries, regardless of the
-            table.
+        by_queries: whether to forward the calls to the snapshot for queries, whatever the table is.
     """
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:
@@ -166,7 +165,7 @@ class CompositeSnapshot(Snapshot):
     def _open_for(self, table: SourceTable) -> JdbcSnapshot:
         """Returns the snapshot for queries of a table.
 
-        For tables with `sync_mode: cdc`, it is opened by the first such query.
+        For tables with `sync_mode: cdc`, the first such query opens the snapshot.
         """
         if table.ref.name not in self.log.tables:
             return self.open_queries()

@@ -2,10 +2,10 @@
 
 An attached or detached partition adds or removes rows that were never logged for this table. A
 second ALTER can revert the first. Changes that were logged between the two ALTERs may use a
-different column name or format than the table has now. They may also lack the old value of the key.
-Changes of a detached partition are missing from the log. Each ALTER rewrites a row of PostgreSQL's
-catalog, which changes the row's `xmin`. So each sync stores a fingerprint of the catalog rows, and
-the next sync compares it with the current fingerprint.
+different column name or format than the table has now. These changes may also lack the old value of
+the key. Changes of a detached partition are missing from the log. Each ALTER rewrites a row of
+PostgreSQL's catalog, which changes the row's `xmin`. So each sync stores a fingerprint of the
+catalog rows, and the next sync compares it with the current fingerprint.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
 
 
 def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, str]) -> str:
-    """Describes an alteration that was made and reverted since the last sync; empty if none was.
+    """Describes an alteration that was made and reverted since the last sync, or returns "".
 
     Ignores columns, indexes and partitions that were added or removed.
 
@@ -215,7 +215,7 @@ def read_partitions(connection: Connection, relation: str) -> dict[str, Partitio
 def describe_partition_changes(
     connection: Connection, before: Collection[str], current: Mapping[str, Partition]
 ) -> str:
-    """Describes how partitions added or removed rows; empty if they did not.
+    """Describes how partitions added or removed rows, or returns "" if they did not.
 
     Args:
         before: the ids of the partitions at the last sync.

@@ -131,10 +131,10 @@ class Changes:
         return lines.select(_NUMBER, _TRANSACTION, *self._secrets, change.alias("change"))
 
     def _parse(self, schema: t.StructType) -> Column:
-        """Returns the parsed text of a change. Reading fails if it cannot be parsed."""
+        """Returns the parsed text of a change. Reading fails if the text cannot be parsed."""
         if not self._masks:
             return f.from_json("text", schema, _JSON)
-        # In the mode FAILFAST, Spark would write the values to its log and its event log.
+        # With the mode FAILFAST, Spark would write the values to its log and its event log.
         options = {**_JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         schema = t.StructType([*schema.fields, t.StructField(_CORRUPT, t.StringType())])
         change = f.from_json("text", schema, options)
@@ -280,8 +280,8 @@ class Changes:
                     "the table's REPLICA IDENTITY to FULL, then reload it (--full-refresh)"
                 )
             )
-            # PostgreSQL writes an update of a row that enters the filter as an insert. If the log
-            # omits a value, raw has no version, or an outdated one.
+            # If an update makes a row match the filter, PostgreSQL logs it as an insert. So if the
+            # log omits a value, raw has no version of the row, or only an outdated version.
             is_known = previous.isNotNull()
             if self.table.ref.native.where:
                 is_known = is_known & ~f.col(_INSERT)
@@ -360,8 +360,8 @@ class Changes:
         others = rows.where(~is_truncate)
         keys = [f.col(quote_name(name)) for name in self.key]
         types = {field.name: field.dataType for field in self.table.schema.fields}
-        # For each interval that ends with a TRUNCATE, finds the keys that exist at its end. Keys
-        # from before the previous TRUNCATE already have tombstones.
+        # For each interval that ends with a TRUNCATE, this finds the keys that exist at the end of
+        # the interval. Keys from before the previous TRUNCATE already have tombstones.
         columns = {"_cq_since": "bigint", "_cq_until": "bigint"}
         spans = _create_rows(rows.sparkSession, columns, list(pairwise([0, *truncates])))
         within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_until"))

@@ -2,8 +2,8 @@
 
 Before a table's first load is published, the state contains no mark (no log position) for the
 table. Other runs would therefore ignore the table when they move the slot. An advisory lock
-prevents this: first loads lock the slot in shared mode, and a run that moves the slot locks it in
-exclusive mode.
+prevents this: first loads lock the slot in shared mode, and a run that moves the slot locks the
+slot in exclusive mode.
 
 A large table is loaded in chunks. Each chunk is a range of the key, and is appended as one batch.
 If the load is interrupted, the next run continues after the last published chunk, but reads a new
@@ -150,7 +150,7 @@ class FirstLoads:
         """Returns the snapshot for a first load. The slot and the publication must exist.
 
         An open snapshot blocks ALTER TABLE on its tables. So a new snapshot includes only the given
-        table. But if too many snapshots are open, it includes all remaining tables.
+        table. But if too many snapshots are open, the new snapshot includes all remaining tables.
 
         Args:
             table: the table to load.
@@ -233,7 +233,7 @@ _KEY_FORMATS = {
     "timestamp": _TIME,
     "timestamptz": _TIME + r"\+00",
 }
-"""Types that PostgreSQL and Spark order equally, with a pattern of the values valid in both."""
+"""Maps types that PostgreSQL and Spark order equally to a pattern of the values valid in both."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def find_next_chunk(
 
 
 def _is_equal_in_spark(values: Key, key: Sequence[LoggedColumn]) -> bool:
-    """Returns whether Spark reads a key's values correctly. It misreads infinity and dates BC."""
+    """Returns whether Spark reads a key correctly. Spark misreads infinity and dates BC."""
     return all(
         re.fullmatch(_KEY_FORMATS[column.kind], value)
         for value, column in zip(values, key, strict=True)

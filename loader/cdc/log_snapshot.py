@@ -91,8 +91,8 @@ class LogSnapshot(Snapshot):
         # from the mark of the previous chunk.
         unfinished = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or unfinished
-        # The mark is recorded first: if the table fails later, the slot must not move past this
-        # mark.
+        # The mark is recorded first, because the slot must not move past this mark if the table
+        # fails later.
         self._slot_advance.record_mark(table.ref.name, mark)
         with self._lock:
             setup = self._run_once(self._prepare)
@@ -261,7 +261,7 @@ class LogSnapshot(Snapshot):
             self.__dict__.pop("_log_read", None)
 
     def advance_slot(self) -> None:
-        """Moves the slot to the lowest stored position; called after all tables are published."""
+        """Moves the slot to the lowest stored position. Called after all tables are published."""
         self._loads.release_slot()
         if self._setup is not None and self._failure is None:
             self._slot_advance.advance(self._setup.slot, self._loads.exclude_loads)
@@ -359,7 +359,8 @@ class LogSnapshot(Snapshot):
     def _is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
         """Returns whether a table can be loaded in chunks.
 
-        The state stores the last key of each chunk, so a table with a masked key cannot.
+        The state stores the last key of each chunk, so a table with a masked key cannot be loaded
+        in chunks.
         """
         masks = table.masks if isinstance(table, MaskedTable) else {}
         if masks.keys() & set(self._definitions.list_key(table)):
@@ -396,7 +397,7 @@ class LogSnapshot(Snapshot):
     def _explain_broken_load(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> str:
-        """Explains why an interrupted first load cannot be merged with the log; empty if it can."""
+        """Explains why an interrupted first load cannot be merged with the log, or returns ""."""
         if not mark.earlier_chunks:
             return ""
         name = build_log_name(table)

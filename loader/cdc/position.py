@@ -49,8 +49,9 @@ class VisibleTransactions:
 
     Attributes:
         xmin: all transactions with a lower id had ended when the snapshot was taken.
-        xmax: transactions with this id or a higher id had not begun.
-        open: the ids between `xmin` and `xmax` whose transactions had not ended.
+        xmax: transactions with this id or a higher id had not begun when the snapshot was taken.
+        open: the ids between `xmin` and `xmax` whose transactions had not ended when the snapshot
+            was taken.
         until: a position above the commits of all visible transactions.
     """
 

@@ -41,12 +41,12 @@ class RequirementErrors:
     """The errors for a source's unmet requirements.
 
     Attributes:
-        server: the error of the server or the role. If it is set, the tables and the publication
-            were not checked.
+        server: the error that concerns the server or the role. If there is such an error, the
+            tables and the publication were not checked.
         tables: maps the name of each table that cannot be read from the log to its error.
         unpublishable: maps the name of each table that this role cannot add to the publication to
             its error.
-        publication: the error of the publication.
+        publication: the error that concerns the publication.
     """
 
     server: TableError | None = None
@@ -90,7 +90,8 @@ def check_requirements(
             refused[table.ref.name] = error
     accepted = [table for table in tables if table.ref.name not in refused]
     unpublishable = find_unpublishable_tables(connection, slot, accepted)
-    # One statement publishes all tables. If it is not allowed, all its tables have the same error.
+    # One statement publishes all tables. If the statement is not allowed, all its tables have the
+    # same error.
     errors = {
         name: build_error([requirement], where) for name, requirement in unpublishable.items()
     }
@@ -309,7 +310,7 @@ def _uses_only(
 
 
 def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
-    """Returns the SQL condition that all columns of an index `i` are columns of the key."""
+    """Returns SQL that is true if all columns of an index `i` are columns of the key."""
     names = ", ".join(text(column.lower()) for column in key)
     return f"""not exists (
                         select from pg_catalog.pg_attribute as a
@@ -441,7 +442,8 @@ def list_setup_sql(name: str, role: str, tables: Mapping[str, str | None]) -> li
     Args:
         name: the name of the slot and the publication.
         role: the source's user.
-        tables: the option `where` of each table, by the table's name in the spec; None without one.
+        tables: maps each table's name in the spec to its option `where`; None if the table has no
+            filter.
     """
     published = [
         _format_table(table) + (f" where ({where})" if where else "")

@@ -28,7 +28,7 @@ _MAX_NAME_BYTES = 63
 _FILTERS_SINCE = 15
 """The major version of PostgreSQL from which publications can filter rows."""
 _PEEK_BYTES = 16 * 1024 * 1024
-"""If the log has grown by more bytes than this, it is not checked for relevant changes first."""
+"""If the log has grown by more bytes than this, Debezium reads it without a check for changes."""
 
 
 _TABLES_BY_NAME = """(
@@ -158,9 +158,9 @@ class SourceSlot:
         return f"{self.database.relation(native)}{filter_}"
 
     def read_filters(self, connection: Connection) -> dict[tuple[str, str], str]:
-        """Returns the filter of each table that the publication lists by name; empty without one.
+        """Returns the filter of each table that the publication lists by name; "" means no filter.
 
-        PostgreSQL does not filter tables of publications for all tables or for a schema.
+        A publication for all tables, or for all tables of a schema, has no filters.
         """
         if connection.major_version < _FILTERS_SINCE:
             return {}
@@ -347,7 +347,7 @@ class SourceSlot:
             TableError: if such a transaction is still open after the source's lock_timeout.
         """
         # A new id is higher than the ids of all transactions that have written. A snapshot's xmax
-        # may be lower.
+        # is no such limit, because it may be lower than some of these ids.
         [(limit,)] = connection.rows("select pg_catalog.pg_current_xact_id()::text")
         deadline = time.monotonic() + self.database.lock_timeout
         while True:

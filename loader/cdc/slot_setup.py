@@ -40,7 +40,7 @@ class SlotSetup:
     complete_until: dt.datetime | None = None
 
     def explain_loss(self, source_slot: SourceSlot, table: SourceTable, mark: Mark) -> str:
-        """Explains why the log lacks changes since a table's mark; empty if the log is complete."""
+        """Explains why the log lacks changes since a table's mark, or returns ""."""
         if self.created:
             return "its replication slot was missing"
         if mark.system and self.system and mark.system != self.system:
@@ -58,7 +58,7 @@ class SlotSetup:
         return ""
 
     def warn_of_unread_slot(self, source_slot: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
-        """Returns a warning if the table's former slot still exists, although no run reads it."""
+        """Returns a warning if the table's former slot still exists but no run reads it."""
         if mark is None or not mark.slot or mark.slot == source_slot.name:
             return ()
         text = source_slot.database.dialect.text(mark.slot)

@@ -38,13 +38,13 @@ SUPPORTED = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea", ENU
 UNSUPPORTED_ARRAYS = frozenset(("xml", ENUM, "time"))
 """Element types of arrays that Debezium omits or changes.
 
-It omits all arrays of `xml`, and arrays of enums that contain a null. In arrays of `time`, it
-replaces 24:00.
+Debezium omits all arrays of `xml` and those arrays of enums that contain a null. In arrays of
+`time`, it replaces 24:00.
 """
 DETECTABLE_ARRAYS = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
 """Element types of arrays for which Debezium writes a placeholder if the log omits the array.
 
-For other element types it writes null.
+For other element types, Debezium writes null.
 """
 
 
@@ -53,7 +53,7 @@ class LoggedColumn:
     """A column of a table that is read from the log.
 
     Attributes:
-        number: the column's number in the database, which does not change if it is renamed.
+        number: the column's number in the database, which does not change if the column is renamed.
         name: the column's name in the database.
         kind: PostgreSQL's name of the type: for a domain, the base type; for an array, the type of
             its elements; for any enum, `enum`.
@@ -213,7 +213,7 @@ def _refuse_column(column: LoggedColumn, where: str) -> None:
 
 
 def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
-    """Describes an ALTER that changed values without changes in the log; empty if there is none.
+    """Describes an ALTER that changed values without changes in the log, or returns "".
 
     Args:
         before: the result of :func:`list_by_number` at the last sync.
@@ -232,7 +232,7 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
 
 
 def describe_selection(excluded: Collection[str], columns: Sequence[LoggedColumn]) -> str:
-    """Describes a column that the spec excluded at the last sync; empty if there is none.
+    """Describes a column that the spec excluded at the last sync, or returns "".
 
     Args:
         excluded: the numbers of the columns that were excluded.
@@ -244,7 +244,7 @@ def describe_selection(excluded: Collection[str], columns: Sequence[LoggedColumn
 def describe_unknown_names(
     names: Collection[str], before: Mapping[str, str], columns: Sequence[LoggedColumn]
 ) -> str:
-    """Explains a column name in the log that belongs to no column; empty if there is none.
+    """Explains a column name in the log that belongs to no column, or returns "".
 
     Args:
         names: the column names in the changes since the last sync.
@@ -309,8 +309,8 @@ class TableDefinitions:
         Also stores the excluded columns in `excluded`.
 
         Raises:
-            TableError: if the columns have changed during the run, or the log lacks their values,
-                or contains other values than the JDBC reader returns.
+            TableError: if the columns have changed during the run, if the log lacks their values,
+                or if the log contains other values than the JDBC reader returns.
         """
         where, native = self.get_location(table), table.ref.native
         with self.database.connect(where) as connection:
@@ -362,7 +362,7 @@ class TableDefinitions:
     def read_partitions(
         self, table: SourceTable, mark: Mark | None
     ) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and why all rows must be read; empty if they need not.
+        """Returns a table's partitions, and the reason why all rows must be read, or "".
 
         Also stores the table's fingerprints in `catalogs`.
         """

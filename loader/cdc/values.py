@@ -196,7 +196,7 @@ def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType, hides_val
 
 
 def _refuse_overflow(raw: Column, value: Column, column: LoggedColumn) -> Column:
-    """Returns a timestamp. An overflow of 64 bits of microseconds raises an error in Spark."""
+    """Returns a timestamp. Spark's query fails if the microseconds overflow 64 bits."""
     spark_type = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
     if column.kind == "timestamptz":
         is_too_late = value.isNull()

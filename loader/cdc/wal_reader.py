@@ -48,9 +48,9 @@ class LogReader:
         folder: the folder for the spool.
         placeholder: the text that Debezium writes for a value that the log omits.
         where: the source, for messages.
-        excluded: the columns that the spec excludes, `schema.table.column`.
+        excluded: the columns that the spec excludes, as `schema.table.column`.
         encrypted: the tables with masked columns, by their names in the log.
-        spool_key: the key with which their changes are encrypted in the spool.
+        spool_key: the key with which the changes of these tables are encrypted in the spool.
     """
 
     slot: SourceSlot
@@ -196,12 +196,12 @@ def build_debezium_settings(
 
     Args:
         slot: the name of the slot and of the publication.
-        log_names: the tables, `schema.table`.
+        log_names: the tables, as `schema.table`.
         placeholder: the text that Debezium writes for a value that the log omits.
         where: the source, for messages.
-        lock_timeout: the seconds that Debezium may wait for a table that another session has
+        lock_timeout: how many seconds Debezium may wait for a table that another session has
             locked.
-        excluded: the columns that Debezium leaves out, `schema.table.column`.
+        excluded: the columns that Debezium leaves out, as `schema.table.column`.
 
     Raises:
         TableError: if Debezium cannot connect to the source's URL.

@@ -28,7 +28,7 @@ MARKER = "strandline"
 _HIDDEN = "{} (its text is not shown, because a table has masked columns)"
 _CONNECTION_ERRORS = ("08", "57")
 _SERVER_ERRORS = (*_CONNECTION_ERRORS, "28", "3D", "42", "53", "55", "58")
-"""The classes of SQLStates, such as missing privileges, whose texts name objects but no values."""
+"""SQLState classes, such as missing privileges, whose texts contain names but no row values."""
 _LOGGING = """\
 status = error
 rootLogger.level = warn
@@ -42,7 +42,7 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
 
 
 def compute_heap_mb() -> int:
-    """Returns the maximum heap: a quarter of the memory, as by Java's default, or 512 MB if larger.
+    """Returns the maximum heap: a quarter of the memory (Java's default), but at least 512 MB.
 
     The queue of rows has a fixed size, so only a very large row needs more memory.
     """
@@ -70,7 +70,7 @@ class ReadRequest:
             does not identify the table, because Debezium replaces characters: `a b` becomes `a_b`.
         encrypted: the tables with masked columns, whose changes are encrypted in the spool. If
             there are such tables, errors do not quote values.
-        spool_key: the key with which they are encrypted, as hexadecimal digits.
+        spool_key: the key with which these changes are encrypted, as hexadecimal digits.
     """
 
     folder: str
@@ -183,7 +183,7 @@ def describe_error(error: Exception, hides_values: bool) -> str:
 
 
 def _encrypt(key: bytes, data: bytes) -> bytes:
-    """Encrypts data by AES in the mode GCM, in the format of Spark's function `aes_decrypt`."""
+    """Encrypts data with AES-GCM, in the format of Spark's function `aes_decrypt`."""
     import jpype
 
     def to_java(content: bytes) -> Any:
@@ -328,8 +328,8 @@ def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
 def _quotes_no_value(cause: Any) -> bool:
     """Returns whether the text of an error can contain no value of a row.
 
-    The driver quotes a value that it cannot convert, and so does the server. Debezium's parser of
-    JSON quotes its input, and its errors are `IOException`s, too.
+    The driver and the server quote values that they cannot convert. Debezium's JSON parser quotes
+    its input, and its errors are also `IOException`s.
     """
     import jpype
 

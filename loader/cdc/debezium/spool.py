@@ -5,8 +5,8 @@ Only this user can read the spool's folder. It contains:
 - a folder for each table, with text files. Each line is a change:
   `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` numbers the changes, and
   `ordinal` numbers the transactions from 0, in the order of their commits. For tables with masked
-  columns, each line is instead an encrypted block of such lines, in base64. Its key exists only in
-  the memory of the run.
+  columns, each line is instead an encrypted block of such lines, in base64. The key of this
+  encryption exists only in the memory of the run.
 - `transactions`, with an entry for each complete transaction. Changes of a transaction without an
   entry are ignored.
 - `done`, with the number of each table's changes. This file is written last.
@@ -97,8 +97,8 @@ class SpoolWriter:
     """Writes a spool, in Debezium's process.
 
     Args:
-        tables: the tables' names in the log, `schema.table`. The index of a table in this sequence
-            is the name of its folder.
+        tables: the tables' names in the log, as `schema.table`. The index of a table in this
+            sequence is the name of its folder.
         placeholder: Debezium's text for a value that the log omits.
         encrypted: the tables whose changes are encrypted.
         encrypt: encrypts a block of lines.
