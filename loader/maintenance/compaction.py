@@ -40,7 +40,7 @@ from loader.rows.version_order import BATCH, SEQUENCE, quote_name
 from loader.spark.spark_version import can_rewrite_position_deletes
 
 MIN_SNAPSHOT_AGE = dt.timedelta(hours=1)
-"""The minimum age of expired snapshots of state and ledger, because a loader may be reading."""
+"""The minimum age of state and ledger snapshots to expire, because a loader may be reading them."""
 
 _MIN_FILES = 5
 """The minimum number of small data files or manifests that justifies a rewrite."""
@@ -92,8 +92,8 @@ class Upkeep:
     def before_ms(self, min_age: dt.timedelta = dt.timedelta()) -> int:
         """Returns the time before which snapshots expire, in milliseconds since 1970.
 
-        The days are counted back from now. With `expire_days` 0, the files that this compaction has
-        just replaced are deleted, too.
+        The days are counted back from now. With `expire_days` 0, even the files that this
+        compaction has just replaced are deleted.
         """
         age = max(dt.timedelta(days=self.expire_days), min_age)
         return int((now() - age).timestamp() * 1000)
@@ -106,7 +106,7 @@ class CompactionResult:
     Attributes:
         removed: the number of removed rows.
         expired: the number of expired Iceberg snapshots.
-        note: the reason why no more rows were removed. Also mentions files of killed runs.
+        note: why no more rows were removed, and which files of killed runs were found.
     """
 
     table: str
@@ -278,7 +278,7 @@ def _find_and_count(
     """Returns the rows to remove and their number.
 
     Counting takes time, and a model may be built concurrently. Therefore the list of models is read
-    again after counting, until it has not changed.
+    again after counting, and the count is repeated until the list has not changed meanwhile.
     """
     superseded = _find_superseded(lake, raw, upkeep, dependents)
     while superseded.sql is not None:

@@ -33,10 +33,10 @@ class Dependent:
 
     Attributes:
         name: ``schema.table``.
-        history: whether the table shows all versions. Its full rebuild needs all versions in the
-            raw table.
+        history: whether the table shows all versions. If so, a full rebuild of the table needs all
+            versions in the raw table.
         raw: the raw tables that the model reads, ``schema.table`` in lower case.
-        batches: the newest batch that is certainly merged, by raw table.
+        batches: maps each raw table to the newest batch that is certainly merged.
         key: the key columns of the model, without :data:`UNION`.
         cursor: the cursor column of the model.
     """
@@ -70,7 +70,7 @@ class Dependent:
 
 
 class UnreadableTableError(TableError):
-    """The error of an unreadable table, which may be a latest table or a history."""
+    """The error for an unreadable table, which may be a latest table or a history."""
 
 
 def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependent]:

@@ -1,8 +1,8 @@
 """Rebuilds state and ledger from the commits of raw tables for ``loader state rebuild``.
 
 The commits are the source of truth, and state and ledger are indexes of the commits. Attempts that
-appended nothing and cursors that a user has set exist only in the indexes and are lost. Damaged
-indexes are first moved to a quarantine folder.
+appended nothing and cursors that a user has set exist only in the indexes and cannot be restored.
+Damaged indexes are first moved to a quarantine folder.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def list_source_commits(
     """Returns the batches of one source in a raw table, oldest first.
 
     If compaction has removed all rows of a batch of a shared table, the batch's source is unknown.
-    It is assumed to be the source of the next batch.
+    The batch is then assumed to have the same source as the next batch.
 
     Args:
         known: batches of the source that are in the ledger. The result may lack such batches if
@@ -107,7 +107,7 @@ def rebuild_table(
     Args:
         names: the source's current name followed by the former names.
         warn: called with a warning if the newest commit has expired.
-        known: recently read batches of the ledger. If other batches are missing, the ledger is
+        known: ledger batches that were read recently. If other batches are missing, the ledger is
             reread.
 
     Raises:
@@ -187,11 +187,11 @@ def _add_state_without_cursor(
 def _find_refresh(commits: Sequence[Commit]) -> int | None:
     """Returns the batch of the newest full refresh, or None.
 
-    Unexpired commits contain their mode, so this is only needed for batches with expired commits.
-    The state in the newest commit contains the generation of the newest full refresh, and the
-    result is the first batch of this generation. If the newest commit has also expired, returns
-    None. The highest generation is unsuitable, because it may have begun with a repair, and
-    `delete_stale` would hide valid rows.
+    Unexpired commits contain their mode, so this function is only needed for batches whose commits
+    have expired. The state in the newest commit contains the generation of the newest full refresh,
+    and the result is the first batch of this generation. If the newest commit has also expired,
+    returns None. The highest generation is unsuitable, because it may have begun with a repair.
+    With that generation, `delete_stale` would hide valid rows.
     """
     head = commits[-1]
     if head.state is None:
@@ -231,7 +231,7 @@ FOLDER = "_cq_damaged"
 
 
 def quarantine_table(lake: Lake, table: str) -> str | None:
-    """Quarantines a table with unreadable rows. Returns a message, or None for an intact table.
+    """Quarantines a table if its rows are unreadable. Returns a message, or None if it is intact.
 
     Raises:
         TableError: if the table is damaged and cannot be moved, or is unreadable for another
@@ -283,7 +283,7 @@ def _move_folder(lake: Lake, table: str) -> str:
 
 
 def _unregister(lake: Lake, table: str) -> str:
-    """Removes the table from its catalog without reading the table, unlike `drop table`."""
+    """Removes the table from its catalog without reading it. (`drop table` would read it.)"""
     jvm: Any = lake.spark._jvm
     context: Any = lake.spark.sparkContext
     names = context._gateway.new_array(jvm.java.lang.String, 2)

@@ -45,8 +45,8 @@ def select_expirable(
         main: the id of the current snapshot, which never expires.
         other_heads: the snapshot ids of all tags and other branches. These snapshots and their
             ancestors never expire.
-        before_ms: the time from which snapshots do not expire, because a recent staged snapshot may
-            belong to a running batch.
+        before_ms: snapshots that were committed at or after this time do not expire, because a
+            recent staged snapshot may belong to a running batch.
     """
     by_id = {each.id: each for each in snapshots}
     kept_ids = {main}
@@ -92,7 +92,7 @@ def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
 
 
 ORPHAN_AGE = dt.timedelta(days=1)
-"""The minimum age of files to delete, larger than any difference between machines' clocks."""
+"""The minimum age of files to delete, which exceeds any difference between machines' clocks."""
 
 
 def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
@@ -111,7 +111,7 @@ def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
 
 
 def describe_orphans(remaining: int, deleted: int) -> str:
-    """Returns a note about orphan files, or "" without such files.
+    """Returns a note about orphan files, or "" if there are none.
 
     Args:
         remaining: the number of files that still exist.

@@ -5,7 +5,7 @@ newest version. Later batches are not changed. Therefore the latest table can st
 the raw table as of the limit and of every later batch. A dbt model that has merged the batches up
 to the limit still finds all later rows. The removal limit is
 
-- lower than the newest batch, because state, commits and the next sync depend on it;
+- lower than the newest batch, because state, commits and the next sync depend on the newest batch;
 - at most the batch that each latest table and history in the catalog has merged;
 - lower than the first batch of the days to keep.
 
@@ -17,11 +17,11 @@ Up to the limit, two other kinds of rows are retained:
   a late version, the model rereads all versions of the key.
 
 Two properties of the raw table record the removal: the limit (``strandline.compacted_to``; `as_of`
-rejects earlier batches) and the number of removed rows (``strandline.compacted``). With them, the
-test ``batches_complete`` can account for every row of the ledger. Both properties are written
-before the rows are removed, with the number of rows as ``removing``. If a run dies between the two
-steps, the next compaction reads the table's history to determine whether the rows were removed. The
-macro `removed_rows` reads these properties.
+rejects earlier batches) and the number of removed rows (``strandline.compacted``). With these
+properties, the test ``batches_complete`` can account for every row of the ledger. Both properties
+are written before the rows are removed, with the number of rows as ``removing``. If a run dies
+between the two steps, the next compaction reads the table's history to determine whether the rows
+were removed. The macro `removed_rows` reads these properties.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def find_superseded(
     """Finds the versions of a raw table that can be removed.
 
     Args:
-        key: the primary key; empty without a key.
-        cursor: the cursor column; None without a cursor.
+        key: the primary key; empty if there is none.
+        cursor: the cursor column; None if there is none.
         dependents: the latest tables and histories that are built from the raw table.
     """
     sources = tuple(sharers(lake.handle(table)))
@@ -193,7 +193,7 @@ where {conditions}"""
 
 
 def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
-    """Returns an SQL expression for the lowest of some cursors, or for null without cursors.
+    """Returns an SQL expression for the lowest of some cursors, or for null if there are none.
 
     Args:
         texts: the cursors as text.
@@ -232,8 +232,8 @@ def _find_removal_limit(
 def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
     """Returns an SQL expression for the lowest cursor that the next sync can reread, or None.
 
-    That is the lower bound of the last sync, because the next sync begins at the same cursor or a
-    higher one. The result is None if the ledger has no sync by this cursor.
+    This is the lower bound of the last sync, because the next sync begins at the same cursor or at
+    a higher cursor. The result is None if the ledger has no sync with this cursor column.
 
     Args:
         sources: the sources that share the table; each source has separate windows.
@@ -274,8 +274,8 @@ class RemovalAccount:
         rows: the number of removed rows.
         removing: the number of rows that a compaction is about to remove; 0 once `rows` includes
             them.
-        since: the table's Iceberg snapshot before this removal.
-        was: the previous value of `to`, which is restored if the removal failed.
+        since: the table's Iceberg snapshot before the removal of these rows.
+        was: the previous value of `to`, which is restored if the removal fails.
     """
 
     to: int = 0
@@ -289,7 +289,7 @@ class RemovalAccount:
         """Parses the properties of a raw table.
 
         Raises:
-            ValueError: if the loader did not write the properties.
+            ValueError, KeyError, TypeError: if the properties are not in the loader's format.
         """
         text = properties.get(COMPACTED)
         if not text:
@@ -327,7 +327,7 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
     if not rows:
         return 0
     to = max(before.to, superseded.batch)
-    # As text, because a snapshot id may have more digits than JSON parsers preserve.
+    # The id is stored as text, because it may have more digits than JSON parsers preserve.
     current = str(lake.handle(table).currentSnapshot().snapshotId())
     # With merge-on-read, the subsequent rewrite writes each file once, sorted and without the
     # removed rows. Copy-on-write would write the files twice.
@@ -341,8 +341,8 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
             f"and ({BATCH}, {SEQUENCE}) in ({superseded.sql})"
         )
     except Exception:
-        # No row was removed, unless the commit succeeded and only the response was lost. If the
-        # table is unreachable, the next compaction closes the account.
+        # No row was removed, unless the commit succeeded and only its response did not arrive. If
+        # the table is unreachable, the next compaction closes the account.
         with suppress(Exception):
             close_account(lake, table)
         raise

@@ -57,8 +57,8 @@ def measure_table(lake: Lake, table: str) -> TableStats:
 def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
     """Returns the rows, files and bytes of a table's current snapshot.
 
-    These are read from the snapshot's summary, unless the committing engine wrote no totals. If
-    there are delete files, the rows are counted.
+    The numbers are read from the snapshot's summary, unless the engine that committed it wrote no
+    totals. If there are delete files, the rows are counted.
     """
     current = handle.currentSnapshot()
     if current is None:
