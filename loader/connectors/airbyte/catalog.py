@@ -77,12 +77,11 @@ def parse_catalog(
     where: str,
     find_cursor: Callable[[str, Collection[str]], str | None],
 ) -> list[CatalogEntry]:
-    """Returns the streams of a catalog.
+    """Returns the streams in a catalog.
 
     Args:
         where: the source, for messages.
-        find_cursor: a function of a table's name and fields, which returns the cursor field in the
-            spec.
+        find_cursor: a function that returns the spec's cursor field for a table's name and fields.
 
     Raises:
         TableError: if the catalog is malformed.
@@ -151,8 +150,8 @@ def build_state_input(
     """Returns the content of the connector's state file, or None if all streams start over.
 
     If one stream starts over, its part is removed from the state that all streams share. If that is
-    impossible, all streams start over. Otherwise the connector would skip the stream's records that
-    the state covers.
+    impossible, all streams start over. Otherwise the connector would skip those records of the
+    stream that the state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.

@@ -1,8 +1,8 @@
 """Parses the messages of the Airbyte protocol.
 
-In the protocol, lines that are not JSON are log lines. But a damaged message also may not be JSON,
-and ignoring it could lose records. So a line that looks like a damaged message is an error. Some
-log messages report that records are missing."""
+In the protocol, lines that are not JSON are log lines. But a damaged message may not be JSON
+either, and if it were ignored, records could be missed. So a line that looks like a damaged message
+is an error. Some log messages report that records are missing."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ GAP_REPORTS = (
     "older than the last time it was synced. This is unexpected. Skipping the file.",
     "Unable to fetch permissions. stream=",  # PermissionsFileBasedStream skips a record
 )
-"""Warnings of `airbyte-cdk` about data that it skips although its configuration does not say so."""
+"""Warnings of `airbyte-cdk` about data that it skips without being configured to do so."""
 
 _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', ")
-"""Parts of these warnings about a blank line or an empty response, which contain no records."""
+"""Parts of such warnings that concern only blank lines or empty responses, without records."""
 
 _DATA_TYPES = ("RECORD", "STATE", "DELETE", "TRACE")
 
@@ -109,8 +109,8 @@ class AirbyteMessages:
         """Returns the stream of a record.
 
         Raises:
-            TableError: unless exactly one stream matches. A state would otherwise cover a record
-                that no table receives.
+            TableError: unless exactly one stream matches. Without this error, a state could cover a
+                record that no table receives.
         """
         if key not in self._resolved:
             match = self._resolve(key, reader)

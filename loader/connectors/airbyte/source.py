@@ -27,7 +27,7 @@ from loader.spec.redaction import excerpt
 
 _MAX_SECRETS = 1_000
 _MAX_SECRET_LENGTH = 1_000_000
-"""The maximum number and total length of a connector's secrets, which all slow down redaction."""
+"""The maximum number and total length of a connector's secrets, because each slows redaction."""
 
 
 class AirbyteSource(ProgramSource):
@@ -126,8 +126,8 @@ class AirbyteSource(ProgramSource):
     def _hide_updated_secrets(self, values: Mapping[str, Any]) -> None:
         """Registers the secrets among the values that a connector has refreshed.
 
-        Redaction replaces them only as whole words. Otherwise a connector could make the messages
-        of other sources unreadable.
+        Redaction replaces these secrets only as whole words. Otherwise a connector could make the
+        messages of other sources unreadable.
 
         Raises:
             TableError: if there are too many secrets.

@@ -115,9 +115,9 @@ def start_bridge_server(
     """Starts the bridge as a server, and ends it afterwards.
 
     Args:
-        address: the address to listen on: `localhost:7778`, `unix:/path`.
+        address: the address to listen on, such as `localhost:7778` or `unix:/path`.
         python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's interpreter.
-        idle_timeout: the seconds after which a silent stream is cancelled.
+        idle_timeout: how many seconds a stream may be silent before it is cancelled.
 
     Raises:
         SpecError: if the bridge cannot start, or cannot listen on the address.

@@ -33,7 +33,7 @@ class CloudQueryOptions(ProgramOptions):
 
     Attributes:
         command: the plugin's program, which is started with `serve`.
-        connection: the address of a running plugin: `localhost:7777`.
+        connection: the address of a running plugin, such as `localhost:7777`.
         python: a Python interpreter with `cloudquery-plugin-pb`; by default the loader's
             interpreter.
         config: the `spec` of the plugin.

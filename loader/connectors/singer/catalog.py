@@ -61,8 +61,7 @@ def parse_catalog(
 
     Args:
         where: the source, for messages.
-        find_cursor: a function of a table's name and fields, which returns the cursor field in the
-            spec.
+        find_cursor: a function that returns the spec's cursor field for a table's name and fields.
 
     Raises:
         TableError: if the catalog is malformed.
@@ -76,7 +75,7 @@ def _message_name(stream: Mapping[str, Any]) -> str:
 
 
 def _state_key(stream: Mapping[str, Any]) -> str:
-    """Returns a stream's key in the tap's state. This is the stream's id, not always its name."""
+    """Returns a stream's key in the tap's state: its id, which may differ from its name."""
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
 

@@ -7,9 +7,9 @@ whose records it covers. Each table is committed separately, so the tables may s
 states. The next run passes the oldest of these states to the program, so that no table misses
 records. The program then resends some records, which the loader recognises by their keys.
 
-If another table has stored a newer state than the run's first state, the run's states may cover
-fewer records than the stored state. In this case, the run's states are stored only after the run
-has succeeded.
+If another table has stored a newer state than the state at which the run begins, the run's states
+may cover fewer records than the stored state. In this case, the run's states are stored only after
+the run has succeeded.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class ConnectorState:
     Attributes:
         protocol: `airbyte`, `singer` or `cloudquery`.
         kind: the type of the state in the protocol, such as `GLOBAL`.
-        shared: whether it covers all streams.
-        number: increases with every state of a source, across all runs and full refreshes.
+        shared: whether the state covers all streams.
+        number: a number that increases with every state of a source, across all runs and full
+            refreshes.
         text: the state as JSON.
     """
 

@@ -29,7 +29,7 @@ def read_streams(
     Args:
         stream: the type of a stream.
         program: the kind of program that wrote the catalog, for messages.
-        remedy, where: the remedy and the source, for messages.
+        remedy, where: what to do and the source, for messages.
 
     Raises:
         TableError: if a part of the catalog has another type.

@@ -1,7 +1,7 @@
 """Routes the log of a program, and detects damaged messages among its log lines.
 
 Users see the warnings. The logger `loader.program`, which `--debug` shows, receives all other
-lines. A damaged message must not be treated as a log line, because a record could be lost."""
+lines. A damaged message must not be treated as a log line, because a record could be missed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loader.spec.redaction import excerpt, redact_foreign
 _log = logging.getLogger("loader.program")
 
 _MAX_WARNINGS = 20
-"""The maximum number of different warnings that one run shows of a program."""
+"""The maximum number of different warnings from one program that a run shows."""
 _MAX_WARNING_LENGTH = 500
 _FATAL_LEVELS = ("FATAL", "CRITICAL")
 _DATA_TYPES = (b'"RECORD"', b'"STATE"', b'"BATCH"')
@@ -102,7 +102,7 @@ class LogRelay:
 
 
 def is_broken_message(line: bytes) -> bool:
-    """Returns whether a line is probably a damaged message, by its start or a type in it.
+    """Returns whether a line is probably a damaged message, because of its start or a type in it.
 
     All other text that programs print between their messages belongs to the log.
     """

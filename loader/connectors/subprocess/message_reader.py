@@ -19,10 +19,10 @@ from loader.errors import LoaderError, TableError
 from loader.spec.redaction import excerpt
 
 _MAX_WAITING_BYTES = 2 << 30
-"""If more bytes than this wait for a commit, the reader and so the program pause."""
+"""If more bytes than this wait for a commit, the reader pauses, and so the program pauses."""
 _POLL_SECONDS = 0.5
 _EXIT_SECONDS = 15.0
-"""Seconds that a program has to end by itself after its last stream was committed."""
+"""How many seconds a program has to end by itself after its last stream was committed."""
 UNREQUESTED = "which this run did not request, are ignored"
 """The end of the warning about messages of a stream that the run did not request."""
 
@@ -114,7 +114,7 @@ class MessageFormat(Protocol):
         """Parses a line, and calls the matching methods of the reader.
 
         Raises:
-            TableError: if the line is damaged, so that a record may be lost.
+            TableError: if the line is damaged, so that a record may be missed.
         """
 
 
@@ -351,7 +351,7 @@ class MessageReader:
             stream.has_begun = True
 
     def note_failure(self, text: str, key: Hashable | None = None) -> None:
-        """Records that a stream or the program has failed, although the program may continue.
+        """Records that a stream or the program has failed. The program may continue.
 
         Drops later records of the stream, because earlier records may be missing.
         """
@@ -486,7 +486,7 @@ class MessageReader:
             batch.delete_files()
 
     def _wait_for_commits(self) -> None:
-        """Waits until enough batches are committed. The full pipe lets the program wait, too."""
+        """Waits until enough batches are committed. The full pipe makes the program wait."""
         with self._changed:
             while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
                 self._changed.wait(_POLL_SECONDS)

@@ -125,14 +125,14 @@ def read_answer(
     before_output: Callable[[], None] = lambda: None,
     ignores_interruption: bool = False,
 ) -> Iterator[Message]:
-    """Runs a short command of a program, and yields its messages until the program ends.
+    """Runs a short command of a program, and yields the command's messages until the program ends.
 
     Args:
         start: starts the program. Its argument is a callback that receives each line of the log.
         parse: returns the message in a line, or None.
         errors: a list to which `parse` adds the errors in the messages.
-        timeout: the seconds without output after which the program is stopped. Its total run time
-            is limited to four times this timeout.
+        timeout: how many seconds the program may run without output before it is stopped. Its total
+            run time is limited to four times this timeout.
         where: the source, for error messages.
         before_output: called before output of the program is shown.
         ignores_interruption: whether the program may finish after the user has interrupted the run.

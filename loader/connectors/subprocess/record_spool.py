@@ -53,7 +53,7 @@ class SpooledBatch:
         path: the file that contains the records, or None if there are no records.
         counts: statistics of the records.
         state: the state to store when the records are published, or None if the program sent none.
-        is_last: whether it is the last batch of the stream.
+        is_last: whether this is the last batch of the stream.
         warnings: warnings about the records.
         deletions_path: the file of the deletions, or None if there are no deletions.
         deletion_columns: the sets of columns by which rows are deleted.
@@ -79,8 +79,8 @@ class Limits:
     """The limits of a batch. After it reaches one limit, the batch ends at the next state.
 
     Attributes:
-        rows, size, seconds: the number of records, their size in bytes, and the seconds since the
-            batch's start.
+        rows, size, seconds: the number of records, their size in bytes, and how many seconds ago
+            the batch began.
     """
 
     rows: int
@@ -190,7 +190,7 @@ class RecordSpool:
         return self._now is not None and bool(sort_key > self._now)
 
     def add_state(self, state: ConnectorState) -> SpooledBatch | None:
-        """Adds a state that covers all records so far. Returns the batch if the state ends it."""
+        """Adds a state that covers all records so far. Returns the batch if it ends there."""
         self.state = state
         self._covered = self._tally.to_counts()
         limits, rows = self.limits, self._covered.rows + self._covered.deletions
@@ -289,7 +289,7 @@ class RecordSpool:
 
 
 def encode_now(data_type: t.DataType, now: float) -> int | None:
-    """Returns a time in the spool's format for a cursor type; None for other types than times."""
+    """Returns a time in the spool's format for a cursor type, or None if the type is not a time."""
     if isinstance(data_type, _TIMES):
         return int(now * 1_000_000)
     return int(now // 86400) if isinstance(data_type, t.DateType) else None

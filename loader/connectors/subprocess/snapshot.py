@@ -47,7 +47,7 @@ class PlannedRead:
         folder: a private folder for the program's configuration, and for the spool.
         requests: the requested tables.
         states: maps a table's name in messages to the stored state from which it resumes.
-        streams: maps the program's key of a stream to the stream to fill.
+        streams: maps the program's key for a stream to the stream to fill.
         number: a number below the numbers of the read's new states.
         context: receives warnings.
     """

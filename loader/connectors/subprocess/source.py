@@ -239,9 +239,10 @@ class ProgramSource(Source):
     def _find_selection(
         self, ref: TableRef, names: Sequence[str], options: TableOptions, entry: CatalogEntry
     ) -> ColumnSelection | None:
-        """Returns the fields that the spec selects, with those of the key and the cursor.
+        """Returns the fields that the spec selects, with the fields of the key and the cursor.
 
-        Wildcards need not match, because records may have fields that the schema does not declare.
+        A wildcard need not match a field, because records may have fields that the schema does not
+        declare.
 
         Args:
             names: the fields that the schema or the spec declares.
@@ -268,7 +269,8 @@ class ProgramSource(Source):
             )
         if selection.include is None:
             return selection
-        # The connector keeps its position itself: its cursor may be excluded, but not forgotten.
+        # The connector itself keeps its position, so the spec may exclude the cursor, but the
+        # program must still send it.
         include = (*selection.include, *needed, *filter(None, [entry.cursor]))
         return selection.model_copy(update={"include": include})
 
@@ -327,7 +329,7 @@ class ProgramSource(Source):
     def _options_by_name(
         self,
     ) -> tuple[dict[str, dict[str, TableOptions]], dict[str, TableOptions]]:
-        """Two mappings to options: from table names in lower case, and from wildcards."""
+        """Maps table names in lower case to options, and maps wildcards to options."""
         options = self.options.table_options.items()
         exact = {name.lower(): {name: each} for name, each in options if not is_wildcard(name)}
         return exact, {name: each for name, each in options if is_wildcard(name)}

@@ -117,13 +117,13 @@ class RecordLayout:
     def encode_record(
         self, record: Mapping[str, Any], deletions_before: int = 0
     ) -> tuple[bytes, dict[str, Any]]:
-        """Returns a record as a line of the spool, and the line's values by field name.
+        """Returns a record as a line of the spool, and maps field names to the line's values.
 
         Args:
             deletions_before: the number of deletions before the record.
 
         Raises:
-            TableError: if a column cannot store a key exactly, or a text is too long for Spark.
+            TableError: if a column cannot store a key exactly, or if a text is too long for Spark.
         """
         encoded: dict[str, Any] = {}
         rest: dict[str, Any] = {}
@@ -162,8 +162,8 @@ class RecordLayout:
             number: the number of the deletion in its batch.
 
         Raises:
-            TableError: if the table has no primary key, or no column can store one of the values,
-                or a column has a mask that does not distinguish all values.
+            TableError: if the table has no primary key, if no column can store one of the values,
+                or if a column has a mask that does not distinguish all values.
         """
         if not self._key:
             raise TableError(

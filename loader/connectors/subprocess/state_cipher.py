@@ -21,7 +21,7 @@ _ENCRYPT, _DECRYPT = 1, 2
 
 
 class StateCipher:
-    """Encrypts and decrypts texts by AES in the mode GCM, in Spark's JVM.
+    """Encrypts and decrypts texts with AES-GCM, in Spark's JVM.
 
     Args:
         mask_key: the source's `mask_key`, from which the key of the cipher is derived.
@@ -32,7 +32,7 @@ class StateCipher:
         self._key = hmac.digest(mask_key, b"strandline connector state", "sha256")
 
     def encrypt(self, text: str) -> str:
-        """Returns an encrypted text in base64. It differs for each call."""
+        """Returns an encrypted text in base64, which differs for each call."""
         nonce = os.urandom(12)
         data = nonce + self._run(_ENCRYPT, nonce, zlib.compress(text.encode(), 6))
         return base64.b64encode(data).decode()
@@ -41,7 +41,7 @@ class StateCipher:
         """Returns a decrypted text.
 
         Raises:
-            ValueError: if it was encrypted with another key, or is damaged.
+            ValueError: if the text was encrypted with another key, or is damaged.
         """
         data = base64.b64decode(encrypted)
         nonce, data = data[:12], data[12:]

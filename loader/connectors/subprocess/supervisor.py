@@ -1,8 +1,8 @@
 """Starts and ends the child processes of all connectors.
 
 The caller sets the complete environment of a child. The child writes one message per line to its
-standard output, and a thread relays its log. When this process ends, the child and the child's own
-processes end, too.
+standard output, and a thread relays its log. When this process ends, the child and the processes
+that the child has started also end.
 
 The module imports only the standard library, because CloudQuery's bridge uses it in an environment
 without the loader. :class:`loader.connectors.subprocess.program.Program` turns its exceptions into
@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import IO, Any
 
 GRACE = 10.0
-"""The seconds between SIGTERM and SIGKILL."""
+"""The number of seconds between SIGTERM and SIGKILL."""
 
 LINGER = 5.0
-"""The seconds without output after which a process that outlives the child is reported."""
+"""How many seconds a process that outlives the child may be silent before it is reported."""
 
 MAX_LOG_LINE = 1 << 16
 """The length to which log lines are truncated, because an endless line would exhaust the memory."""
@@ -38,7 +38,7 @@ _READ_BYTES = MAX_LOG_LINE << 2
 _POLL_SECONDS = 0.05
 _TICK_MS = 200
 _DRAIN_SECONDS = 2.0
-"""The seconds for which remaining output is still read after :meth:`stop`."""
+"""For how many seconds the remaining output is still read after :meth:`stop`."""
 
 _CHILD_SETUP_CODE = """\
 import ctypes, os, sys
@@ -78,8 +78,8 @@ class Child:
         folder: the working directory; by default the current directory.
         takes_input: whether the child reads the text from :meth:`send`. Such a child is not killed
             when this process ends, so it must exit when its input ends.
-        sends_messages: whether the standard output contains messages (:meth:`lines`). If not, it is
-            part of the log.
+        sends_messages: whether the standard output contains messages (:meth:`lines`). If not, the
+            standard output is part of the log.
         own_group: whether to create a process group. Without one, the child stays in the group of
             this process, and :meth:`stop` ends only the child.
         shorten: truncates a long line of the log to a number of characters.
@@ -186,8 +186,9 @@ class Child:
     def stop(self, patience: float = GRACE) -> None:
         """Sends SIGTERM to the child, and SIGKILL to its group after `patience` seconds.
 
-        If the child has already ended, ends the processes that it started and that still run.
-        Processes in another session keep running, but their output is no longer read.
+        If the child has already ended, this method ends the processes that the child started and
+        that still run. Processes in another session keep running, but their output is no longer
+        read.
         """
         for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, GRACE)):
             if self._child.poll() is not None and not self._has_live_processes():
@@ -265,8 +266,8 @@ class Child:
 class _Pipe(io.RawIOBase):
     """A pipe whose reader can be stopped by :meth:`stop_reading` before the pipe is closed.
 
-    Polls, because a process of the child may keep the pipe open, and a thread that blocks in `read`
-    cannot be woken.
+    The pipe is polled, because a process of the child may keep it open, and a thread that blocks in
+    `read` cannot be woken.
 
     Attributes:
         is_waiting: whether a reader waits for data.

@@ -106,7 +106,7 @@ def sync_tables(
 
 
 def list_complete(catalog: Mapping[str, Any], failed: set[str]) -> list[str]:
-    """Returns the tables that were read in full, although other tables have failed."""
+    """Returns the tables that were read in full even if other tables have failed."""
     if not failed or "" in failed:  # an empty name means that the sync itself has failed
         return []
     return [

@@ -21,7 +21,7 @@ import pyarrow as pa
 MAX_STREAMS = 64
 """The maximum number of writing streams. Each stream needs a thread and memory for a message."""
 MAX_OTHER_CALLS = 64
-"""The maximum number of other calls, which are short, or wait until the loader is ready."""
+"""The maximum number of other calls, which are short or wait until the loader is ready."""
 MAX_TABLES = 5_000
 """The maximum number of tables in a session. The loader creates each table in the lake."""
 MAX_SCHEMA_BYTES = 64 << 20
@@ -61,7 +61,7 @@ _IS_LIST_TYPE = (
 
 
 class OverBudgetError(Exception):
-    """A call exceeds a limit of resources. Users see the text."""
+    """A call exceeds a resource limit. Users see the text."""
 
 
 class IdleTimeout:
@@ -118,7 +118,7 @@ class IdleTimeout:
 class DiskBudget:
     """Limits the rows of a session to half of the free disk space.
 
-    The loader writes a second copy of the rows, and other programs need space, too.
+    The other half is for the loader's second copy of the rows, and for other programs.
 
     Args:
         folder: the folder of the session.

@@ -40,7 +40,7 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 300_000),
 ]
 _IDLE_TIMEOUT = 3600.0
-"""The seconds after which a silent stream is cancelled."""
+"""How many seconds a stream may be silent before it is cancelled."""
 _PORT = re.compile(r":[0-9]+$")
 
 
@@ -146,10 +146,10 @@ class _UnusableError(Exception):
 
 
 def _is_free(address: str) -> bool:
-    """Returns whether an address is a valid host and port that is free on all the host's addresses.
+    """Returns whether a host and port are valid, and the port is free on all the host's addresses.
 
-    gRPC accepts a port that is free on only one address, such as IPv6, and replaces a port above
-    65535.
+    This check is necessary because gRPC accepts a port that is free on only one address, such as
+    the IPv6 address, and replaces a port above 65535.
     """
     host, _, port = address.rpartition(":")
     if not _PORT.search(address) or int(port) > 65535:

@@ -27,7 +27,7 @@ _ROWS_PER_SLICE = 1_000
 """The maximum number of rows per conversion. A bit in Arrow can become 100 bytes in Python."""
 
 Condition = dict[str, Any]
-"""Values by column. A condition matches the rows with all these values."""
+"""Maps columns to values. A condition matches the rows that have all these values."""
 _MAX_CONDITIONS = 100_000
 """The maximum number of conditions in a where clause. Each OR group multiplies their number."""
 
@@ -234,7 +234,7 @@ def _format_time(nanos: int | None, zone: str | None) -> str | None:
 
 
 def build_deletion(message: Any) -> dict[str, Any]:
-    """Converts a `DeleteRecord` to a message for the loader; omits its list of dependent tables.
+    """Converts a `DeleteRecord` to a message for the loader, without its list of dependent tables.
 
     Raises:
         MalformedError: if the where clause is damaged or too large.

@@ -2,9 +2,9 @@
 
 A plugin writes its state and its rows in different streams. A state may therefore cover the rows of
 every stream that began earlier, even of a stream that has sent nothing yet. If a stream fails or
-the server restarts, its rows are lost, but later states of running syncs may cover them. A sync
-that begins afterwards reads the stored state, which does not cover the lost rows. So a client's
-states are accepted only if it has read the state since the last failure.
+the server restarts, the stream's rows are not appended, but later states of running syncs may cover
+these rows. A sync that begins afterwards reads the stored state, which does not cover them. So a
+client's states are accepted only if it has read the state since the last failure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PendingState:
 
 
 class StateBarrier:
-    """The open streams, and the states that wait for them. Callers must hold the server's lock."""
+    """The open streams and the states that wait for them. Callers must hold the server's lock."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -55,7 +55,7 @@ class StateBarrier:
         self._silent.discard(number)
 
     def note_state(self, number: int) -> None:
-        """Records that a stream sends states. No state waits for it unless it also sends rows."""
+        """Records that a stream sends states. States wait for it only if it also sends rows."""
         if number in self._silent:
             self.end_stream(number)
 
@@ -72,7 +72,8 @@ class StateBarrier:
     def hold_back(self, client: str, table: str, batch: Any, size: int) -> bool:
         """Adds a state, which waits for all open streams.
 
-        Returns False if the state may cover lost rows, so that it must be dropped.
+        Returns False if the state may cover rows that were not appended, so that the state must be
+        dropped.
         """
         if not self._is_trusted(client, table):
             return False
@@ -82,7 +83,7 @@ class StateBarrier:
     def _is_trusted(self, client: str, table: str) -> bool:
         """Returns whether a client has read the state since the start and since the last failure.
 
-        An unknown client is trusted if any client has read the state since then, because a known
+        An unknown client is trusted if any client has read the state since then, because this
         client may have reconnected. The Python SDK reconnects for each call, and the Go SDK after
         30 idle minutes.
         """
@@ -96,8 +97,8 @@ class StateBarrier:
         """Removes a stream that has ended, and returns the tables of the dropped states.
 
         Args:
-            failed: whether the rows of the stream were lost. If so, the states that may cover these
-                rows are dropped.
+            failed: whether the rows of the stream were not appended. If so, the states that may
+                cover these rows are dropped.
         """
         dropped: list[PendingState] = []
         if failed and number in self._open:  # streams that are not open have sent no rows
