@@ -25,9 +25,10 @@ from loader.state.value import format_time, parse_time
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
-# Each sync adds a file until the table is compacted. Above this number, a Spark job is faster.
+# Each sync adds a file until the table is compacted. With more files than this, a Spark job is
+# faster.
 _FEW = 500
-# From this number of keys on, the table is read once instead of once per key.
+# With at least this many keys, the table is read once instead of once per key.
 _MANY = 4
 
 
@@ -129,7 +130,7 @@ class LakeState(StateBackend):
             self.lake.spark.sql(f"delete from {self.lake.name(self.table)} where {below}")
 
     def _check_free(self, records: Records, rows: Sequence[StateRow]) -> None:
-        """Raises an error if a version exists already. A null version is 0."""
+        """Raises an error if a version already exists. A null version counts as 0."""
         cache = get_cache(records.handle)
         if all(row.key in cache and _highest_version(cache[row.key]) < row.version for row in rows):
             return

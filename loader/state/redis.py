@@ -40,9 +40,9 @@ class RedisState(StateBackend):
     The guarantees against missing and duplicate rows do not depend on the persistence of Redis. The
     data commit contains the state, so the next run restores states that Redis loses in a crash or a
     failover. With ``appendonly yes`` and ``appendfsync always``, each write is durable before it is
-    acknowledged. With ``everysec``, a cursor that a user sets (``loader state set``) can be lost
-    within a second. State must not expire, so ``maxmemory-policy`` must be ``noeviction`` or a
-    ``volatile-`` policy.
+    acknowledged. With ``everysec``, a crash within a second can undo a change of the cursor by the
+    user (``loader state set``). State must not expire, so ``maxmemory-policy`` must be
+    ``noeviction`` or a ``volatile-`` policy.
 
     One server or a failover pair is supported. Redis Cluster is not supported, because its scripts
     cannot use several slots.

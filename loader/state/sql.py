@@ -71,7 +71,7 @@ class SqlState(StateBackend):
                 self._table.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
             with self._connect() as connection:
-                # if there are columns, another process has created the table
+                # If there are columns, another process has created the table.
                 if self._read_columns(connection) is None:
                     raise self._translate_error(problem) from problem
 
@@ -98,8 +98,8 @@ class SqlState(StateBackend):
                 columns = self._read_columns(connection) or set()
                 for row in rows:
                     if connection.dialect.name == "postgresql":
-                        # Without a primary key, two concurrent checks could both miss the other's
-                        # row.
+                        # Without a primary key, each of two concurrent checks could miss the row of
+                        # the other.
                         lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(row.key, 0))
                         connection.execute(sa.select(lock))
                     if connection.execute(self._insert(row, columns)).rowcount == 0:

@@ -58,7 +58,7 @@ class TableState:
             generation (:func:`loader.rows.redelivery.assign_generation`).
         base: the generation of the newest full read if later generations overrode cursors; None if
             it equals `generation`.
-        cursor: the cursor; None without a cursor column, or if no row has had a cursor.
+        cursor: the cursor; None if there is no cursor column, or if no row has had a cursor.
         cursor_field: the cursor column.
         mark: the connector's opaque state at this cursor, such as PostgreSQL's open transactions.
         backfill: the progress of an unfinished backfill, with `from`, `to`, `done_to`, and
