@@ -42,7 +42,7 @@ _MIN_JAVA_VERSION = 13  # the first version that can record an archive from a ru
 _RECORDING_SECONDS = 900
 _NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves an old archive of 190 MB
 _LOG_OFF_OPTION = "-Xlog:cds*=off"
-# The recording is short, so optimized code and parallel garbage collection would not pay off.
+# The recording is so short that optimized code and parallel garbage collection would not save time.
 _RECORDING = (_LOG_OFF_OPTION, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Variables that would change the recording's class path, or select a second garbage collector.
 _EXCLUDED_CLASSES = (

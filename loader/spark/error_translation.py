@@ -199,7 +199,7 @@ def _first_informative_line(text: str) -> str:
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds this suffix
-    # the position in DDL, which the loader wrote
+    # This removes the position in DDL, because the loader wrote the DDL.
     line = re.sub(r"\(line \d+, pos \d+\)$", "", line)
     return excerpt(line.strip().rstrip("."), 500)
 
@@ -210,7 +210,7 @@ def _remedy(text: str, remedy: str) -> str:
 
 
 class DatabaseError(TableError):
-    """An error of the database, with its message and a remedy.
+    """An error of the database, with the database's message and a remedy.
 
     Attributes:
         state: the SQLSTATE; empty if there is none.
@@ -328,7 +328,7 @@ def _unknown_host(throwable: Any) -> str | None:
 
 
 def _is_catalog_error(throwable: Any) -> bool:
-    """Returns whether Iceberg's JDBC catalog raised the error, not the read of a source."""
+    """Returns whether Iceberg's JDBC catalog raised the error, instead of the read of a source."""
     return any(
         cause.getClass().getName().startswith("org.apache.iceberg.jdbc.")
         for cause in (throwable, *_causes(throwable))

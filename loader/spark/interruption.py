@@ -50,7 +50,7 @@ def check_interruption(where: str) -> None:
     """Checks whether the command has been interrupted.
 
     Raises:
-        TableError: if it has been interrupted.
+        TableError: if the command has been interrupted.
     """
     if _interrupted.is_set():
         raise interruption_error(where)

@@ -271,7 +271,8 @@ def provide_driver(driver: Driver, report: Report) -> str:
     If the driver can be neither found nor fetched, uses a jar of the Linux distribution.
 
     Raises:
-        SpecError: as in :func:`provide_jar`, if the distribution has no jar either.
+        SpecError: if the driver cannot be provided (see :func:`provide_jar`) and the distribution
+            has no jar.
     """
     present = find_jar(driver.jar) is not None
     try:
@@ -347,7 +348,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     target = folder / jar.file_name
     for leftover in folder.glob(f".{jar.artifact}-*.part"):
         with suppress(OSError):  # another process may have deleted it
-            # the file of a killed process
+            # A file of this age belongs to a killed process, because no download takes longer.
             if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:
                 leftover.unlink()
     with tempfile.NamedTemporaryFile(
@@ -378,7 +379,7 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
     try:
         with urllib.request.urlopen(_request(jar.url), timeout=_TIMEOUT_SECONDS) as response:
             total = int(response.headers.get("Content-Length") or 0)
-            # read1 returns the bytes that have arrived, so progress is visible
+            # `read1` returns as soon as bytes have arrived, so that progress is visible.
             while chunk := response.read1(_CHUNK_BYTES):
                 digest.update(chunk)
                 file.write(chunk)

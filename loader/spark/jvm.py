@@ -32,9 +32,9 @@ from loader.spec.redaction import excerpt, redact_foreign
 _CONNECTION_FILE_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and the length of the secret in bytes
 _SECONDS = 1.0
-"""The seconds to wait for the remaining output of a JVM that has ended."""
+"""How many seconds to wait for the remaining output of a JVM that has ended."""
 _EXIT_WAIT_SECONDS = 5.0
-"""The seconds after which Java's output is shown, even if Java has neither started nor failed."""
+"""How many seconds pass before Java's output is shown even if Java has not started or failed."""
 _LONGEST_LINE = 1 << 20
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 # Lines of Java's output that do not contain the reason why Java does not start.

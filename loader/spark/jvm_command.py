@@ -48,8 +48,8 @@ _SYSTEM_PROPERTY = re.compile(
 _PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P<value>.*?)\s*$")
 
 # With its default thresholds, the C2 compiler takes a third of the CPU time, and most runs end
-# before its code pays off. So the thresholds are forty times the defaults. Loops of large reads
-# still exceed them.
+# before its code has saved this time. So the thresholds are forty times the defaults. Loops of
+# large reads still exceed them.
 _LONG_RUN_OPTIONS = (
     "-XX:Tier4InvocationThreshold=200000",
     "-XX:Tier4MinInvocationThreshold=24000",

@@ -3,8 +3,8 @@
 Each subprocess takes 3 ms, and a small batch starts about twenty. Hadoop needs these subprocesses
 because PySpark lacks Hadoop's native library. But Java can set a file's mode directly. So Janino
 compiles a subclass of Hadoop's local file system that uses Java. This happens only after a few
-batches, because compiling would not pay off in shorter runs. The access to object stores and HDFS
-does not change.
+batches, because compiling would cost shorter runs more time than it saves. Access to object stores
+and HDFS does not change.
 """
 
 from __future__ import annotations

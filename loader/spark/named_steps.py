@@ -17,7 +17,7 @@ def step(text: str) -> Iterator[None]:
     """Reports a step that may take more than a few seconds.
 
     Args:
-        text: the table and the action: `shop.orders: compacting`.
+        text: the table and the action, such as `shop.orders: compacting`.
     """
     _log.debug("%s", text)
     try:

@@ -67,11 +67,11 @@ def load_profile(
 
     Args:
         name: the profile's name.
-        target: the target's name; default: DBT_TARGET, else the profile's default target.
+        target: the target's name; by default DBT_TARGET, else the profile's default target.
         folder: the folder of the spec, against which relative paths are resolved.
-        profiles_dir: the folder of profiles.yml; default: DBT_PROFILES_DIR, else the first of
+        profiles_dir: the folder of profiles.yml; by default DBT_PROFILES_DIR, else the first of
             `folder`, `folder`/profiles and ~/.dbt that contains a profiles.yml.
-        env: the variables for `env_var`; default: the variables of this process.
+        env: the variables for `env_var`; by default the variables of this process.
         redactor: receives the secrets in the target.
 
     Raises:

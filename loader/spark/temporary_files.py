@@ -1,7 +1,7 @@
 """Creates private temporary folders, and removes the folders of killed processes.
 
-A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. It includes the
-machine, because containers may use the same parent folder and have equal process ids.
+A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. The name includes
+the machine, because containers may use the same parent folder and have equal process ids.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
     """Creates a private folder without removing it later. Removes folders of killed processes.
 
     Args:
-        age: the seconds for which a folder of a killed process must be unchanged before it is
-            removed. A child of the process may still use the folder.
+        age: how many seconds a folder of a killed process must be unchanged before it is removed. A
+            child of the process may still use the folder.
     """
     above = above or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
