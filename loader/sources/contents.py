@@ -184,7 +184,8 @@ class ReadContents(Contents):
         names = rows.columns
         if not self._unique:
             cursor = self._window.cursor
-            # If several rows have the newest cursor, the last one is used, as in the raw table.
+            # If several rows have the highest cursor, the last of them is used, as in the raw
+            # table.
             at = f.col(quote_name(cursor.name)) if cursor else f.lit(None).cast("string")
             newest = f.max_by(
                 f.struct(*(f.col(quote_name(name)).alias(f"c{i}") for i, name in enumerate(names))),

@@ -122,7 +122,7 @@ class SourceTable:
         ref: the table.
         schema: the columns of the DataFrame that :meth:`Snapshot.read` returns.
         primary_key: the key that the source declares; empty if it declares none.
-        no_key_reason: why the declared key is unusable; empty if it is usable or not declared.
+        no_key_reason: why the declared key is unusable; empty if the key is usable or not declared.
         cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
         indexed: the leading columns of indexes, by which a range of rows can be read cheaply.
         system_cursors: system columns that can be cursors but are not in `schema`.
@@ -176,7 +176,7 @@ class Source(ABC):
 
     Attributes:
         hide: registers a secret that only the connector recognises, so that outputs redact it.
-        mask_key: the spec's `mask_key`, with which connectors encrypt what they store and may
+        mask_key: the spec's `mask_key`, with which connectors encrypt what they store if it may
             contain values of masked columns; None if the spec has none.
         can_mask: whether the option `mask` is allowed. True if the connector neither writes values
             of masked columns to disk nor quotes them in errors.
@@ -289,7 +289,7 @@ class Source(ABC):
 
 
 def _nothing(*_: str, whole_word: bool = False) -> None:
-    """Does nothing. The default of :attr:`Source.hide`."""
+    """Does nothing. This is the default of :attr:`Source.hide`."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ class Digest:
 
     Attributes:
         rows: the number of rows.
-        text: the digest; differs if the rows differ.
+        text: the digest, which differs if the rows differ.
     """
 
     rows: int
@@ -381,7 +381,7 @@ class Snapshot(ABC):
         return []
 
     def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Lists options of a table that have no effect or lose late rows, for `loader check`."""
+        """Lists table options without effect, or by which late rows are missed, for `loader check`."""
         return []
 
     def count_values(
@@ -416,7 +416,7 @@ class Snapshot(ABC):
         return ()
 
     missing_means_deleted: ClassVar[bool] = True
-    """Whether a missing row was deleted. False for files, because read files may be archived."""
+    """Whether a missing row was deleted. Not so for files, because read files may be archived."""
 
     delivers: ClassVar[bool] = False
     """Whether the source itself decides which rows it sends next.
@@ -428,7 +428,7 @@ class Snapshot(ABC):
     def lower_window(self, table: SourceTable, window: Window) -> Window:
         """Returns the window that is read instead of a window that begins at the stored cursor.
 
-        A source lowers it if it cannot tell which rows were committed since the last sync.
+        A source lowers the window if it cannot tell which rows were committed since the last sync.
         """
         return window
 
@@ -462,7 +462,7 @@ class Snapshot(ABC):
         """Checks that the source's columns have not changed since the table was described.
 
         Called between reading and publishing the rows. Without this check, the values of a newly
-        added column would be permanently lost.
+        added column would never be read.
 
         Raises:
             TableError: if the columns have changed.

@@ -155,8 +155,8 @@ class MaskedSnapshot(Snapshot):
     ) -> Digest | None:
         if not isinstance(table, MaskedTable):
             return self._snapshot.digest(table, window, rows, until)
-        # Digests are stored. With the other columns of a row in raw, an attacker could guess the
-        # masked values until the digests are equal. The key prevents this.
+        # Digests are stored. An attacker who reads the other columns of a row in raw could guess
+        # the masked values until the digests are equal. The key prevents this.
         if self._key is None:
             return None
         digest = self._snapshot.digest(table.original, window, rows, until)
@@ -175,8 +175,8 @@ class MaskedSnapshot(Snapshot):
         unique: bool,
     ) -> Contents:
         if isinstance(table, MaskedTable):
-            # Spark reads, masks and hashes the rows, because the database's checksums would be
-            # those of the original values.
+            # Spark reads, masks and hashes the rows, because the database would compute checksums
+            # of the original values.
             by_queries = self._by_queries(table)
             return Snapshot.contents(by_queries, spark, table, key, window, unique)
         return self._snapshot.contents(spark, table, key, window, unique)
@@ -275,8 +275,8 @@ def check_roles(
         follows_log: whether changes are read from the database's log.
 
     Raises:
-        TableError: if the cursor or the column that flags deleted rows is masked, if a key column
-            has a mask other than `hash`.
+        TableError: if the cursor or the column that flags deleted rows is masked, or if a key
+            column has a mask other than `hash`.
     """
     if not isinstance(table, MaskedTable):
         return
@@ -303,7 +303,7 @@ def find_masks(table: SourceTable, masks: Mapping[str, str], where: str) -> dict
     """Returns the mask of each masked column (:func:`loader.rows.mask_values.find_mask`).
 
     Raises:
-        TableError: if the table has no column of a name. Wildcards need not match a column.
+        TableError: if a name is not a column of the table. Wildcards need not match a column.
     """
     names = table.schema.names
     known = {name.lower() for name in (*names, *table.excluded)}

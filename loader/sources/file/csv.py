@@ -74,8 +74,8 @@ def group_by_header(
     """Groups files by their headers and omits files without lines.
 
     Raises:
-        TableError: if a file's compression differs from its extension, or its encoding from the
-            spec.
+        TableError: if a file's compression does not match its extension, or if its encoding does
+            not match the spec.
         Py4JJavaError: if a file cannot be read.
     """
     paths = tuple(paths)
@@ -206,7 +206,7 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     quote, comment = _quote(native), native.option("comment")
     opened = text.contains(quote) & text.rlike(pattern)
     if _escape(native) == quote:
-        # A cheap pre-check: a line with an open quote has an odd number of quotes.
+        # This check costs little: a line with an open quote has an odd number of quotes.
         odd = (f.length(text) - f.length(f.replace(text, f.lit(quote)))) % 2 == 1
         opened = odd & text.rlike(pattern)
     return opened & ~text.startswith(comment) if comment else opened
@@ -229,7 +229,7 @@ def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
 
 
 def open_quote_pattern(native: ReaderOptions) -> str | None:
-    """Returns a Java pattern for text that ends within a quoted value, or None without quotes.
+    """Returns a Java pattern for text that ends in a quoted value, or None if there are no quotes.
 
     A quote inside an unquoted value is literal, as in Spark's parser. All quantifiers are
     possessive, to limit the time and the stack depth for long lines.

@@ -139,7 +139,7 @@ def _check_link(entry: str, home: str, follow_links: bool) -> TableError | None:
 
 
 def _check_kind(entry: str) -> TableError | None:
-    """Returns the error if an entry, or the target of a link, is neither a file nor a folder."""
+    """Returns the error for an entry, or a link's target, that is neither a file nor a folder."""
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(entry).st_mode))
     except FileNotFoundError:

@@ -67,8 +67,8 @@ def _suspect(text: Column, schema: t.StructType) -> Column:
 def _tokens(schema: t.StructType, between: str) -> str:
     """Returns a pattern for a sequence of quoted texts and the characters between them.
 
-    It matches texts from the start, so that no match begins at an escaped quote. Lines with single
-    quotes or comments, which reader options may allow, do not match.
+    The pattern matches texts from the start, so that no match begins at an escaped quote. Lines
+    with single quotes or comments, which reader options may allow, do not match.
     """
     names = sorted(set(_names(schema)))
     spelt = Counter(name.lower() for name in names)
@@ -144,7 +144,7 @@ def _next_level(value: Column) -> Column:
     )
     values = f.coalesce(value["values"], f.map_values(keys))
     following = f.array(
-        # the value is a miscased key from a previous level
+        # This value is a miscased key from a previous level.
         f.when(place.isNull(), f.array(_match(value["text"]))),
         f.transform(odd, _match),
         f.transform(
@@ -156,7 +156,7 @@ def _next_level(value: Column) -> Column:
 
 
 def _value(place: Column, text: Column) -> Column:
-    # Never null, because Spark derives the nullability from the loop's initial value.
+    # The struct is never null, because Spark derives the nullability from the loop's initial value.
     return f.struct(place.alias("place"), f.coalesce(text, f.lit("")).alias("text"))
 
 

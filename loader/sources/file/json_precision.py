@@ -136,7 +136,8 @@ def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles:
             number.rlike(_LONG) & (_digits(number) != _digits(number.cast("double").cast("string")))
         ),
     )
-    # Nested, because otherwise Spark evaluates a repeated expression for all lines.
+    # The conditions are nested, because otherwise Spark evaluates a repeated expression for all
+    # lines.
     suspect = f.when(text.rlike(_LONG), f.when(left.rlike(_LONG), odd))
     return read.where(suspect).select(PATH, "value")
 
@@ -181,7 +182,7 @@ def _find_rounded_in(
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:
     """Returns the type of an object's field, or None if the schema has no such field.
 
-    A field of an object in a string column is a string, too, because Spark writes the object as
+    A field of an object in a string column is also a string, because Spark writes the object as
     JSON.
     """
     if isinstance(data_type, t.StructType):

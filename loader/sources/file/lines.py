@@ -72,7 +72,7 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
     If a JSON value may span several lines, each file is one `value`.
     """
     options = {name.lower(): value for name, value in native.options}
-    # lists the same files, but adds no partition columns
+    # This option lists the same files but adds no partition columns.
     options.setdefault(RECURSIVE.lower(), "true")
     reads_whole_files = native.format.lower() == "json" and native.multiline
     if reads_whole_files:
@@ -132,7 +132,7 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
         other = find_miscased_key(text, schema, _options(native))
         reason = f.concat(f.lit("a key differs from a column only in case, "), other)
         reason = f.concat(reason, f.lit(", in "), PATH)
-        # The expression is null without a miscased key.
+        # The expression is null if there is no miscased key.
         refused = f.when(other.isNotNull(), _refuse(reason, shown))
         refusal = f.when(~is_plain(text, schema, _options(native)), refusal.otherwise(refused))
     return refusal
@@ -158,8 +158,9 @@ def _options(native: ReaderOptions) -> dict[str, str]:
 def _goes_on(native: ReaderOptions, text: Column) -> Column:
     """Returns whether a line has a valid JSON value that is followed by more text.
 
-    Wrapped in brackets, such a line is not an array with one value. A trailing comma is allowed.
-    The fast functions for standard JSON are tried before the parser with the table's options.
+    If such a line is put in brackets, the result is not an array with one value. A trailing comma
+    is allowed. The fast functions for standard JSON are tried before the parser with the table's
+    options.
     """
     options = {**_options(native), "columnNameOfCorruptRecord": "_cq_bad"}
     ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
@@ -187,7 +188,7 @@ _SLACK = 16
 """Additional bytes that the line reader counts: the line end and a byte order mark."""
 
 _PACKED = 16
-"""Decompressed files are assumed to be at most 2 to this power times larger."""
+"""A decompressed file is assumed to be at most two to the power of this number times larger."""
 
 # Each line is read as one value, because no byte decodes to the separator or the quotes.
 _AS_LINES = {
@@ -215,7 +216,7 @@ def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
 def check_line_lengths(
     spark: SparkSession, native: ReaderOptions, chosen: Column | None, where: str
 ) -> None:
-    """Raises an error if a file has a line that is so long that Spark would omit it.
+    """Raises an error if a line of a file is so long that Spark would omit the line.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.

@@ -85,7 +85,7 @@ class Tally:
 
     Attributes:
         count: the number of files.
-        digest: the sum of a 64-bit hash of each file's path, time and size.
+        digest: the sum of 64-bit hashes of each file's path, time and size.
     """
 
     count: int
@@ -116,7 +116,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Parses the mark (stored state) of the last sync. Returns None without such a mark."""
+        """Parses the mark (stored state) of the last sync. Returns None if there is none."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (
@@ -171,7 +171,7 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 
 
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
-    """Returns whether a file with this modification time gets another one at its next change.
+    """Returns whether the next change of a file certainly changes this modification time.
 
     Some file systems have times with a resolution of two seconds. A file that was listed within
     two seconds after its time may be replaced by a file with the same time and size.
@@ -242,8 +242,8 @@ def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
     """Returns a condition for files of the window whose rows are in the raw table, or None.
 
     The files at the cursor are reread, and repeated rows without a key are recognised by their
-    values. The condition is necessary only if a new file widens a column's type and so changes
-    these values.
+    values. The condition is necessary only if a new file widens a column's type, because this
+    changes the values.
     """
     if not window.is_exhaustive or window.read_raw is None or window.low is None:
         return None
@@ -266,7 +266,7 @@ def build_mark(
     """Returns the mark of a sync that has processed all files up to a time.
 
     Args:
-        cursor: the time; the next sync reads all later files.
+        cursor: this time; the next sync reads all files with a later time.
         listed_at: the time at which the files were listed.
     """
     last = Seen.from_mark(window.mark)

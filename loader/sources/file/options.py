@@ -49,7 +49,7 @@ class FileOptions(BaseModel):
         path: a folder, relative to the spec. Each folder and file in the folder is a table.
         format: csv, json, parquet, orc, text, avro, or another format that Spark can read.
         options: options of Spark's reader, such as `sep`; by default CSV files have a header.
-        line_limit: the maximum bytes in a line and the maximum characters in a multi-line value.
+        line_limit: the maximum number of bytes in a line, and of characters in a multi-line value.
         follow_links: whether to follow links to files outside the folder; by default, such links
             are errors.
         table_options: the options of tables, by name or wildcard.
@@ -90,11 +90,11 @@ class ReaderOptions:
         types: the types that the spec sets for single columns.
         as_read: columns that Spark reads with one type and casts to the table's type.
         rivals: other files and folders with the same table name.
-        apart: whether no schema fits all files, because types differ or are unsupported.
+        apart: whether no schema fits all files, because types differ or are not supported.
         selection: the columns that the spec selects, as text; empty for all columns.
         masks: the option `mask`. If it is set, no error quotes values.
-        all_columns: the columns of the files, including those that the spec excludes, which are
-            read as texts; None if the spec selects all columns.
+        all_columns: the columns of the files, including columns that the spec excludes (these are
+            read as texts); None if the spec selects all columns.
     """
 
     path: str

@@ -30,7 +30,7 @@ _LOOKED_AT = 100
 def explain_read_error(
     spark: SparkSession, native: ReaderOptions, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
-    """Returns the error for files that Spark could not read. It contains the path, if known."""
+    """Returns the error for files that Spark could not read, with the path if it is known."""
     translated = translate_error(error, "")
     colon = _COLON.search(translated.what)
     if colon is not None:

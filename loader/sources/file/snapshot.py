@@ -62,7 +62,7 @@ class FileSnapshot(Snapshot):
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
         """Returns bounds based on file times. Does not count the rows of new files."""
-        # the clock must be read before the files are listed
+        # The clock must be read before the files are listed.
         clock = read_clock(CursorType.TIMESTAMPTZ)
         assert clock is not None
         native: ReaderOptions = table.ref.native

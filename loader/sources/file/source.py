@@ -39,12 +39,12 @@ from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spec.options import options_for
 
 _DEFAULTS = {
-    # Fail on lines with missing or extra columns, as in a half-written file. Quotes in quoted
-    # values are doubled (RFC 4180).
+    # Reading fails on lines with missing or extra columns, as in a half-written file. Quotes in
+    # quoted values are doubled (RFC 4180).
     "csv": {"header": "true", "mode": "FAILFAST", "escape": '"'},
-    # Fail on incomplete lines, and on values that do not fit the type in the spec.
+    # Reading fails on incomplete lines, and on values that do not fit the type in the spec.
     "json": {"mode": "FAILFAST"},
-    # Also read columns that are missing from some files.
+    # Columns that are missing from some files are also read.
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
 }
