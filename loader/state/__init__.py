@@ -77,13 +77,13 @@ class StateBackend(ABC):
         """Durably adds rows, atomically if the store has transactions.
 
         Raises:
-            StateError: if a version of a key exists already, if another writer adds it
+            StateError: if a version of a key already exists, if another writer adds this version
                 concurrently, or if the backend is not writable.
         """
 
     @abstractmethod
     def prune(self, floors: Mapping[str, int]) -> None:
-        """Deletes the versions of each key below the key's floor. A null version is 0.
+        """Deletes the versions of each key below its floor. A null version counts as 0.
 
         Raises:
             StateError: if the backend is not writable.
@@ -110,7 +110,7 @@ class StateBackend(ABC):
         return choose_effective_row(self.latest(key), warn)
 
     def read(self, key: str, warn: Callable[[str], None] = _ignore_warning) -> TableState | None:
-        """Returns the state of a table, or None without a state.
+        """Returns the state of a table, or None if there is none.
 
         Raises:
             StateError: if the backend cannot be read, or the value was not written by this loader.
@@ -133,7 +133,7 @@ class StateBackend(ABC):
     def build_next_rows(
         self, states: Mapping[str, TableState]
     ) -> dict[str, StateRow | StateError | None]:
-        """Returns the next row of each key, None for an unchanged state, or an error."""
+        """Returns for each key the next row, None if the state is unchanged, or an error."""
         stored = self.latest_by_key(list(states))
         results: dict[str, StateRow | StateError | None] = {}
         for key, state in states.items():
@@ -173,7 +173,7 @@ class StateBackend(ABC):
         return results
 
     def floors(self, keep: int) -> dict[str, int]:
-        """Returns the oldest version of each key that :meth:`prune` must keep to keep `keep`."""
+        """Returns the floors with which :meth:`prune` keeps `keep` versions of each key."""
         floors = {}
         for key, rows in groupby(self.rows(), key=lambda row: row.key):
             versions = sorted({row.version for row in rows}, reverse=True)

@@ -91,4 +91,4 @@ def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool
 
 
 def _ignore_warning(text: str) -> None:
-    """Ignores warnings about conflicting versions, as all versions in the file are imported."""
+    """Ignores warnings about conflicting versions, because all versions of a file are imported."""

@@ -199,7 +199,7 @@ class TableState:
 
         The mark is retained unless the cursor skips rows, because transactions that were open at
         the last sync may still commit rows. A retained mark records that a user set the cursor,
-        which matters if the source was replaced.
+        because this matters if the source was replaced.
         """
         moved = self.move_cursor(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:
@@ -214,14 +214,15 @@ class TableState:
 def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) -> StateRow | None:
     """Chooses the row that is in effect among the rows of a key's highest version, or None.
 
-    If values differ, the safe value is chosen. It has the lowest batch, because the next run rolls
-    it forward from the data. For equal batches, it has the lowest cursor, which rereads more rows.
+    If values differ, the safe value is chosen. This is the value with the lowest batch, because the
+    next run updates it from the data. If the batches are equal, it is the value with the lowest
+    cursor, with which more rows are reread.
 
     Args:
         warn: called with a warning if values differ.
 
     Raises:
-        StateError: if values differ, and a value was not written by this loader or no value is
+        StateError: if values differ, and this loader did not write one of them or no value is
             safer.
     """
     different = {row.value: row for row in rows}
