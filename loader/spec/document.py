@@ -26,8 +26,8 @@ class Document:
     """One YAML document.
 
     Attributes:
-        number: its position in the file, from 1.
-        value: its content as dicts with string keys, lists and scalars.
+        number: the document's position in the file, from 1.
+        value: the document's content as dicts with string keys, lists and scalars.
     """
 
     number: int
@@ -154,7 +154,7 @@ def _refuse_duplicates(node: yaml.MappingNode) -> None:
 
 
 def refuse_large_aliases(node: yaml.Node) -> None:
-    """Refuses aliases that contain themselves, or that expand a few bytes into millions of values.
+    """Refuses aliases that contain themselves or expand a few bytes into millions of values.
 
     Raises:
         yaml.MarkedYAMLError: with the position.

@@ -27,8 +27,8 @@ _MAX_FILE = 1_000_000  # characters
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
 _REFERENCE_START = re.compile(r"\$\$\{|\$\{|@@plugins\.")
 _BRACE = re.compile(r"\$\{|\}")
-# Matches the reversed text before a password. A search in the original text would try the pattern
-# at every character. `match` on the reversed text tries only one position.
+# This pattern matches the reversed text before a password. A search in the original text would try
+# the pattern at every character, but `match` on the reversed text tries only one position.
 _PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
 _PRECEDING_KEY = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
 _MAX_KEY = 1_000
@@ -250,7 +250,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class _Location:
-    """The location of a value, and the chain of references that leads to it."""
+    """The location of a value, and the chain of references that leads to this value."""
 
     where: str
     keys: tuple[str | int, ...]
@@ -283,7 +283,7 @@ def list_names(value: Any, is_name: bool = False) -> Iterator[str]:
 
 
 def key_path(keys: Sequence[str | int]) -> str:
-    """Formats a path of keys: ``spec.tables[0]``, ``table_options["a.b"].lookback``."""
+    """Formats a path of keys, such as ``spec.tables[0]`` or ``table_options["a.b"].lookback``."""
     text = ""
     for key in keys:
         if isinstance(key, int):

@@ -2,7 +2,7 @@
 
 The schema describes one YAML document. It is generated from the pydantic models that validate the
 spec. The descriptions come from the `Attributes` sections of their docstrings. The schema refuses
-the same unknown keys as the loader, and no value that the loader accepts, apart from booleans as
+the same unknown keys as the loader. It refuses no value that the loader accepts, except booleans as
 numbers and numbers as booleans. It accepts some values that only the loader can refuse.
 """
 
@@ -21,7 +21,7 @@ from loader.spec.document import TEXT_KEYS
 from loader.spec.plugins import LakeOptions, PluggedDestination, SourceSpec
 from loader.spec.redaction import is_secret_key
 
-# The YAML language server reads draft-07. Its support of later drafts is incomplete.
+# The YAML language server reads draft-07. Its support for later drafts is incomplete.
 DIALECT = "http://json-schema.org/draft-07/schema#"
 _VARIABLE = r"\$\{|@@plugins\."
 # pydantic converts the texts that variables become. Quoted values are converted in the same way.
@@ -43,8 +43,8 @@ def build_schema(
     """Returns the JSON Schema of a document.
 
     Args:
-        connectors: maps the `path` of a source to the model of the connector's options. Without a
-            model, all options are accepted.
+        connectors: maps the `path` of a source to the model of the connector's options. If there is
+            no model, all options are accepted.
         stores: maps the `path` of a destination for state to the model of its options.
     """
     destinations: dict[str, type[BaseModel] | None] = {"spark": LakeOptions, **stores}
@@ -131,7 +131,7 @@ def _plain(text: str) -> str:
 
 
 def _accept_numbers(node: Any) -> None:
-    """Lets the strings in a schema be numbers, too, except in the models to which it refers."""
+    """Lets the strings in a schema also be numbers, except in the models that it refers to."""
     if isinstance(node, list):
         for part in node:
             _accept_numbers(part)

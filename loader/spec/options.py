@@ -217,7 +217,7 @@ class ColumnSelection(Strict):
             allows_wildcards: whether wildcards need not match.
 
         Raises:
-            TableError: if one matches no column.
+            TableError: if a name or wildcard matches no column.
         """
         for pattern in (*(self.include or ()), *(self.exclude or ())):
             if allows_wildcards and is_wildcard(pattern):
@@ -236,7 +236,7 @@ class ColumnSelection(Strict):
 
         Args:
             names: all columns of the table.
-            required: columns that are always loaded, such as those of the key.
+            required: columns that are always loaded, such as the key columns.
             where: the table, for messages.
             must_match: whether each name and wildcard must match a column.
 
@@ -301,7 +301,7 @@ class TableOptions(Strict):
         cursor_field: the column whose values increase with each change. If the spec lists several
             columns, the first column that exists in the table is used. Without this option, a
             connector may choose the column.
-        primary_key: the columns of the key; default: the key in the source.
+        primary_key: the columns of the key; by default the key in the source.
         initial_cursor: the inclusive start of the first sync, as exact text.
         lookback: how far below the stored cursor each sync begins to read.
         null_cursor: whether rows without a cursor are read. `fail` refuses the table.
@@ -414,7 +414,7 @@ T = TypeVar("T", bound=TableOptions)
 
 
 def is_set_by_name(options: Mapping[str, TableOptions], table: str, option: str) -> bool:
-    """Returns whether the entry of a table's name sets an option, instead of a wildcard."""
+    """Returns whether the entry with a table's name sets an option, not the entry of a wildcard."""
     return any(
         name.lower() == table.lower() and option in entry.model_fields_set
         for name, entry in options.items()
@@ -423,11 +423,11 @@ def is_set_by_name(options: Mapping[str, TableOptions], table: str, option: str)
 
 
 def options_for(options: Mapping[str, T], table: str, default: T) -> T:
-    """Returns the options of a table. Options of its name override options of wildcards.
+    """Returns a table's options. The entry with its name overrides the entries with wildcards.
 
     Each option of a later wildcard overrides the option of earlier wildcards. Masks are instead
-    overridden column by column, because a mask that is lost would expose values. The case of names
-    is ignored.
+    overridden column by column, because a missing mask would expose values. The case of names is
+    ignored.
 
     Args:
         options: the spec's `table_options`.

@@ -67,7 +67,7 @@ class BackendOptions(Strict):
 
     Attributes:
         table_name: the state table.
-        connection: ``@@plugins.<name>.connection`` of a destination; default: the destination of
+        connection: ``@@plugins.<name>.connection`` of a destination; by default the destination of
             the tables.
     """
 
@@ -124,7 +124,7 @@ class SourceSpec(_Plugin):
             (`schema` in the spec). By default, the destination's namespace.
         backend_options: the store of cursors.
         backend, backend_spec: CloudQuery's older options for state in `local` JSON files.
-        concurrency: the number of tables synced at once. The command line overrides it.
+        concurrency: the number of tables that are synced at once. The command line overrides it.
         mask_key: the secret key of the mask `hash` (:mod:`loader.sources.masked_source`). Also
             encrypts the stored states of connectors.
         spec: the connector's options (:meth:`options`).
@@ -195,7 +195,7 @@ class SourceSpec(_Plugin):
         return self
 
     def options(self, model: type[Model]) -> Model:
-        """Returns the connector's options. Raises a SpecError with all invalid keys."""
+        """Returns the connector's options. Raises a SpecError that lists all invalid keys."""
         return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)
 
     @property
@@ -225,8 +225,8 @@ class LakeOptions(Strict):
     """The inner `spec` of a destination with `path: spark`.
 
     Attributes:
-        profile, target: the profile in dbt's profiles.yml, and its target. By default, the
-            profile's default target.
+        profile, target: the profile in dbt's profiles.yml, and its target; by default the profile's
+            default target.
         schema_: the namespace of the raw tables; `schema` in the spec.
         profiles_dir: the folder of profiles.yml, relative to the spec. By default, the folder that
             dbt uses.
@@ -340,5 +340,5 @@ class PluggedDestination(DestinationSpec):
         return {} if value is None else value
 
     def options(self, model: type[Model]) -> Model:
-        """Returns the backend's options. Raises a SpecError with all invalid keys."""
+        """Returns the backend's options. Raises a SpecError that lists all invalid keys."""
         return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)

@@ -20,7 +20,7 @@ from loader.spec.secret_forms import FormIndex, FormMatch, list_forms
 
 MASK = "***"
 _LOOKAHEAD = 1 << 16
-"""The number of characters to search after an excerpt, because a secret may cross the end."""
+"""The number of characters to search after an excerpt, because a secret may cross its end."""
 
 _SECRET_KEY_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -58,8 +58,8 @@ _QUOTED_FORMS = (
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/\"[^\"]*\")@|[^\s/@]+)", re.IGNORECASE),
 )
 # The group "secret" of each match is masked. Some patterns also match text that only begins like a
-# secret, but then without the group. Such a match skips the text. Without it, the search would
-# restart at each character of the text, which takes minutes.
+# secret, but then without the group. Such a match skips the text. If the pattern did not match, the
+# search would restart at each character of the text, which takes minutes.
 _PATTERNS = (
     *_QUOTED_FORMS,
     # scheme://userinfo@host; the password may contain anything but white space and quotes
@@ -87,7 +87,7 @@ _PATTERNS = (
 
 
 def is_secret_key(key: str) -> bool:
-    """Returns whether a setting's name suggests a secret: `password`, `s3.secret-access-key`."""
+    """Returns whether a setting's name suggests a secret (`password`, `s3.secret-access-key`)."""
     return bool(_SECRET_KEY.match(key) or _AZURE_KEY.search(key))
 
 
@@ -137,7 +137,7 @@ def redact_foreign(text: str) -> str:
 
 
 def _find_by_position(text: str) -> Iterator[tuple[int, int]]:
-    """Yields start and end of each text at a usual position of secrets."""
+    """Yields the start and end of each text at a usual position of secrets."""
     return (match.span("secret") for match in _find_matches(text))
 
 
@@ -160,7 +160,7 @@ def _find_matches(text: str) -> Iterator[re.Match[str]]:
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):
             start = match.start("secret")
-            # without the quotes, the match may contain only a part of the secret
+            # The match without the quotes may contain only a part of the secret.
             if start < 0 or start in quoted:
                 continue
             if pattern in _QUOTED_FORMS:
@@ -190,7 +190,7 @@ class Redactor:
         """Registers secrets of at least three characters.
 
         Args:
-            values: the secrets. Encoded or escaped secrets are found, too (:func:`list_forms`).
+            values: the secrets. Encoded or escaped secrets are also found (:func:`list_forms`).
             whole_word: whether to mask the secrets only between characters other than letters,
                 digits and underscores.
         """
@@ -226,7 +226,7 @@ class Redactor:
         return self._get_index().longest
 
     def find_registered(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields start and end of each registered secret."""
+        """Yields the start and end of each registered secret."""
         return self._get_index().find(text, in_own_text)
 
     def _get_index(self) -> FormIndex:

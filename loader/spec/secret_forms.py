@@ -2,8 +2,8 @@
 
 All escapes in the text are decoded, repeatedly, until the text no longer changes. Secrets are
 decoded in the same way. An index finds all secrets in one pass over each decoded text, so the time
-depends little on their number. Secrets in base64, base32 and hexadecimal are searched in encoded
-form, because their characters depend on the preceding bytes.
+depends little on the number of secrets. Secrets in base64, base32 and hexadecimal are searched in
+encoded form, because the encoded characters depend on the preceding bytes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FormIndex:
 
     Args:
         forms: maps each form to its matching rules.
-        names: forms that are equal to registered names. They are not masked in the loader's
+        names: forms that are equal to registered names. These forms are not masked in the loader's
             messages.
     """
 
@@ -86,7 +86,7 @@ class FormIndex:
         self.longest = _WIDEST * max(map(len, forms), default=0)
 
     def find(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields start and end of the longest secret that begins at each character.
+        """Yields the start and end of the longest secret that begins at each character.
 
         Args:
             in_own_text: whether the text is a message of the loader. The search then ignores words
@@ -114,7 +114,7 @@ class FormIndex:
     def _matches(
         self, keys: _Keys, decoded: str, text: str, views: list[_View], in_own_text: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yields start and end of the secrets in `text` that the decoded text `decoded` contains.
+        """Yields the start and end of the secrets in `text` that its decoding `decoded` contains.
 
         Args:
             views: the decodings from `text` to `decoded`, in reverse order.
@@ -199,7 +199,7 @@ class _View:
         return self._replacement_positions[0]
 
     def list_replacements(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
-        """Yields offset and original text of each replacement within a part of this text."""
+        """Yields the offset and original text of each replacement in a part of this text."""
         begins, spans = self._replacement_positions
         for n in range(bisect_right(begins, start), len(begins)):
             if begins[n] >= stop:
@@ -208,7 +208,7 @@ class _View:
 
     @cached_property
     def _replacement_positions(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """The starts of the replacements, and for each its end, and its original start and end."""
+        """The start of each replacement, and its end with the start and end of the original."""
         begins, spans, shift = [0], [(0, 0, 0)], 0
         for match in self._pattern.finditer(self._parent):
             start, stop = match.span()
@@ -308,8 +308,8 @@ def list_forms(value: str, is_word: bool = False) -> dict[str, FormMatch]:
     """Returns the forms in which a decoded text may contain a secret.
 
     These are the secret and its decodings, and base64, base32 and hexadecimal of its UTF-8 and
-    UTF-16 bytes. They include the secret's long lines, because programs print private keys line by
-    line.
+    UTF-16 bytes. The forms include the secret's long lines, because programs print private keys
+    line by line.
     """
     plain = value.strip()
     lines = {line.strip() for line in plain.splitlines()} if "\n" in plain else set()

@@ -117,12 +117,12 @@ def load_spec(
 
     Args:
         path: the file.
-        env: the variables for ``${VAR}``; default: the environment of the process.
+        env: the variables for ``${VAR}``; by default the environment of the process.
         needs_source: whether a file without a source is an error.
 
     Raises:
         SpecError: if the file cannot be read, is not YAML, or has mistakes. The error lists all
-            mistakes with document and key, without secrets.
+            mistakes with their document and key, without secrets.
     """
     path = Path(path)
     try:
@@ -152,8 +152,8 @@ def build_spec(
     Args:
         documents: the documents of a spec file as mappings, each with `kind` and `spec`.
             ``${VAR}`` and ``@@plugins`` are expanded as in a file.
-        folder: the base of relative paths, and the project's folder of dbt.
-        env: the variables for ``${VAR}``; default: the environment of the process.
+        folder: the base of relative paths, and the folder of the dbt project.
+        env: the variables for ``${VAR}``; by default the environment of the process.
 
     Raises:
         SpecError: if a value cannot be written in YAML, or the spec has mistakes.
@@ -376,7 +376,7 @@ def check_unique_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[
 
 
 def check_former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
-    """Returns an error for each former name that a source uses as its name."""
+    """Returns an error for each former name that is the current name of a source."""
     sources = list(sources)
     names = {source.name for source in sources}
     return [

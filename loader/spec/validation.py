@@ -72,8 +72,8 @@ def validation_errors(
         details = error.errors(include_url=False)
         errors = [_build_error(each, model, value, where, redactor) for each in details]
         # For a union, pydantic reports one error for each member. Only the first of these errors is
-        # used. Pydantic reports a misspelt required key as unknown and as missing. The error for
-        # the missing key is dropped.
+        # used. Pydantic reports a misspelt required key both as unknown and as missing. The error
+        # for the missing key is dropped.
         misspelt = {each.where.rpartition(".")[0] + each.remedy for each in errors if each.remedy}
         first: dict[str, SpecError] = {}
         for each in errors:
