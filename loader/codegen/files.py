@@ -1,4 +1,4 @@
-"""Merges generated content with the files of the project, and records codegen's last output."""
+"""Merges generated content with the project's files, and records codegen's last output."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def carry_over(
 ) -> list[dict[str, Any]]:
     """Returns the new entries, then the existing entries of all other tables.
 
-    So a table's entry stays unchanged if this run does not select the table, if its source is
-    down, or if the spec no longer contains it.
+    So a table's entry stays unchanged if this run does not select the table, if the table's source
+    is down, or if the spec no longer contains the table.
 
     Args:
         removed: the names of the entries to drop.

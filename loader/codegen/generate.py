@@ -237,7 +237,7 @@ def _list_stale_tables(
     memory: Manifest,
     complete: Container[str],
 ) -> list[tuple[str, str]]:
-    """Returns notes on tables that sources.yml declares but the spec no longer contains."""
+    """Returns notes about tables that sources.yml declares but the spec no longer contains."""
     current = {one.table.full_name for one in named}
     text = "no longer a table of the spec; its entries and models stay: delete them by hand"
     return [

@@ -32,7 +32,7 @@ ABSENT: Any = _Absent()
 
 @dataclass(frozen=True)
 class KeptEdit:
-    """An edit by hand that was kept, although codegen would now write another value.
+    """An edit by hand that was kept. Codegen would now write another value.
 
     Attributes:
         path: the keys and names that lead to the value.

@@ -113,8 +113,8 @@ def _source_table(one: NamedTable) -> dict[str, Any]:
     )
     keyless = "" if table.key else " It has no primary key, so it has no latest table."
     entry["description"] = as_text(about + keyless)
-    # Written even if it is empty, because the tests of ledger and state check only the tables that
-    # have this entry.
+    # This entry is written even if it is empty, because the tests of ledger and state check only
+    # the tables that have this entry.
     settings: dict[str, Any] = {}
     if table.key:
         settings["unique_key"] = [as_text(name) for name in table.key]

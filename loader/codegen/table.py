@@ -72,7 +72,7 @@ class Table:
 
     @property
     def selectable(self) -> str:
-        """The name that ``--select`` and ``--history`` are compared with."""
+        """The name with which ``--select`` and ``--history`` are compared."""
         return f"{self.source}.{self.spec_name}"
 
 
@@ -94,7 +94,8 @@ def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) ->
     """Assigns each item a unique name.
 
     Existing names stay. If several new items have the same proposal, the item with exactly this
-    name gets it, otherwise the first item in alphabetical order. All other items get a number.
+    name gets the proposal. If no item has this name, the first item in alphabetical order gets it.
+    All other items get a number.
 
     Args:
         proposals: maps the exact name of each item to its proposed name.

@@ -54,7 +54,7 @@ class Layout:
 
     @cached_property
     def comments(self) -> list[tuple[int, int]]:
-        """Start and end of each comment, in order. A comment begins with a # outside of scalars."""
+        """The start and end of each comment, in order. Comments begin with # outside of scalars."""
         scalars = sorted(self._scalars(self.root))
         comments: list[tuple[int, int]] = []
         position = 0
@@ -361,12 +361,12 @@ class Edits:
         return found
 
     def _format_block(self, written: list[str], column: int) -> str:
-        """Joins lines, indented to a column, each with a line break. Empty lines stay empty."""
+        """Indents lines to a column, and joins them with line breaks. Empty lines stay empty."""
         indented = (" " * column + line if line else "" for line in written)
         return "".join(line + self.layout.newline for line in indented)
 
     def _join_after(self, written: list[str], column: int) -> str:
-        """Joins lines. The first one is not indented, because its position already is."""
+        """Joins lines. The first line is not indented, because its position is already indented."""
         return self._format_block(written, column)[column:].removesuffix(self.layout.newline)
 
     def _add_edit(self, start: int, end: int, text: str, before: bool = False) -> None:
@@ -426,7 +426,8 @@ class YamlText:
         """Edits the text to contain the data `target`, and returns the result.
 
         Raises:
-            EditRefused: if adding, replacing and removing entries is not enough.
+            EditRefused: if the text cannot be edited only by adding, replacing and removing
+                entries.
         """
         if same(self.data, target):
             return self._mark + self.text
