@@ -381,7 +381,7 @@ class Snapshot(ABC):
         return []
 
     def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Lists table options without effect, or by which late rows are missed, for `loader check`."""
+        """Lists table options that have no effect or that miss late rows, for `loader check`."""
         return []
 
     def count_values(
