@@ -139,7 +139,7 @@ class Loader:
 
     Args:
         spec: the result of :func:`load_spec` or :func:`build_spec`.
-        spark: a session to use; no profile is needed then, except for `dbt_build`.
+        spark: a session to use. In this case, only `dbt_build` needs a profile.
 
     Example:
         >>> with Loader(load_spec("loader.yml")) as loader:  # doctest: +SKIP
@@ -206,7 +206,7 @@ class Loader:
         Args:
             select: tables, by name or wildcard; empty means all.
             full_refresh: whether to reload all rows, as a new generation.
-            concurrency: the number of tables to sync at once; default: the spec's setting.
+            concurrency: the number of tables to sync at once; by default the spec's setting.
             accept_key_change: whether key and cursor columns may be widened.
             dbt_build: whether to then run `dbt build` in this process and Spark.
             dbt_arguments: the arguments for `dbt build`.
@@ -326,7 +326,7 @@ class Loader:
 
         If no call is running, this does nothing.
 
-        Connectors and databases of other loaders in this process are interrupted, too. Jobs of a
+        Connectors and databases of other loaders in this process are also interrupted. Jobs of a
         Spark that this loader has not started are not cancelled, so the run waits for them.
         """
         from loader.spark.interruption import interrupt

@@ -11,8 +11,8 @@ _METADATA = re.compile(
     r"[^/\s:\"']*\.metadata\.json\b|version-hint\.text|snap-[^/\s:\"']*\.avro"
     r"|(?<=/metadata/)[^/\s:\"']*-m[^/\s:\"']*\.avro"
 )
-# Matches only names of Iceberg's data files, because the damaged Parquet file may belong to a
-# source.
+# This matches only names of Iceberg's data files, because a damaged Parquet file may also belong to
+# a source.
 _DATA = re.compile(r"\d{5}-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d{5}[\w-]*\.parquet")
 _MISSING = re.compile(r"Metadata file for version (\d+) is missing")
 _ERRORS = re.compile(

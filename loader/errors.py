@@ -6,9 +6,10 @@ import re
 
 
 def sentence(error: BaseException) -> str:
-    """Returns the first line of Spark's message, without its error class and the full stop.
+    """Returns the first line of Spark's message, without the error class and the full stop.
 
-    If Py4J reports a Java exception, the message is in the second line, after its class.
+    If Py4J reports a Java exception, the message is in the second line, after the exception's
+    class.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     called = lines[0].startswith("An error occurred while calling ") and len(lines) > 1
@@ -23,7 +24,7 @@ class LoaderError(Exception):
     Args:
         what: the problem, as one sentence without a full stop.
         where: the file, document, key, table or connection.
-        remedy: the remedy, as an imperative sentence.
+        remedy: what to do, as an imperative sentence.
     """
 
     exit_code = 1

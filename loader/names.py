@@ -59,8 +59,8 @@ def qualify(select: Sequence[str], names: Iterable[str]) -> list[str]:
         by_table.setdefault(name.partition(".")[2].lower(), set()).add(name)
     return [
         min(by_table[name.lower()])
-        # Patterns stay unchanged. So do names with a dot, because they may already contain the
-        # source.
+        # Patterns stay unchanged. Names with a dot also stay unchanged, because they may already
+        # contain the source.
         if not re.search(r"[.*?[]", name) and len(by_table.get(name.lower(), ())) == 1
         else name
         for name in select
@@ -85,7 +85,7 @@ def explain_refusal(name: str) -> str | None:
 
 
 def file_name(name: str) -> str:
-    """Returns a unique file name for a name. Cuts long names, and adds a hash to them."""
+    """Returns a unique file name for a name. Shortens long names, and adds a hash to them."""
     escaped = "".join(c if _FILE_CHARACTER.match(c) else f"%{ord(c):02X}" for c in name)
     if escaped in ("", ".", ".."):
         return "%" + escaped

@@ -111,7 +111,7 @@ class _Commands(click.Group):
 
 
 def _list_plugged() -> dict[str, EntryPoint]:
-    """Returns the plug-ins' commands. Raises ClickException if two have the same name."""
+    """Returns the plug-ins' commands. Raises ClickException if two commands have the same name."""
     try:
         return list_plugins(GROUP)
     except SpecError as error:

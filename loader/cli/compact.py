@@ -151,7 +151,7 @@ def _compact_tables(
     yield from errors
     tables, damaged = _list_raw_tables(pipeline, select, planned, failed)
     yield from damaged.values()
-    # Models do not build raw tables and system tables, so these are not read to find models.
+    # No model builds a raw table or a system table, so these tables are not read to find models.
     known_raw = {
         f"{pipeline.open_stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
         for source, table in planned

@@ -18,7 +18,7 @@ def complete_sources(ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 def complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Returns the names in the spec that begin with a text: ``shop.orders`` (a click callback).
+    """Returns the spec's names, such as ``shop.orders``, that begin with a text (a click callback).
 
     Options that accept patterns also get ``shop.*``. The spec does not contain the names of tables
     that only its patterns match.

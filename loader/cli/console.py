@@ -140,8 +140,8 @@ class Output:
 
         Args:
             are_names: whether the columns' headers are names and types of a source's columns.
-            below: a column of notes, which are printed below the table. A note of several rows is
-                printed once.
+            below: a column of notes, which are printed below the table. If several rows have the
+                same note, the note is printed once.
         """
         if self.quiet:
             return
@@ -174,7 +174,8 @@ class Output:
             texts = [grid, *map(self.format_line, notes)]
             self.streams.write(OUT, lambda: self.out.print(*texts, sep="\n"))
             return
-        # Not rich's `capture`, because it writes to the stream, which may be full or closed.
+        # rich's `capture` is not used, because it writes to the stream, which may be full or
+        # closed.
         page = io.StringIO()
         _Console(highlight=False, width=_UNLIMITED_WIDTH, file=page).print(grid)
         lines = [line.rstrip() for line in page.getvalue().splitlines()]
@@ -306,7 +307,8 @@ def _format_value(value: Any) -> str:
 class Streams:
     """Writes to the standard streams, and discards output that cannot be written.
 
-    Lost output must not stop a table's sync, so only the exit code reports it (:attr:`code`).
+    Output that cannot be written must not stop a table's sync, so only the exit code reports the
+    problem (:attr:`code`).
     """
 
     def __init__(self) -> None:
@@ -329,7 +331,7 @@ class Streams:
 
     @property
     def error(self) -> LoaderError | None:
-        """The error if standard output was lost; None if only because its reader has exited."""
+        """The error if standard output was lost; None if its reader has exited."""
         lost = self._lost.get(OUT)
         if lost is None or _is_broken_pipe(lost):
             return None

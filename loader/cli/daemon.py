@@ -64,7 +64,10 @@ class _Backoff:
     until: float = 0.0
 
     def add_failure(self, every: float) -> None:
-        """Counts a failure. Ends the pause half an interval early, as rounds may start early."""
+        """Counts a failure, and sets the end of the pause.
+
+        The pause ends half an interval early, because rounds may start early.
+        """
         self.times += 1
         self.until = time.monotonic() + backoff_seconds(self.times, every) - every / 2
 
@@ -78,7 +81,7 @@ class Daemon:
     invalid, the error is reported, and the last valid spec stays in use.
 
     Args:
-        every: seconds from the start of one round to the start of the next.
+        every: the number of seconds from the start of one round to the start of the next.
     """
 
     settings: Settings

@@ -155,15 +155,15 @@ class Build:
         return BuildResult(0 if ended.success else 1, **facts, failures=failures)
 
     def _has_selection_by_name(self) -> bool:
-        """Returns whether the arguments must select a node. With `state:`, they may select none."""
+        """Returns whether the arguments must select a node. With `state:`, they need not."""
         selections = [_find_option_value(self.arguments, option) for option in _SELECTIONS]
         return any(selections) and not any(map(_STATE_SELECTOR.search, self.arguments))
 
     def command(self, output: Output, profile: Profile, folder: Path) -> list[str]:
         """Returns dbt's arguments.
 
-        Passes the profile and the target only if dbt would choose different ones without the
-        options. If an option differs from the previous build, dbt reparses the whole project.
+        Passes the profile and the target only if dbt would otherwise choose a different profile or
+        target. If an option differs from the previous build, dbt reparses the whole project.
         """
         # The loader's arguments come last, because dbt uses the last value of an option.
         command = ["build", *self.arguments, "--project-dir", str(self.project)]
@@ -229,7 +229,7 @@ def redact_log() -> Iterator[None]:
 
 
 def _find_option_value(arguments: Sequence[str], option: str) -> str | None:
-    """Returns the value of one of dbt's options, written as two words or with `=`."""
+    """Returns the value of a dbt option that is written as two words or with `=`."""
     value = None
     for i, argument in enumerate(arguments):
         if argument == option and i + 1 < len(arguments):

@@ -78,15 +78,15 @@ class DatabaseUrl:
 
     @classmethod
     def parse(cls, url: str, env: Mapping[str, str]) -> DatabaseUrl:
-        """Parses a URL of PostgreSQL, MariaDB or MySQL, with an optional prefix `jdbc:`.
+        """Parses a PostgreSQL, MariaDB or MySQL URL, which may begin with `jdbc:`.
 
         Args:
-            env: the environment variables. PostgreSQL's variables (PGHOST, PGUSER …) supply missing
-                parts.
+            env: the environment variables. If parts of a PostgreSQL URL are missing, PostgreSQL's
+                variables (PGHOST, PGUSER …) supply these parts.
 
         Raises:
-            SpecError: if the text is not such a URL, or has credentials outside of user and
-                password. The message does not contain the URL.
+            SpecError: if the text is not such a URL, or if it contains credentials other than the
+                user and the password. The message does not contain the URL.
         """
         wrong = SpecError(
             "this is not a URL of PostgreSQL, MariaDB or MySQL",
@@ -121,7 +121,7 @@ class DatabaseUrl:
 
     @property
     def source_name(self) -> str:
-        """The database's name, with `_` instead of characters that a source's name cannot have."""
+        """The database's name, with `_` for each character that a source's name cannot contain."""
         name = re.split(r"[?;]", self.jdbc)[0].rstrip("/").rpartition("/")[2]
         return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "database"
 
@@ -136,7 +136,7 @@ def init_from_database(settings: Settings, text: str) -> None:
     If the database cannot be read, nothing is written.
 
     Raises:
-        SpecError: if the URL is invalid, or a spec exists already.
+        SpecError: if the URL is invalid, or if a spec already exists.
         TableError: if the database cannot be read.
     """
     from loader.cli.schema import render_schema

@@ -15,7 +15,7 @@ from loader.cli.console import ERR, Output
 from loader.sync.run_context import RECORDING
 
 LONG_SECONDS = 30.0
-"""The seconds after which a table has a line of its own in a log."""
+"""How many seconds a table takes before it has a line of its own in a log."""
 
 _MAX_LISTED_NAMES = 4
 
@@ -23,8 +23,8 @@ _MAX_LISTED_NAMES = 4
 class Progress:
     """Live progress, with one line for each table that shows phase, rows, rate and time.
 
-    Without a terminal, only tables that take long have a line (`LONG_SECONDS`). As long as there is
-    none, one line counts the finished tables and names those in progress.
+    Without a terminal, only tables that take long have a line (`LONG_SECONDS`). As long as no table
+    has a line, one line counts the finished tables and names the tables in progress.
 
     Implements :class:`loader.sync.run_context.Listener`.
 
@@ -150,7 +150,7 @@ class _TableProgress:
 
     @property
     def seconds(self) -> float:
-        """The seconds since the table began, without those in which it waits for other tables."""
+        """The seconds since the table began, except the time in which it waits for other tables."""
         return (self.since if self.phase == RECORDING else time.monotonic()) - self.began
 
 

@@ -24,7 +24,7 @@ class TableResult:
         status: ``synced``, ``nothing new``, ``recovered``, ``failed``, or ``locked`` if another run
             was writing the table.
         batch: the number of the appended batch; None if nothing was appended.
-        rows_read: the number of rows that the source returned, appended and redelivered.
+        rows_read: the number of rows that the source returned, both appended and redelivered.
         cursor: the stored cursor after the sync.
         rows_below_cursor, rows_at_cursor: the numbers of appended rows that a query for cursors
             above the last stored cursor would have missed.
@@ -100,10 +100,10 @@ class RunResult:
         return {table.table: table for table in self.tables}[name]
 
     def raise_if_failed(self) -> None:
-        """Raises the error of the run, or one error with all of them, if there are any.
+        """Raises the run's error, or one error that contains all of them, if there are any.
 
         Raises:
-            LoaderError: if a table or a source has failed, or the build.
+            LoaderError: if a table, a source or the build has failed.
         """
         if self.errors:
             raise one_error(self.errors, "run")
@@ -187,11 +187,11 @@ class TableStatus:
 
     Attributes:
         rows_appended: the total of all syncs of the table. The numbers of rows that a plain cursor
-            would have lost (`rows_below_cursor`, `rows_at_cursor`, `rows_cursor_unmoved`) are
-            totals, too.
+            query would have missed (`rows_below_cursor`, `rows_at_cursor`, `rows_cursor_unmoved`)
+            are also totals.
         synced_at: the time of the last successful sync.
         log_bytes: the size of the log that the database retains for `sync_mode: cdc`.
-        complete_until: the newest known time up to which raw contains all committed rows.
+        complete_until: the latest known time up to which raw contains all committed rows.
         compared_since: the time since which all keys were compared by reconcile.
         unrepaired: the number of differences that the last comparison of each key found and that
             were not repaired; None if the table was never compared.

@@ -73,7 +73,7 @@ class _RunEnd:
         error: the error of the tables in progress, or of the run itself.
         in_progress: the tables that were being synced. One of these tables may have ended the JVM.
         pending: the tables whose sync was not started, or whose rows are already published.
-        source: the source whose list of tables was being read; empty if none.
+        source: the source whose list of tables was being read; empty if there is none.
     """
 
     error: LoaderError
@@ -204,7 +204,8 @@ class RunRequest:
     Attributes:
         select: tables, by name or wildcard; empty means all.
         build: the dbt build after the sync; None means no build.
-        choose_work: returns other work for some tables; None means none.
+        choose_work: a function that returns other work for some tables; None if there is no other
+            work.
     """
 
     select: tuple[str, ...] = ()
@@ -272,7 +273,7 @@ def sync_until_signal(
 def sync_tables(
     runs: RestartingRun, request: RunRequest, watch: Watch, progress: Progress
 ) -> tuple[list[Outcome], LoaderError | None]:
-    """Syncs the tables of a request, and again those whose connection was lost.
+    """Syncs the tables of a request, and syncs tables again if their connection was lost.
 
     Returns:
         The outcomes, and the error if Spark's JVM has ended and the run could not continue.
@@ -301,12 +302,13 @@ def retry_lost_connections(
     outcomes: list[Outcome],
     done: Callable[[Outcome], None],
 ) -> None:
-    """Syncs tables again whose connection to the database was lost during the run.
+    """Syncs tables again if their connection to the database was lost during the run.
 
     An error of the first connection, such as a wrong host, is not retried.
 
     Args:
-        outcomes: the outcomes so far, to which `done` appends. Replaced by those of the retries.
+        outcomes: the outcomes so far, to which `done` appends. The outcomes of the retries replace
+            them.
     """
     # An outcome without a record is the error of a source, whose tables are unknown.
     lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record]
@@ -330,7 +332,8 @@ def retry_lost_connections(
             latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
             lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
     finally:
-        # Besides tables, the last retry may have had errors of the source, such as its listing.
+        # Besides errors of tables, the last retry may have had errors of the source, for instance
+        # when its tables were listed.
         others += [outcome for outcome in outcomes if outcome.table not in latest]
         outcomes[:] = [*others, *latest.values()]
 
@@ -364,7 +367,7 @@ def report_outcomes(
 
 
 def describe_end(outcome: Outcome) -> str:
-    """Returns a line on the result of a table. The summary at the end has the details."""
+    """Returns a line about the result of a table. The summary at the end has the details."""
     record = outcome.record
     if record is None:
         return ""
@@ -374,7 +377,7 @@ def describe_end(outcome: Outcome) -> str:
 
 
 def _summarize(outcomes: Sequence[Outcome]) -> str:
-    """Returns one line on all tables of a run."""
+    """Returns one line about all tables of a run."""
     records = [outcome.record for outcome in outcomes if outcome.record is not None]
     statuses = Counter(record.status for record in records)
     counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
@@ -384,7 +387,7 @@ def _summarize(outcomes: Sequence[Outcome]) -> str:
 
 
 def _describe_lost_rows(outcomes: Sequence[Outcome]) -> str:
-    """Returns a sentence on the rows at or below the stored cursors; empty without such rows."""
+    """Returns a sentence about rows at or below the stored cursors, or "" if there are none."""
     lost = {
         outcome.table: (record.rows_below_cursor or 0) + (record.rows_at_cursor or 0)
         for outcome in outcomes
@@ -410,7 +413,7 @@ def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> in
             if preview.error is not None:
                 errors.append(preview.error)
             continue
-        # `high` is None if the source has no upper bound
+        # `high` is None if the window has no upper bound.
         low, high = preview.window.low, preview.bounds.high
         rows.append(
             (

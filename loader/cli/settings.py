@@ -80,7 +80,7 @@ def open_pipeline_with_pushed_tables(
 
 
 def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], Result]) -> Result:
-    """Reads state and ledger. Starts Spark, with one thread, unless they are in a local folder.
+    """Reads state and ledger. Starts Spark, with one thread, unless both are in a local folder.
 
     Args:
         read: reads the data for a command. It may be called twice, so it must not print.
@@ -125,7 +125,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
-        # Uses the first lake, which is also the default of commands that push tables.
+        # This uses the first lake, which is also the default for commands that push tables.
         lakes = [lake.lake for lake in spec.destinations if isinstance(lake, LakeDestination)][:1]
     if not lakes:
         raise SpecError(

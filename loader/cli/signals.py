@@ -13,7 +13,7 @@ from loader.spark.interruption import resume
 from loader.spark.temporary_files import remove_all
 
 AT_ONCE = 1.0
-"""Signals within this many seconds count once: `timeout` signals the child and its group."""
+"""Signals within this many seconds count as one, because `timeout` signals child and group."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from loader.spark.named_steps import LOGGER
 
 SECONDS = 5.0
-"""The seconds before the first report of a step. The interval then doubles up to LONGEST."""
+"""How many seconds pass before a step is reported. The interval then doubles up to LONGEST."""
 
 LONGEST = 60.0
 """The longest interval between two reports of a step, in seconds."""

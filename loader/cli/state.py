@@ -335,7 +335,7 @@ def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
 
 
 def _read_known_state(stores: Stores, table: str) -> TableState | None:
-    """Returns a table's state, or the state in its newest commit if the store cannot be read."""
+    """Returns a table's state, or the newest commit's state if the store cannot be read."""
     from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
 

@@ -43,7 +43,7 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
     """Returns the newest ledger row of each table, as `loader status` shows it."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
-    # maps the schema to its rows, which are read once
+    # Maps the schema to its rows, which are read once.
     ledgers: dict[str, list[dict[str, Any]]] = {}
     comparisons: dict[str, dict[tuple[str, str], TableComparison]] = {}
     for readers in progress:
@@ -93,7 +93,7 @@ def print_status(
         fail_if_stale: the maximum age of a table's last success, in seconds.
 
     Returns:
-        True if the options request a check and a table is failing or stale.
+        True if the options request a check, and if a table is failing or stale.
     """
     from loader.lake.ledger import FAILED
 

@@ -18,7 +18,7 @@ VERSIONS = 10
 """The number of versions to keep of each cursor, and of the results of `loader reconcile`."""
 
 MANY_FILES = 200
-"""A run merges files after this many new data files of a table. It takes one or two seconds."""
+"""A run merges a table's files after this many new files. Merging takes one or two seconds."""
 
 TOO_MANY = 5000
 """More files than this take minutes to merge, so only `loader compact` merges them."""
@@ -35,7 +35,7 @@ class SystemTable:
 
     Attributes:
         remedy: the remedy if the table is damaged.
-        order: the sort order that makes the runs' queries fastest; empty for no order.
+        order: the sort order that makes the runs' queries fastest; empty if there is no order.
     """
 
     lake: Lake
@@ -144,11 +144,11 @@ class SharedBackend:
     sources: tuple[str, ...]
 
     def is_responsible(self, key: str) -> bool:
-        """Returns whether a key belongs to one of the sources. Other specs may share a backend."""
+        """Returns whether a key belongs to these sources. Other specs may share the backend."""
         return key.partition(".")[0] in self.sources
 
     def prune(self, keep: int) -> list[tuple[str, int]]:
-        """Deletes all but the newest `keep` versions of each cursor. Returns deletions by table."""
+        """Deletes all but the newest `keep` versions of each cursor. Returns counts by table."""
         state = self.stores.state
         floors = {
             key: floor for key, floor in state.floors(keep).items() if self.is_responsible(key)
