@@ -1,7 +1,7 @@
 {% macro as_of(relation, moment, owner="as_of()") -%}
     {#- Returns the versions that a raw table contained at a moment. All rows of a batch have the
-        start time of the batch's sync, so a time selects all batches up to that time. Iceberg
-        itself reads the versions of its snapshots and tags. -#}
+        start time of the batch's sync, so a time selects all batches up to that time. For Iceberg
+        snapshots and tags, Iceberg itself reads the versions. -#}
     {%- set parsed = strandline._moment(moment, owner) -%}
     {%- if parsed is none -%}
         {{ return(relation) }}
@@ -52,7 +52,7 @@
 
 
 {% macro _batch_as_of(relation, moment, owner) -%}
-    {#- Returns the newest batch that a raw table contained at a moment, or none without a
+    {#- Returns the newest batch that a raw table contained at a moment, or none if there is no
         moment. -#}
     {%- set parsed = strandline._moment(moment, owner) -%}
     {%- if parsed is none -%}

@@ -2,7 +2,8 @@
     {#- Returns an SQL expression that reads the ledger when the model is queried. A table that a
         deduped_ materialization has built contains only the batches of its watermark, so syncs that
         ended after the next batch began do not count. Each raw table, and each source of a shared
-        table, must have a value, because rows of the others may be missing. -#}
+        table, must have a value, because rows may be missing from a table or source without a
+        value. -#}
     {%- set owner = "complete_until(" ~ relation ~ ")" -%}
     {%- if not execute or strandline._ledger_of(relation, owner) is none
         or not strandline._exists(relation) -%}
@@ -25,7 +26,7 @@
 
 {% macro _complete_tables(relation, owner) -%}
     {#- Returns the raw tables whose rows a table contains: [{relation, batch}]. `batch` is the last
-        batch that it contains, or none for a raw table itself. -#}
+        batch of the raw table that the table contains, or none for a raw table itself. -#}
     {%- set mark = strandline._watermark(relation) if target.type == "spark" else none -%}
     {%- if mark is none -%}
         {%- for node in graph.nodes.values() if node.resource_type == "model"

@@ -13,10 +13,10 @@
 
 {% macro _history_sql(versions, key, cursor_field, changed_at, union=false, shown=none) -%}
     {#- Orders the versions of each key and removes repetitions. A version is valid until the next
-        version begins. If a version has a later time than a newer version, both begin at the
-        earlier time, and the older version is never valid. Therefore valid_from never decreases
-        within a key, and any time falls into at most one version. The times of repetitions are
-        included, so that a late version can only decrease valid_from. -#}
+        version begins. If a version has a later time than a newer version of its key, both begin at
+        the earlier of the two times, and the older version is never valid. Therefore valid_from
+        never decreases within a key, and any time falls into at most one version. The times of
+        repetitions are included, so that a late version can only decrease valid_from. -#}
     {{- return(adapter.dispatch("_history_sql", "strandline")(
         versions, key, cursor_field, changed_at, union, shown
     )) -}}
@@ -167,8 +167,8 @@
 
 {% macro _with_vanished(versions, refreshes, columns, key) -%}
     {#- Adds a tombstone for each key that a complete full refresh did not find. The tombstone has
-        the `_cq_generation` of the refresh and a null cursor, so every version that arrives later
-        is newer. -#}
+        the `_cq_generation` of the refresh and a null cursor, so every version that arrives after
+        the refresh is newer than the tombstone. -#}
     {%- if not refreshes -%}
         {{ return(versions) }}
     {%- endif -%}

@@ -6,8 +6,8 @@
             search_order: [my_project, strandline, dbt]
 
     dbt-spark lists an Iceberg schema with a statement that fails, and then one DESCRIBE per table.
-    In an Iceberg catalog, SHOW TABLES is sufficient. It saves 3 to 5 seconds for a schema of 50
-    tables.
+    In an Iceberg catalog, SHOW TABLES is sufficient. This saves 3 to 5 seconds for a schema with
+    50 tables.
 -#}
 
 

@@ -10,8 +10,8 @@
 
 {% macro spark__version_order(cursor_field, alias, union) -%}
     {#- Returns the order of a key's versions as one value. Structs are compared field by field with
-        nulls lowest, so a null cursor is the lowest cursor and does not make max_by() return
-        null. -#}
+        nulls lowest, so a null cursor is lower than all other cursors and does not make max_by()
+        return null. -#}
     struct({{ strandline._version_fields(cursor_field, alias, union, true) | join(", ") }})
 {%- endmacro %}
 

@@ -10,8 +10,8 @@
 
 {% macro _complete_recently_sql(syncs, within, tables, exclude_tables) -%}
     {#- Checks each table for which a sync has recorded `complete_until`, and the tables in
-        `tables`, except those in `exclude_tables`. Returns those whose newest value is too old or
-        missing. -#}
+        `tables`, except those in `exclude_tables`. Returns the tables whose latest value is too old
+        or missing. -#}
     {%- set seconds = strandline._seconds_of(within, "complete_recently") -%}
     {%- set excluded = strandline._as_list(exclude_tables) -%}
     with complete as (

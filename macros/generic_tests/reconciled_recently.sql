@@ -10,7 +10,7 @@
 
 {% macro _reconciled_recently_sql(reconciled, within, min_share, tables) -%}
     {#- Checks each table that was ever compared or is listed in `tables`. If the number of buckets
-        has changed, only buckets of the newest comparison are considered. -#}
+        has changed, only the buckets of the latest comparison are considered. -#}
     {%- set seconds = strandline._seconds_of(within, "reconciled_recently") -%}
     with newest as (
         select *

@@ -5,8 +5,8 @@
 
 
 {% macro _row_hash_valid_sql(subject, asked) -%}
-    {#- Reads the raw tables instead of the model, because the loader hashes the columns of raw
-        tables. -#}
+    {#- Reads the raw tables instead of the model, because the loader's hash covers the columns of
+        the raw tables. -#}
     {%- set relations = strandline._raw_relations(subject) -%}
     {%- for relation in relations or [subject.relation] -%}
     {%- set rows = relation if relations else subject.rows %}

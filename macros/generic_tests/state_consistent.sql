@@ -50,10 +50,10 @@
 
 {% macro _state_consistent_sql(state, tables, lost, grace_minutes) -%}
     {#- Compares the states with their raw tables. If a state is ahead of its raw table, syncs miss
-        rows. If it is behind, rows are reread. The versions of a state must not have gaps. A
-        running loader publishes data first and then writes the state. Therefore the newest batches
-        of the raw tables (`heads`) are read first, then the states, and then the raw tables
-        again. -#}
+        rows. If a state is behind its raw table, rows are reread. The versions of a state must not
+        have gaps. A running loader publishes data first and then writes the state. Therefore the
+        newest batches of the raw tables (`heads`) are read first, then the states, and then the raw
+        tables again. -#}
     {%- set judged = [] -%}
     {%- set batches = {} -%}
     {%- set lost_keys = [] -%}
@@ -90,8 +90,8 @@
             {%- do judged.append({"place": judged | length, "key": none, "table": table,
                 "column": none, "type": none}) -%}
         {%- endif -%}
-        {#- A shared raw table has a state for each source, so it also has a newest batch for each
-            source. -#}
+        {#- A shared raw table has a state for each source, so the newest batch is also read for
+            each source. -#}
         {%- if table.is_shared or table.snapshot_before is defined
             and table.snapshot_before != table.snapshot -%}
             {%- do table.update({"has_moved": true}) -%}
@@ -331,9 +331,9 @@
 
 {% macro _is_committed(entry) -%}
     {#- Returns whether a commit of the raw table contains the state's cursor or a higher cursor.
-        The stored cursor may be the time of the source's clock, which only commits contain.
-        Compaction expires commits but copies the newest commits to table properties, which are also
-        read. -#}
+        The stored cursor may be a time taken from the source's clock. Only commits contain such a
+        cursor. Compaction expires commits but copies the newest commits to table properties, which
+        are also read. -#}
     {%- if target.type != "spark" -%}
         {{ return(false) }}
     {%- endif -%}
@@ -364,8 +364,8 @@
 
 
 {% macro _seconds_since_commit(head, grace_minutes) -%}
-    {#- Uses the commit time, because `_cq_sync_time` is the start of the sync, which may be hours
-        earlier. -#}
+    {#- Uses the commit time, because `_cq_sync_time` is the start of the sync, and the sync may
+        have started hours before the commit. -#}
     {%- if target.type != "spark" or not grace_minutes -%}
         {{ return(head.seconds_old) }}
     {%- endif -%}

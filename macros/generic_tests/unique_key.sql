@@ -5,8 +5,8 @@
 
 
 {% macro _unique_key_sql(subject, asked) -%}
-    {#- In a history, a tombstone changes a row but adds none, so only raw shows that the key has
-        changed. -#}
+    {#- In a history, a tombstone changes a row but does not add a row, so only raw shows that the
+        key has changed. -#}
     {%- set history = subject.spec.kind == "history" if subject.spec is defined else false -%}
     select
         {{ strandline._column_list(subject.key) }},

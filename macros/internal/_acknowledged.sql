@@ -98,8 +98,8 @@
 
 
 {% macro _not_acknowledged(incidents, batch="_cq_batch", snapshot=none) -%}
-    {#- Returns the condition that a failing row belongs to no incident. Rows without a batch are
-        treated as batch 0. -#}
+    {#- Returns the condition that a failing row does not belong to an incident. Rows without a
+        batch are treated as batch 0. -#}
     {%- set conditions = ["true"] -%}
     {%- for incident in incidents -%}
         {%- if incident.snapshot and snapshot -%}

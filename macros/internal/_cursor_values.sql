@@ -33,8 +33,8 @@
 
 {% macro _is_ahead(cursor, type, tolerance=none, sync_time="_cq_sync_time") -%}
     {#- Returns the condition that a row's cursor is later than the sync that read the row. The
-        default tolerance is 5 minutes, because clocks differ. For dates and times without a zone it
-        is 14 hours, because their time zone is unknown. -#}
+        default tolerance is 5 minutes, because clocks differ. For dates and times without a zone,
+        the tolerance is 14 hours, because their time zone is unknown. -#}
     {%- set type = type | lower -%}
     {%- set tolerance = tolerance or ("5 minutes"
         if type in ("timestamp with time zone", "timestamp") and target.type == "spark"

@@ -68,8 +68,8 @@
         generation, began_at, source}]. `began_at` is in microseconds, and `source` is none unless
         sources share the table. Keys that a complete full refresh did not find no longer exist in
         the source. An interrupted refresh is excluded, because it did not read all rows. A refresh
-        with a higher generation than the newest batch is also excluded, because raw was rolled back
-        to before the refresh. -#}
+        with a higher generation than the newest batch is also excluded, because this means that raw
+        was rolled back to a version from before the refresh. -#}
     {%- set syncs = strandline._ledger_of(relation, owner) -%}
     {%- if syncs is none -%}
         {{ return([]) }}
@@ -211,8 +211,8 @@
 
 {% macro _declared_tables(schema) -%}
     {#- Returns the raw tables of a schema that the project declares with `meta.strandline`: [{name,
-        relation, node, settings}]. If several sources declare the same table, returns it once, with
-        the acknowledged incidents of all these sources. -#}
+        relation, node, settings}]. If several sources declare the same table, the table is returned
+        once, with the acknowledged incidents of all these sources. -#}
     {%- set tables = {} -%}
     {%- for node in graph.sources.values() | sort(attribute="unique_id")
         if node.schema | lower == schema | lower and node.package_name != "strandline"
@@ -269,7 +269,7 @@
 
 
 {% macro _missing_table(relation, remedy) -%}
-    {#- Returns a failing row for a missing table, or no row if the schema has no raw table. -#}
+    {#- Returns a failing row for each missing table, or no row if the schema has no raw table. -#}
     select
         {{ strandline._literal(strandline._table_name(relation)) }} as table_name,
         {{ strandline._literal("there is no such table: " ~ remedy) }} as problem

@@ -91,8 +91,8 @@
 
 
 {% macro _properties(relation) -%}
-    {#- Returns the table's properties, including Iceberg's `current-snapshot-id`. This needs no
-        Spark job, and all properties are of the same version. -#}
+    {#- Returns the table's properties, including Iceberg's `current-snapshot-id`. Reading them
+        needs no Spark job, and all properties belong to the same version of the table. -#}
     {%- do strandline._check_substitution(relation | string) -%}
     {%- set properties = {} -%}
     {%- if target.type != "spark" -%}

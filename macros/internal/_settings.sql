@@ -18,7 +18,8 @@
 
 
 {% macro _seconds_of(within, owner) -%}
-    {#- Validates the argument `within` of a test, a number of hours, and returns its seconds. -#}
+    {#- Validates a test's argument `within`, which is a number of hours, and converts it to
+        seconds. -#}
     {%- set hours = within | float(-1) -%}
     {%- if hours < 0 -%}
         {{ exceptions.raise_compiler_error(
@@ -55,7 +56,7 @@
 
 
 {% macro _object(strict, message) -%}
-    {#- Raises an error for a likely mistake. With `strict: false`, only warns. -#}
+    {#- Raises an error for a likely mistake. With `strict: false`, the macro only warns. -#}
     {%- if strict -%}
         {{ exceptions.raise_compiler_error(
             message ~ " (`strict: false` in config.meta.strandline turns this error into a "

@@ -2,7 +2,7 @@
     raw tables that have changed since the last build. In the model's property `strandline.proved`,
     it stores the tables that passed, as {table: fingerprint}. The tests batches_complete and
     state_consistent check each raw table without a verdict for its current fingerprint. Therefore
-    they report a failure until it is corrected, and need only one statement for each unchanged
+    the tests report a failure until it is corrected, and need only one statement for each unchanged
     table. -#}
 
 
@@ -19,11 +19,12 @@
 
 
 {% macro _read_fingerprints(records, tables, table_name, model_name) -%}
-    {#- Returns {tables, unproved, records}: the raw tables, those without a current verdict in the
-        properties of a model of this package, and the ledger or state table, pinned to a snapshot
-        after the raw tables were read. Sets `fingerprint` and `snapshot_before` of each raw table.
-        `table_name` is SQL for the name of the raw table in a row of the ledger or state table. If
-        this run of dbt has built the tested model, the tables that passed are not read again. -#}
+    {#- Returns {tables, unproved, records}. `tables` are the raw tables, and `unproved` are the raw
+        tables without a current verdict in the properties of a model of this package. `records` is
+        the ledger or state table, pinned to a snapshot after the raw tables were read. Sets
+        `fingerprint` and `snapshot_before` of each raw table. `table_name` is SQL for the name of
+        the raw table in a row of the ledger or state table. If this run of dbt has built the tested
+        model, the tables that passed are not read again. -#}
     {%- if target.type != "spark" -%}
         {{ return({"tables": tables, "unproved": tables, "records": records}) }}
     {%- endif -%}

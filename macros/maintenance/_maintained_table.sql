@@ -18,7 +18,7 @@
 {% macro _check_not_the_loaders(relation, owner) -%}
     {#- Rejects the loader's tables. The loader recovers from the commits of raw tables and
         publishes their Iceberg snapshots. Only `loader compact` can determine which versions are
-        still needed. It also compacts the state and the ledger. -#}
+        still needed. This command also compacts the state and the ledger. -#}
     {%- if strandline._is_raw(strandline._full_name(relation))
         or relation.identifier.startswith("_cq_") -%}
         {{ exceptions.raise_compiler_error(

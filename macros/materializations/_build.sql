@@ -1,8 +1,8 @@
 {% macro _build(kind) -%}
     {#- Builds the table of a deduped_latest or deduped_history model. Reads the new batches,
         chooses a rebuild, a merge or nothing, writes the table, and checks the written rows.
-        Finally stores the watermark (the merged batches) and the verdicts (_checks.sql) in the
-        table's properties. -#}
+        Finally stores the watermark (the merged batches) and the verdicts (results of checks, see
+        _checks.sql) in the table's properties. -#}
     {%- set owner = "Model '" ~ model.name ~ "' (deduped_" ~ kind ~ ")" -%}
     {%- set target_table = this.incorporate(type="table") -%}
     {%- set existing = strandline._find(this) -%}
@@ -185,14 +185,14 @@
 
 {% macro _one_task(spec) -%}
     {#- Returns a hint for reading small raw tables in one task. Grouping the rows then needs no
-        shuffle, which would take longer than reading them. -#}
+        shuffle, which would take longer than reading the rows. -#}
     {{ return("/*+ coalesce(1) */ " if spec.get("is_small") else "") }}
 {%- endmacro %}
 
 
 {% macro _shown(spec) -%}
-    {#- Returns the condition for showing a key's newest version if it is not a tombstone, or none
-        without a condition. -#}
+    {#- Returns the condition for showing a key's newest version if this version is not a tombstone,
+        or none if there is no condition. -#}
     {%- set conditions = [] -%}
     {%- for condition in [spec.row_filter, strandline._from_generations(spec.tables)
         if spec.kind == "latest" else none] if condition -%}
@@ -238,7 +238,7 @@
 
 
 {% macro _reason_to_rebuild(mark, spec) -%}
-    {#- Returns why a merge is not sufficient to update the table, or none if it is. -#}
+    {#- Returns why a merge is not sufficient to update the table, or none if a merge suffices. -#}
     {%- if mark is none -%}
         {{ return("another materialization built it") }}
     {%- elif mark.kind != spec.kind -%}

@@ -1,8 +1,8 @@
 {#- A verdict is a stored result of a check. After writing a table, a build runs the checks among
-    the model's tests on the new rows, and on a thirtieth of the keys. Each build checks the next
-    thirtieth (a turn). The property `strandline.proved` contains the batch up to which each check
-    has passed. The property `strandline.failed_turns` contains the turns with failing keys. A test
-    runs the same SELECT on the rows that `strandline.proved` does not cover, and on these turns.
+    the model's tests on the new rows, and on a thirtieth of the keys (a turn). Each build checks
+    the next turn. The property `strandline.proved` contains the batch up to which each check has
+    passed. The property `strandline.failed_turns` contains the turns with failing keys. A test runs
+    the same SELECT on the rows that `strandline.proved` does not cover, and on these turns.
     Therefore a fault in a new batch is found in the next build, and is reported until it is
     corrected. A fault in an old batch is found within thirty builds that run checks. -#}
 
@@ -123,8 +123,8 @@
         {%- set turns = (mark.failed_turns.get(check.id, []) if before else []) + [turn] -%}
         {%- set asked = strandline._asked(check.subject, before, turns) -%}
         {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot}) -%}
-        {#- Finds the turns of the failing keys. Later tests check these turns again, and skip the
-            other rows of these batches. -#}
+        {#- Finds the turns (thirtieths of the keys) of the failing keys. Later tests check these
+            turns again, and skip the other rows of these batches. -#}
         {%- do questions.append(
             "select " ~ strandline._literal(check.id) ~ ", array_join(sort_array(collect_set("
             ~ strandline._key_bucket(check.subject.key, 30) ~ ")), ',') from (\n"

@@ -16,8 +16,8 @@
 
 
 {% macro _check_text(kind, sql, settings, strict, owner) -%}
-    {#- Searches the plain text of the SQL, including its comments, for words whose result
-        changes. -#}
+    {#- Searches the plain text of the SQL, including its comments, for words whose result may
+        change between builds. -#}
     {%- set changing = strandline._changing_function(sql) -%}
     {%- if changing -%}
         {%- do strandline._object(strict,

@@ -1,9 +1,9 @@
 {% macro _inputs(sql, types, raw_properties, owner) -%}
     {#- Returns the inputs of the model according to dbt's graph: {tables, every_build, is_plain,
         texts}. If a SELECT reads only columns and expressions of one raw table or of union_raw(),
-        its new rows can be merged. Other SELECTs need a rebuild in every build, and `every_build`
-        is the reason. `texts` is the SQL of the views and ephemeral models between the model and
-        the raw tables. -#}
+        its new rows can be merged. If a model has another SELECT, every build is a rebuild, and
+        `every_build` is the reason. `texts` is the SQL of the views and ephemeral models between
+        the model and the raw tables. -#}
     {%- set nodes = [] -%}
     {%- set texts = {} -%}
     {%- do strandline._collect_parents(model.depends_on.nodes, nodes, texts) -%}
@@ -206,7 +206,7 @@
             {%- set at.foreign = true -%}
         {%- endif -%}
         {#- If commits have expired before `since` is reached, `since` is assumed to be an ancestor.
-            It cannot be one if an older commit was reached. -#}
+            `since` cannot be an ancestor if an older commit was reached. -#}
         {%- set at.passed = since | string in commits and commit.at < commits[since | string].at -%}
         {%- set at.snapshot = commit.parent or "" -%}
     {%- endfor -%}

@@ -129,7 +129,8 @@
 {% macro _finish(target_table, spec, mark, plan, owner) -%}
     {#- Checks the new rows after the write, and stores watermark and verdicts in one ALTER. If
         there are no new rows, checks one thirtieth of the keys once a day. Finally rewrites the
-        table's files if there are too many. If the rewrite fails, the watermark remains valid. -#}
+        table's files if there are too many files. If the rewrite fails, the watermark remains
+        valid. -#}
     {%- set wrote = plan.step != "nothing" -%}
     {%- set is_due = wrote or mark.day != run_started_at.strftime("%Y-%m-%d")
         or strandline._prove_all() -%}
@@ -189,8 +190,8 @@
 
 {% macro _is_fragmented(commit) -%}
     {#- Returns whether the table has too many files or deleted rows, according to the commit's
-        summary. Merges leave small files and delete files, which slow down every reader, so such a
-        table is rewritten. -#}
+        summary. Merges leave small files and delete files, which slow down every reader, so a table
+        with too many of them is rewritten. -#}
     {{ return(commit.get("files", 0) > 32 + 2 * (commit.get("bytes", 0) // 134217728)
         or commit.get("deletes", 0) > [1000000, commit.get("records", 0) // 2] | max) }}
 {%- endmacro %}
