@@ -71,9 +71,9 @@ class SyncRecord:
             these rows. None if the attempt did not begin at a stored cursor or did not compare the
             rows.
         rows_at_cursor: the number of appended rows whose cursor equals the stored cursor. A query
-            with `>` would miss these rows. rows_cursor_unmoved: the number of these two kinds of
-            rows that are updates without a change of the cursor: the key's newest version in raw
-            has the same cursor and other values.
+            with `>` would miss these rows.
+        rows_cursor_unmoved: the number of these two kinds of rows that are updates without a change
+            of the cursor: the key's newest version in raw has the same cursor and other values.
         complete_until: a time taken from the source's clock. Raw contains all rows that were
             committed up to this time. None if unknown.
     """

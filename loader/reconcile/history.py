@@ -96,8 +96,8 @@ class LastComparison:
     """The last comparison of a bucket.
 
     Attributes:
-        at: the time of the comparison in seconds since 1970. seconds: the bucket's part of the
-            comparison's duration; 0 if unknown.
+        at: the time of the comparison in seconds since 1970.
+        seconds: the bucket's part of the comparison's duration; 0 if unknown.
         rows: the number of newest versions in raw.
         has_unrepaired: whether differences were found and not repaired.
     """

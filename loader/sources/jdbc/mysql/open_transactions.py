@@ -71,7 +71,7 @@ class OpenTransactions:
     Attributes:
         clock: the database's clock before the other attributes were read.
         base: the start of the oldest running statement, or the clock if no statement is running.
-            writers: the transactions that changed rows before `clock` and may commit later.
+        writers: the transactions that changed rows before `clock` and may commit later.
         blind: why open transactions are hidden, for messages; empty if they are visible.
     """
 
@@ -247,8 +247,8 @@ class _OpenTransactions:
     Attributes:
         clock: the server's clock before the other attributes were read.
         running: the start of the oldest running statement, or the clock if no statement is running.
-            writing: the start of the oldest statement that may write to InnoDB, or the clock if
-                there is none.
+        writing: the start of the oldest statement that may write to InnoDB, or the clock if there
+            is none.
         writers: the transactions that have changed rows.
         blind: why open transactions are hidden; empty if they are visible.
     """
