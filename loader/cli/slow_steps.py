@@ -39,7 +39,7 @@ class SlowSteps(logging.Handler):
         self.describe: Callable[[], list[tuple[str, dict[str, Any]]]] = list
         self._show_line = show
         self._ended = threading.Event()
-        # maps the thread to the step's text and start
+        # Maps each thread to the text and the start of its step.
         self._steps: dict[int | None, tuple[str, float]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:

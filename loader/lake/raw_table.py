@@ -28,8 +28,8 @@ Iceberg's UUID is unsuitable, because SQL cannot read it.
 FIRST_BATCH = "strandline.first-batch"
 """The property with the first batch number. Lower ledger numbers belong to dropped tables."""
 
-# A quarter of Parquet's default, because each writing task buffers a row group, and a large load
-# runs one task per core.
+# This size is a quarter of Parquet's default, because each writing task buffers a row group, and a
+# large load runs one task per core.
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 

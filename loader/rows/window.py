@@ -133,8 +133,8 @@ class Bounds:
         is_finer: whether the highest cursor has digits beyond the microsecond, which `high` lacks.
         clock: the time on the source's clock, as a value of the cursor's type; None if unknown.
         future: the number of rows whose cursor is later than the clock.
-        reach: the cursor at which the connector's search for late rows begins; None without late
-            rows.
+        reach: the cursor at which the connector's search for late rows begins; None if there are no
+            late rows.
         mark: the connector's opaque state to store with the cursor.
         is_rewound: whether the source may reuse cursors, so that a lower cursor may be stored.
         must_store_mark: whether the mark must be stored even if nothing else has changed, for

@@ -263,7 +263,7 @@ def silence_drivers(spark: SparkSession) -> None:
 
 
 def plan_simply(spark: SparkSession) -> None:
-    """Turns off optimizations that do not pay off for queries over a few thousand rows.
+    """Turns off optimizations that cost more than they save in queries over a few thousand rows.
 
     These are code generation, adaptive query execution and multiple partitions.
     """
@@ -275,7 +275,7 @@ def plan_simply(spark: SparkSession) -> None:
 def generate_code(spark: SparkSession) -> Iterator[None]:
     """Turns on code generation for queries that scan many rows, after :func:`plan_simply`.
 
-    The settings of code generation are those of the profile. No other thread may use the session.
+    The profile determines the code generation settings. No other thread may use the session.
     """
     for key in _SINGLE_PROCESS_SETTINGS:
         if key.startswith("spark.sql.codegen."):

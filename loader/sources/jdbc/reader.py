@@ -115,7 +115,7 @@ def restore_columns(
     Args:
         schema: the columns of the table, in the order of the rows' columns.
         as_texts: the positions of columns that the database sent as texts.
-        others: further columns of the rows, after those of the table.
+        others: further columns of the rows, which follow the table's columns.
     """
     fields = rows.schema.fields
     names = [field.name for field in fields]

@@ -273,8 +273,8 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
         # The query includes background workers, because subscriptions and extensions also write. A
         # procedure may commit and afterwards write the start time of its statement, so an earlier
         # statement start is used. The start of a prepared transaction is unknown. The clock is read
-        # before the sessions. Otherwise, a transaction that begins between the two reads would be
-        # open in the snapshot, although it began before `since`.
+        # before the sessions. Otherwise, a transaction that begins between the two reads would
+        # begin before `since` and still be open in the snapshot.
         [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
