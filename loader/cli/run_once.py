@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from loader.cli.console import Output
+from loader.cli.lost_connections import retry_lost_connections
 from loader.cli.progress import Progress
 from loader.cli.results import BuildResult, TableResult, list_errors, list_table_results
 from loader.cli.settings import Settings, restart_pipeline
@@ -17,11 +18,7 @@ from loader.cli.signals import stop_on_signal
 from loader.cli.system_table_upkeep import compact_system_tables
 from loader.duration import format_count
 from loader.errors import JavaEndedError, LoaderError, TableError
-from loader.spark.error_translation import (
-    ConnectionLostError,
-    DatabaseError,
-    may_precede_java_end,
-)
+from loader.spark.error_translation import may_precede_java_end
 from loader.spark.jvm_exit import is_restart_wanted
 from loader.spark.session import restore_settings, rows_written
 from loader.sync.engine import sync_table
@@ -61,8 +58,6 @@ _COLUMNS = (
 _TEXT_COLUMNS = 8
 """The number of columns that the summary for people contains."""
 _MAX_LISTED_NAMES = 3
-RETRY_PAUSES = (2.0, 8.0, 30.0)
-"""The pauses before tables whose connection was lost are synced again, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -284,58 +279,17 @@ def sync_tables(
         progress.done(outcome.table, describe_end(outcome), outcome.error is not None)
         outcomes.append(outcome)
 
+    def run_again(tables: Sequence[str]) -> None:
+        replace(request, select=tuple(map(glob.escape, tables))).run(runs, watch, done)
+
     ended: LoaderError | None = None
     try:
         request.run(runs, watch, done)
-        retry_lost_connections(runs.settings.output, request, runs, watch, outcomes, done)
+        retry_lost_connections(runs.settings.output, watch, outcomes, run_again)
     except JavaEndedError as error:
         ended = error
     reported = (o.error for o in outcomes if isinstance(o.error, JavaEndedError))
     return outcomes, next(reported, ended)
-
-
-def retry_lost_connections(
-    output: Output,
-    request: RunRequest,
-    runs: RestartingRun,
-    watch: Watch,
-    outcomes: list[Outcome],
-    done: Callable[[Outcome], None],
-) -> None:
-    """Syncs tables again if their connection to the database was lost during the run.
-
-    An error of the first connection, such as a wrong host, is not retried.
-
-    Args:
-        outcomes: the outcomes so far, to which `done` appends. The outcomes of the retries replace
-            them.
-    """
-    # An outcome without a record is the error of a source, whose tables are unknown.
-    lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record]
-    if not lost:
-        return
-    more = f" and {len(lost) - _MAX_LISTED_NAMES} more" if lost[_MAX_LISTED_NAMES:] else ""
-    output.warning(
-        f"the connection to the database was lost: {', '.join(lost[:_MAX_LISTED_NAMES])}{more}. "
-        f"Syncing again, up to {len(RETRY_PAUSES)} times",
-        tables=lost,
-    )
-    others = [outcome for outcome in outcomes if outcome.table not in lost]
-    latest = {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
-    outcomes.clear()
-    try:
-        for pause in RETRY_PAUSES:
-            if not lost or watch.stopped.wait(pause):
-                break
-            outcomes.clear()
-            replace(request, select=tuple(map(glob.escape, lost))).run(runs, watch, done)
-            latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
-            lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
-    finally:
-        # Besides errors of tables, the last retry may have had errors of the source, for instance
-        # when its tables were listed.
-        others += [outcome for outcome in outcomes if outcome.table not in latest]
-        outcomes[:] = [*others, *latest.values()]
 
 
 def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> BuildResult:

@@ -1,0 +1,56 @@
+"""Syncs tables again whose connection to the database was lost during a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from loader.cli.console import Output
+from loader.spark.error_translation import ConnectionLostError, DatabaseError
+from loader.sync.run_context import Watch
+from loader.sync.runner import Outcome
+
+RETRY_PAUSES = (2.0, 8.0, 30.0)
+"""The pauses before the tables are synced again, in seconds."""
+_MAX_LISTED_NAMES = 3
+
+
+def retry_lost_connections(
+    output: Output,
+    watch: Watch,
+    outcomes: list[Outcome],
+    run_again: Callable[[Sequence[str]], None],
+) -> None:
+    """Syncs tables again whose connection to the database was lost during the run.
+
+    An error of the first connection, such as a wrong host, is not retried.
+
+    Args:
+        outcomes: the outcomes so far. The outcomes of the retries replace those of their tables.
+        run_again: syncs the tables with these names, and appends their outcomes to `outcomes`.
+    """
+    # An outcome without a record is the error of a source, whose tables are unknown.
+    lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record]
+    if not lost:
+        return
+    more = f" and {len(lost) - _MAX_LISTED_NAMES} more" if lost[_MAX_LISTED_NAMES:] else ""
+    output.warning(
+        f"the connection to the database was lost: {', '.join(lost[:_MAX_LISTED_NAMES])}{more}. "
+        f"Syncing again, up to {len(RETRY_PAUSES)} times",
+        tables=lost,
+    )
+    others = [outcome for outcome in outcomes if outcome.table not in lost]
+    latest = {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
+    outcomes.clear()
+    try:
+        for pause in RETRY_PAUSES:
+            if not lost or watch.stopped.wait(pause):
+                break
+            outcomes.clear()
+            run_again(lost)
+            latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
+            lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
+    finally:
+        # Besides errors of tables, the last retry may have had errors of the source, for instance
+        # when its tables were listed.
+        others += [outcome for outcome in outcomes if outcome.table not in latest]
+        outcomes[:] = [*others, *latest.values()]
