@@ -106,8 +106,8 @@ class Changes:
     def has_incomplete_key_changes(self, spark: SparkSession) -> bool:
         """Returns whether the log omits a large value in an update that changed a key.
 
-        Debezium writes such an update as a delete and an insert. The log contains all values of
-        every other insert, so an insert that lacks a value is part of such an update.
+        Debezium writes such an update as a delete and an insert. For ordinary inserts, the log
+        contains all values, so an insert that lacks a value is part of such an update.
         """
         change = f.col("change")
         after = change.getField("after")

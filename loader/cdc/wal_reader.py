@@ -290,5 +290,5 @@ def build_debezium_settings(
 
 
 def _build_patterns(names: Sequence[str]) -> str:
-    """Returns regular expressions for names, separated by commas."""
+    """Returns a comma-separated list of regular expressions that match the names."""
     return ",".join(re.escape(name).replace(",", r"\x2c") for name in names)

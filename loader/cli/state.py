@@ -399,7 +399,7 @@ def _in_spec(pipeline: Pipeline, key: str) -> bool:
 
 
 def stores_of(pipeline: Pipeline, table: str) -> Stores:
-    """Returns the stores of a table.
+    """Returns the stores that contain a table's state.
 
     Raises:
         SpecError: if the name is not `source.table`, or the spec has no such source or table.

@@ -77,7 +77,7 @@ class Table:
 
 
 def make_safe(name: str) -> str:
-    """Returns a name of lower-case letters, digits and underscores, for a model and its file."""
+    """Converts a name to lower-case letters, digits and underscores, for a model and its file."""
     folded = unicodedata.normalize("NFKD", name.casefold())
     letters = "".join(mark for mark in folded if not unicodedata.combining(mark))
     if re.fullmatch(r"[a-z0-9_]+", letters):

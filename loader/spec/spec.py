@@ -82,7 +82,7 @@ class Spec(BaseModel):
         return _index_by_name(self.sources, name, "source")
 
     def destination(self, name: str) -> DestinationSpec:
-        """Returns the destination with a name. Raises SpecError if there is none."""
+        """Returns the destination with the given name. Raises SpecError if there is none."""
         return _index_by_name(self.destinations, name, "destination")
 
     def schema_of(self, source: SourceSpec) -> str:

@@ -65,7 +65,7 @@ def list_granted(claims: Sequence[Claim]) -> list[Claim]:
 
 
 def list_sharers(claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
-    """Returns the sources that load the same raw table, ordered as in the spec.
+    """Returns the sources that load the claim's raw table, in the order of the spec.
 
     Args:
         claims: all claims on the raw table, ordered as in the spec.
@@ -73,7 +73,7 @@ def list_sharers(claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
     Raises:
         TableError: if another source loads the raw table and it is not shared.
     """
-    # Another table of the same source is checked by `find_takeovers`.
+    # `find_takeovers` checks whether two tables of one source have the same raw table.
     claims = [each for each in claims if each.source != claim.source or each == claim]
     allowed = list_granted(claims)
     if claim not in allowed:

@@ -54,7 +54,7 @@ def choose_address(address: str | None, network: str) -> str:
 
 
 def parse_seconds(duration: str) -> float:
-    """Returns the seconds of a duration.
+    """Parses a duration. Returns it in seconds.
 
     Raises:
         SpecError: if the text is not a duration.

@@ -94,7 +94,7 @@ class ColumnSql:
         return columns
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor with all digits."""
+        """Returns SQL for the lowest and the highest cursor, in full precision."""
         column = self.column(table, cursor.name)
         ends = [f"min({column})", f"max({column})"]
         if cursor.type is CursorType.DOUBLE:

@@ -84,7 +84,7 @@ class Connection:
 
         Args:
             options: Spark's JDBC options (`url`, `driver`, `user`, `password`, properties).
-            where: the source for error messages.
+            where: the name of the source, for error messages.
 
         Raises:
             DatabaseError: if the database is down, rejects the password, or has no driver.

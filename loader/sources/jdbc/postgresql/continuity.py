@@ -163,7 +163,7 @@ class TransactionMark:
         return now.xmin > self.xmin + _HALF // 2
 
     def is_clock_behind(self, now: TransactionMark) -> bool:
-        """Returns whether the clock was set back, because it is behind :attr:`since`."""
+        """Returns whether the clock is behind :attr:`since`, which means that it was set back."""
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def compare_database(self, now: TransactionMark) -> DatabaseContinuity:
