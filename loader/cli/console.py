@@ -280,6 +280,16 @@ class ConnectorLogHandler(logging.Handler):
             program.setLevel(logging.NOTSET)
 
 
+def list_names(names: Sequence[str], most: int = 3) -> str:
+    """Returns the first names and the number of the others.
+
+    >>> list_names(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _escape(text: str) -> str:
     """Escapes control characters and invisible characters."""
 

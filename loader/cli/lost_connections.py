@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from loader.cli.console import Output
+from loader.cli.console import Output, list_names
 from loader.spark.error_translation import ConnectionLostError, DatabaseError
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
 
 RETRY_PAUSES = (2.0, 8.0, 30.0)
 """The pauses before the tables are synced again, in seconds."""
-_MAX_LISTED_NAMES = 3
 
 
 def retry_lost_connections(
@@ -32,9 +31,8 @@ def retry_lost_connections(
     lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record]
     if not lost:
         return
-    more = f" and {len(lost) - _MAX_LISTED_NAMES} more" if lost[_MAX_LISTED_NAMES:] else ""
     output.warning(
-        f"the connection to the database was lost: {', '.join(lost[:_MAX_LISTED_NAMES])}{more}. "
+        f"the connection to the database was lost: {list_names(lost)}. "
         f"Syncing again, up to {len(RETRY_PAUSES)} times",
         tables=lost,
     )

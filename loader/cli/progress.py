@@ -11,7 +11,7 @@ from typing import Any
 from rich.live import Live
 from rich.table import Table
 
-from loader.cli.console import ERR, Output
+from loader.cli.console import ERR, Output, list_names
 from loader.sync.run_context import RECORDING
 
 LONG_SECONDS = 30.0
@@ -106,9 +106,8 @@ class Progress:
             return lines
         finished = len(self._finished) + len(measured) - len(working)
         names = [facts["table"] for facts in working]
-        more = f" and {len(names) - _MAX_LISTED_NAMES} more" if names[_MAX_LISTED_NAMES:] else ""
-        listed = ", ".join(names[:_MAX_LISTED_NAMES])
-        return [(f"tables finished: {finished}; in progress: {listed}{more}", {})]
+        listed = list_names(names, _MAX_LISTED_NAMES)
+        return [(f"tables finished: {finished}; in progress: {listed}", {})]
 
     def _measure(self) -> list[dict[str, Any]]:
         """Returns the progress of each table, with the keys of the JSON event `progress`."""

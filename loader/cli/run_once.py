@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from loader.cli.console import Output
+from loader.cli.console import Output, list_names
 from loader.cli.lost_connections import retry_lost_connections
 from loader.cli.progress import Progress
 from loader.cli.results import BuildResult, TableResult, list_errors, list_table_results
@@ -57,7 +57,6 @@ _COLUMNS = (
 """The columns of the summary, which are the first attributes of :class:`TableResult`."""
 _TEXT_COLUMNS = 8
 """The number of columns that the summary for people contains."""
-_MAX_LISTED_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -351,10 +350,9 @@ def _describe_lost_rows(outcomes: Sequence[Outcome]) -> str:
     if not total:
         return ""
     tables = [name for name, count in sorted(lost.items()) if count]
-    more = f" and {len(tables) - _MAX_LISTED_NAMES} more" if tables[_MAX_LISTED_NAMES:] else ""
     return (
-        f"{total:,} of the appended rows ({', '.join(tables[:_MAX_LISTED_NAMES])}{more}) are not "
-        "above the stored cursor: a query for higher cursors would have missed them."
+        f"{total:,} of the appended rows ({list_names(tables)}) are not above the "
+        "stored cursor: a query for higher cursors would have missed them."
     )
 
 

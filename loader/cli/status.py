@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loader.cli.console import Output
+from loader.cli.console import Output, list_names
 from loader.cli.run import read_duration
 from loader.cli.settings import Settings, read_progress
 
 if TYPE_CHECKING:
     from loader.sync.status_readers import StatusReaders, TableComparison
 
-_MAX_LISTED_NAMES = 3
 """The number of tables listed before an error that several tables share."""
 
 
@@ -138,12 +137,7 @@ def print_status(
         if row[-1]:
             failed.setdefault(row[-1], []).append(row[0])
     for error, tables in failed.items():
-        more = (
-            f" and {len(tables) - _MAX_LISTED_NAMES} more"
-            if len(tables) > _MAX_LISTED_NAMES
-            else ""
-        )
-        output.say(f"{', '.join(tables[:_MAX_LISTED_NAMES])}{more}: {error}")
+        output.say(f"{list_names(tables)}: {error}")
     for names, what in ((failing, "Failing"), (stale, "Stale")):
         if names:
             output.say(f"{what}: {', '.join(names)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loader.spec.spec import load_spec
+from loader.sync import publish
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
 from loader.sync.runner import run_tables
@@ -80,3 +81,34 @@ def test_a_table_that_is_rebuilt_while_it_is_read(
     for table in TABLES:
         found = project.rows(f"select distinct id from raw.{table} order by id")
         assert (table, found) == (table, [(i,) for i in range(1, 21)])
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
+def test_a_crash_after_a_batch_was_staged_twice(
+    project: Project, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both staged batches stay invisible, and the next run loads all rows once."""
+    [table] = tables = ["keyed_int"]
+    shop.execute(_create(table), _insert(table, 1, 20))
+    shop.configure(project, tables, cursor_field="c")
+
+    def rebuild(step: str, _: str) -> None:
+        if step == "windowed":
+            shop.execute(f"delete from {table}", _insert(table, 1, 15))
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "discard_staged", crash)
+        with pytest.raises(Crash):
+            list(run_tables(pipeline, Watch(steps=Hook(rebuild)), ()))
+    shop.execute(_insert(table, 16, 20))
+    assert project.run().table(f"shop.{table}")["appended"] == 20
+    assert project.run().table(f"shop.{table}")["appended"] == 0
+    assert project.rows(f"select count(*), count(distinct id) from raw.{table}") == [(20, 20)]

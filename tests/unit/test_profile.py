@@ -11,7 +11,7 @@ import pytest
 import yaml
 from dbt.config.renderer import ProfileRenderer
 from dbt_common.context import set_invocation_context
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loader.errors import SpecError
@@ -407,6 +407,7 @@ def test_a_value_of_the_wrong_kind_is_not_shown(kind: str) -> None:
     st.text(st.characters(exclude_categories=["Cs"])),
 )
 def test_values_of_variables_render_as_in_dbt(text: str, value: str) -> None:
+    assume("DBT_ENV_SECRET" not in text + value)  # dbt itself marks secrets with it
     env = {"V": value}
     for template in (
         text,
