@@ -1,4 +1,4 @@
-"""Parses durations and lookbacks, which reread rows before the stored cursor; formats counts."""
+"""Parses durations, and the distance below the stored cursor at which a sync begins to read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ _UNITS = {
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
 DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[A-Za-z]+\s*)+$"
 """A regular expression for editors that matches all texts that :func:`seconds_of` accepts."""
-_SHOWN_UNITS = 2
 _CENTURY_SECONDS = 36525 * 86400
 _EXAMPLES = (
     "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
@@ -50,7 +49,7 @@ class Lookback:
         """Parses '10 minutes', '1h 30m', '2 days' or a whole number.
 
         Raises:
-            ValueError: with a remedy, if the text is negative, not whole seconds, longer than a
+            ValueError: if the text is negative, not whole seconds, longer than a
                 century or not a duration. Months and years are refused, because they have no fixed
                 length.
         """
@@ -68,29 +67,6 @@ class Lookback:
 
     def __str__(self) -> str:
         return self.text
-
-
-def format_duration(seconds: float) -> str:
-    """Formats a duration in its two largest units, as users write it in the spec.
-
-    >>> format_duration(246), format_duration(86400), format_duration(0.2)
-    ('4 minutes 6 seconds', '1 day', '0 seconds')
-    """
-    rest, parts = round(seconds), list[str]()
-    for unit in ("day", "hour", "minute", "second"):
-        count, rest = divmod(rest, _UNITS[unit])
-        if count and len(parts) < _SHOWN_UNITS:
-            parts.append(format_count(count, unit))
-    return " ".join(parts) or "0 seconds"
-
-
-def format_count(count: int, one: str, several: str | None = None) -> str:
-    """Formats a number with its unit.
-
-    >>> format_count(1, "row"), format_count(2000, "row"), format_count(2, "row is", "rows are")
-    ('1 row', '2,000 rows', '2 rows are')
-    """
-    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def seconds_of(text: str, what: str, examples: str) -> Fraction:

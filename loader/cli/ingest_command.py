@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from loader.cli.settings import Settings, open_session
-from loader.duration import format_count
 from loader.errors import SpecError
+from loader.formatting import format_count
 
 if TYPE_CHECKING:
     from loader.spec.spec import Spec

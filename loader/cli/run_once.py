@@ -16,8 +16,8 @@ from loader.cli.results import BuildResult, TableResult, list_errors, list_table
 from loader.cli.settings import Settings, restart_pipeline
 from loader.cli.signals import stop_on_signal
 from loader.cli.system_table_upkeep import compact_system_tables
-from loader.duration import format_count
 from loader.errors import JavaEndedError, LoaderError, TableError
+from loader.formatting import format_count
 from loader.spark.error_translation import may_precede_java_end
 from loader.spark.jvm_exit import is_restart_wanted
 from loader.spark.session import restore_settings, rows_written

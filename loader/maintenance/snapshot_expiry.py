@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loader.duration import format_count
+from loader.formatting import format_count
 from loader.lake.lake import Lake
 from loader.lake.ledger import now
 from loader.maintenance.table_stats import TableStats

@@ -33,8 +33,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from loader.duration import format_count
 from loader.errors import TableError
+from loader.formatting import format_count
 from loader.lake.commits import COMPACTED_TO, newest_commit, sharers
 from loader.lake.lake import Lake
 from loader.lake.ledger import REMEDY

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from loader.duration import format_count, format_duration
+from loader.formatting import format_count, format_duration
 from loader.lake.ledger import SyncRecord
 from loader.reconcile.history import BUCKETS, LastComparison, VerificationHistory
 from loader.reconcile.reconciliation import Finding, Reconciliation, explain_skip

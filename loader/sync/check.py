@@ -10,8 +10,8 @@ from contextlib import nullcontext
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
-from loader.duration import format_count, format_duration
 from loader.errors import LoaderError, TableError
+from loader.formatting import format_count, format_duration
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.lake.ledger import NOTHING_NEW, RECONCILE, RECOVERED, SYNCED

@@ -109,9 +109,7 @@ class _Extracted:
         lost_rows: the numbers of rows that a plain cursor query would have missed; see
             :class:`LostRows`.
         expected_rows: see :class:`Batch`.
-        cursor: the cursor to store if it is lower than the planned cursor, because the source no
-            longer had the highest of the counted rows; else None.
-        has_lower_cursor: whether `cursor` replaces the planned cursor.
+        rows_read: the cached rows that `read` counts; None if they were not counted.
     """
 
     rows: DataFrame | None
@@ -121,16 +119,7 @@ class _Extracted:
     nulls: int | None = None
     lost_rows: LostRows = field(default_factory=LostRows)
     expected_rows: int | None = None
-    cursor: Cursor | None = None
-    has_lower_cursor: bool = False
-
-    def lower_cursor(self, planned: PlannedBatch, rows: DataFrame) -> _Extracted:
-        """Returns a copy with the cursor that the read reached (:func:`find_reached_cursor`)."""
-        counted = planned.bounds.rows
-        if counted is None or self.read is None or self.read >= counted:
-            return self
-        cursor = find_reached_cursor(planned, rows)
-        return replace(self, cursor=cursor, has_lower_cursor=cursor != planned.state.cursor)
+    rows_read: DataFrame | None = None
 
     def overrule(self, state: TableState, condition: Column | None = None) -> _Extracted:
         """Returns a copy whose rows are in a new generation.
@@ -185,10 +174,12 @@ def _complete_batch(
     """Adds the ledger row and the final state to a batch. No later step changes them."""
     plan, window, bounds, state = sync.plan, planned.window, planned.bounds, planned.state
     idle_state = planned.idle_state
-    if extracted.has_lower_cursor:
+    counted, read, rows_read = bounds.rows, extracted.read, extracted.rows_read
+    if counted is not None and read is not None and rows_read is not None and read < counted:
+        cursor = find_reached_cursor(planned, rows_read)
         if idle_state.cursor == state.cursor:
-            idle_state = replace(idle_state, cursor=extracted.cursor)
-        state = replace(state, cursor=extracted.cursor)
+            idle_state = replace(idle_state, cursor=cursor)
+        state = replace(state, cursor=cursor)
     if extracted.generation is not None:
         base = state.base or state.generation
         state = replace(state, generation=extracted.generation, base=base)
@@ -310,7 +301,7 @@ def _add_tombstones(
                 sync, tombstones, live_keys
             ):
                 rows = rows.unionByName(tombstones)
-        yield _Extracted(rows, read=read).lower_cursor(planned, rows_read)
+        yield _Extracted(rows, read=read, rows_read=rows_read)
 
 
 def _has_too_many_deletes(sync: SyncContext, tombstones: DataFrame, live_keys: DataFrame) -> bool:
@@ -408,8 +399,8 @@ def _compare_with_raw(
                 counts.get("at_cursor"),
                 counts.get("cursor_unmoved"),
             ),
+            rows_read=flagged,
         )
-        extracted = extracted.lower_cursor(planned, flagged)
         if overrules and not is_empty:
             extracted = extracted.overrule(state, condition)
         if extracted.rows is not None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loader.duration import format_count
 from loader.errors import TableError
+from loader.formatting import format_count
 from loader.lake.lake import Lake
 from loader.lake.raw_table import plan_drift
 from loader.lake.schema_evolution import Drift

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.duration import Lookback, format_count
+from loader.duration import Lookback
+from loader.formatting import format_count
 
 
 @pytest.mark.parametrize(

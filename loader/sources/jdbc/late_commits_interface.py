@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, Protocol
 
-from loader.duration import format_duration
+from loader.formatting import format_duration
 from loader.rows.clock_slack import DEFAULT_SLACK
 from loader.rows.cursor import Cursor
 from loader.sources.interface import CursorField, SourceTable, Window
