@@ -144,7 +144,7 @@ class Backfill:
 def find_resume_point(
     progress: Mapping[str, Any] | None, range_: Mapping[str, Any], high: Cursor
 ) -> Cursor | None:
-    """Returns the end of the last chunk if a backfill of this range was interrupted, or None.
+    """Returns where an interrupted backfill of this range resumes, or None if there is none.
 
     Args:
         progress: the unfinished backfill in the state.
@@ -169,7 +169,7 @@ def _plan_chunk(
     progress: Mapping[str, Any] | None,
     is_followed: Callable[[], bool],
 ) -> PlannedBatch:
-    """Plans one chunk. Changes only the batch number and the backfill's progress in the state."""
+    """Plans one chunk. In the state, only the batch number and the backfill's progress change."""
     plan, lake = sync.plan, sync.lake
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     state = replace(
@@ -184,7 +184,8 @@ def _plan_chunk(
             where=f"table {plan.name}, --from",
             remedy="Run `loader run` without --from first: it reads all rows again",
         )
-    # Chunks end at whole microseconds, but some sources store finer times.
+    # Chunks end at whole microseconds. A source with finer times must include the rest of the last
+    # microsecond.
     window = Window(
         plan.cursor,
         low,
@@ -209,7 +210,7 @@ _UNITS: dict[CursorType, Any] = {
     CursorType.TIMESTAMP: dt.timedelta(microseconds=1),
     CursorType.TIMESTAMPTZ: dt.timedelta(microseconds=1),
 }
-"""The smallest step of each type. Adjacent chunks of other types share a bound."""
+"""The smallest step of each type. For other types, the end of a chunk is the next one's start."""
 
 
 def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:

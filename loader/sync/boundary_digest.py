@@ -9,9 +9,8 @@ nothing is read.
 A batch of a backfill or of `reconcile --repair` invalidates the digest, because the raw table may
 then have newer rows for these keys.
 
-The window may also contain rows above the stored cursor. If the raw table has no rows above this
-cursor according to its file statistics, exactly those rows of the window are new and need no
-comparison.
+The window may also contain rows above the stored cursor. If the raw table's file statistics show
+that it has no such rows, these rows are new, and are appended without a comparison.
 """
 
 from __future__ import annotations
@@ -74,9 +73,8 @@ def find_append_only_window(
     """Returns the new part of a window, or None if rows must be compared with the raw table.
 
     A row above every cursor in the raw table is the newest version of its key. The raw table's
-    highest cursor is read from file statistics instead of the state, because users can change the
-    stored cursor. Rows that are dated in the future and rows of another source may be above the
-    stored cursor, too.
+    highest cursor is taken from its file statistics. The stored cursor may be lower: users can set
+    it, and it is never above the source's clock, although rows may be dated in the future.
     """
     last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:

@@ -37,17 +37,16 @@ from loader.sync.stores import Stores
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
-# Every sync rereads the rows at the highest cursor. A note warns if there are more than this
-# number.
 _MANY_ROWS = 1000
+"""A note warns if more rows have the highest cursor, because every sync rereads these rows."""
 _MANY_CUT = 0.1
-"""A note says that times are cut if at least this share of the rows has cut times."""
+"""A note warns if at least this share of the rows has times that are cut, such as to an hour."""
 
 
 def check_spec(
     pipeline: Pipeline, select: Sequence[str] = ()
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Checks the destinations, and checks the selected tables with :func:`check_tables`.
+    """Checks the destinations and the selected tables (:func:`check_tables`).
 
     If several tables have the same error, the error is yielded only once.
     """
@@ -256,7 +255,7 @@ def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[
 
 
 def _describe_seen(plan: TablePlan, lake: Lake) -> str:
-    """Describes the rows in raw whose times an application may have computed, for a note."""
+    """Describes, for a note, how late rows in raw were and how many times are cut."""
     cursor = plan.cursor
     if cursor is None or not lake.exists(plan.lake_table) or not lake.exists(LEDGER):
         return ""
@@ -278,7 +277,8 @@ def _describe_seen(plan: TablePlan, lake: Lake) -> str:
     time = f.col(quote_name(cursor.name)).cast("timestamp").alias("time")
     rows = raw.select(BATCH, time)
     if plan.key and {*plan.key} <= {*raw.columns}:
-        # A repair also appends updates that did not move the cursor. They were not late.
+        # A repair also appends a row whose cursor has not changed since its earlier version. Such
+        # a row was not late, so only the first batch with each key and cursor counts.
         keys = [f.col(quote_name(n)).alias(f"_cq_key_{i}") for i, n in enumerate(plan.key)]
         rows = raw.groupBy(*keys, time).agg(f.min(BATCH).alias(BATCH))
     rows = rows.where("time is not null").join(syncs, BATCH, "left")

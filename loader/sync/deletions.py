@@ -2,7 +2,7 @@
 
 If a batch deletes a key and also contains a row with the key, no tombstone is appended. If that row
 is unchanged, nothing is appended. If the table has a cursor, tombstones and the other rows of their
-keys begin a new generation, because deletions override cursors.
+keys begin a new generation, so that they are newer than earlier versions with higher cursors.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
     """Returns the keys that a complete read of the source must contain if they still exist.
 
     These are the keys whose newest version in the raw table is not a tombstone, and is not excluded
-    by `initial_cursor` or `null_cursor`. Rows from before a change of the key may have null in its
-    new columns, and are left out. Returns None if Spark cannot tell.
+    by `initial_cursor` or `null_cursor`. Rows without a key (:func:`lacks_key`) are left out.
+    Returns None if raw lacks a needed column, or if `initial_cursor` is a collated text, which only
+    the source can compare.
 
     Args:
         raw: the source's rows in the raw table.
@@ -79,9 +80,10 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
 
 
 def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
-    """Returns whether a row of raw has no key, because it is from before a change of the key.
+    """Returns a condition for rows of raw that have no key.
 
-    Columns of a key that only the spec declares may be null, but not all of them.
+    Such rows were loaded before the key was changed. If only the spec declares the key, some of a
+    row's key columns may be null, but not all.
 
     Args:
         names: the names of the key's columns in the rows.
@@ -117,7 +119,7 @@ def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> 
 def build_tombstones(
     flagged: DataFrame, deleted: DataFrame, plan: TablePlan, stamp: Stamp
 ) -> DataFrame:
-    """Returns a tombstone for each deleted key without a row. Only key columns have values."""
+    """Returns a tombstone, with only the key, for each deleted key that has no row in the batch."""
     keys = deleted.join(flagged.select(*_key_columns(plan)), _match_keys(plan), "left_anti")
     key_columns = dict(zip((name.lower() for name in plan.key), _key_aliases(plan), strict=True))
     table = plan.table.schema

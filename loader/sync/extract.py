@@ -54,7 +54,7 @@ _FEW_ROWS = 5_000
 """The maximum number of rows for which Spark's optimizer takes longer than the query itself."""
 
 _MANY_ROWS = 300_000
-"""The rows of raw from which on Spark's generated code saves more time than it takes to compile."""
+"""The minimum number of rows in raw for which compiling Spark's generated code saves time."""
 
 _MAX_BROADCAST = 100_000
 """The maximum number of deletions that are sent to all of Spark's executors."""
@@ -345,7 +345,8 @@ def _compare_with_raw(
     has_base = False
     with ExitStack() as scan:
         if is_late:
-            # A late row may have an old cursor, so the window may contain most rows of raw.
+            # A late row may have an old cursor, so most rows of raw may be in the window. Only the
+            # rows with the batch's keys are compared.
             rows = hold_rows(rows)
             raw = select_keys(raw, rows, plan.key)
             if sync.lake.records(plan.lake_table).rows() > _MANY_ROWS:
@@ -427,7 +428,10 @@ def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
 def _select_lost_rows(
     sync: SyncContext, planned: PlannedBatch, rows: DataFrame
 ) -> dict[str, Column]:
-    """Returns the conditions for :class:`LostRows`, or no conditions if they have no meaning."""
+    """Returns the conditions of the rows that :class:`LostRows` counts.
+
+    Returns no condition if no query with the stored cursor could have read the batch.
+    """
     cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
     if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
         return {}

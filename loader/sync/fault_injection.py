@@ -59,7 +59,7 @@ class CrashPoint:
 
 
 class FaultInjection:
-    """A crash of this process and its JVM when tables have reached all crash points.
+    """Kills this process and its JVM when tables have reached all crash points.
 
     Args:
         points: the crash points. If there are several, each table waits at its crash point.

@@ -48,7 +48,7 @@ PATIENCE = 300.0
 """How many seconds to wait for tables that another command has locked."""
 
 PAUSE = (1.0, 30.0)
-"""The first and the longest pause in seconds between two attempts. Each pause is twice as long."""
+"""The first and the longest pause between two attempts, in seconds. Each pause doubles the last."""
 
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
@@ -79,7 +79,7 @@ class Ingest:
         tidy: called after each batch that was appended.
 
     Attributes:
-        java_error: the error after an exit of the JVM, when every batch would fail; else None.
+        java_error: the error of a JVM exit, after which every batch fails; None before.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Ingest:
         self._lake = Lake(spark, spec.destination(destination).lake.schema_)
 
     def prepare(self) -> None:
-        """Creates the table of states. Other commands search for pushed tables if it exists."""
+        """Creates the table of states, without which commands do not search for pushed tables."""
         ensure_table(self._lake, STATES, _SCHEMA)
 
     def append(
@@ -231,7 +231,7 @@ class Ingest:
         yield from locked
 
     def _record_pushed(self, pipeline: Pipeline, source: str, table: PushedTable) -> None:
-        """Records that a table is pushed. Only warns on errors, as the rows are published."""
+        """Records that a table is pushed. Only warns on errors, because the rows are published."""
         name = f"{source}.{in_the_lake(table.name)}"
         try:
             record_pushed(self._lake, table)

@@ -35,9 +35,9 @@ def describe_masks(
     Args:
         stored: the stored masks. Masks of columns that the source has dropped are kept, because raw
             still has these columns.
-        added: columns that raw has from now on, but that the next sync still treats as added
-            (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are also stored without a
-            mask, because the stored schema of the source lacks them.
+        added: columns that this batch adds to raw, and that the next sync treats as added again
+            (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored even if they
+            have no mask, because the stored schema of the source lacks them.
     """
     columns = {name: mask for name, mask in _list_masks(stored).items() if not _has(plan, name)}
     columns |= {name.lower(): _UNMASKED for name in added}
@@ -140,9 +140,10 @@ def _has_rest(plan: TablePlan, lake: Lake) -> bool:
 
 
 def _list_wildcards(plan: TablePlan) -> list[str]:
-    """Returns the wildcards that also mask fields in :data:`REST_COLUMN`, which hides each mask.
+    """Returns the wildcards of the option `mask` if the table has a :data:`REST_COLUMN`.
 
-    The wildcards are sorted, because their order does not change the values in that column.
+    Wildcards also mask fields in that column, and masks of single fields are not stored. The
+    wildcards are sorted, because their order does not change the masked values.
     """
     if not isinstance(plan.table, MaskedTable) or not _has(plan, REST_COLUMN):
         return []

@@ -100,7 +100,7 @@ def check_same_shape(plan: TablePlan, other: TablePlan) -> None:
     """Raises an error if two sources that share a raw table differ in key or cursor.
 
     Raises:
-        TableError: if they differ. The error contains both sources.
+        TableError: if they differ. The error names both sources.
     """
     _compare_shapes(plan, other.source, _describe_shape(other))
 
@@ -188,10 +188,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Returns the key and cursor by the name of each source of a raw table.
-
-    The value is None if the table is not shared.
-    """
+    """Maps each source of a raw table to its key and cursor, or to None if it does not share it."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources

@@ -63,7 +63,7 @@ class PlannedBatch:
         append_only: the new rows of the window if they can be identified without reading it; else
             None.
         correction: in a repair, a function that returns the rows to append; else None.
-        corrected: the counts of the rows of a repair.
+        corrected: the numbers of rows that a repair appends.
         is_followed: a function that returns whether another batch follows.
         deletes_missing: whether keys of raw that the batch lacks become tombstones, because the
             spec has begun to select other rows, or because a filtered table is refreshed.
@@ -167,10 +167,10 @@ def _describe_new_selection(plan: TablePlan) -> str:
 
 
 def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
-    """Returns whether raw's rows are not comparable with the source's, and so would be duplicated.
+    """Returns whether the source's rows cannot be compared with raw, which would get duplicates.
 
-    Without a key, whole rows are compared, and the option `columns` has changed which columns a row
-    has.
+    In a table without a key, whole rows are compared. So rows cannot be compared after the option
+    `columns` has changed which columns they have.
     """
     return (
         bool(drift.included or drift.excluded)
@@ -280,7 +280,7 @@ def choose_window(
     Args:
         added: columns that were added to the source since the last batch.
         included: those of the added columns that the spec excluded until now.
-        preview: whether no row will be read, so that the source must prepare nothing.
+        preview: whether no row will be read, so that the source need not prepare a read.
 
     Raises:
         TableError: if rows have a null cursor and the spec forbids null cursors.

@@ -27,9 +27,9 @@ from loader.sync.sync_context import SyncContext
 _log = logging.getLogger("loader")
 
 IDLE_SECONDS = 60
-"""The minimum number of seconds between two ledger rows without new data from one process."""
+"""The minimum number of seconds between two ledger rows of a table that has nothing new."""
 _MAX_FAILURES = 3
-"""After this many states that could not be stored one by one, the writer stops."""
+"""The writer gives up after this number of states that could not be stored individually."""
 
 
 @dataclass

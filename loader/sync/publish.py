@@ -109,7 +109,8 @@ def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     ensure_raw_table(sync, batch.state.batch)
     if drift.raw is None or drift.idle.excluded == drift.before.excluded or not plan.key:
-        return  # without a key, a changed selection begins a generation with the next rows
+        # Without a key, the next rows begin a new generation because the selected columns changed.
+        return
     sync.lease.confirm()
     lake.set_properties(plan.lake_table, {property_of(plan.policy.source): drift.idle.text})
     if drift.idle_notes:

@@ -32,7 +32,7 @@ def record(
             snapshot_id=commit.snapshot_id,
         )
     else:
-        # If the source has lost all rows since it counted them, their cursor was not reached.
+        # If all counted rows have vanished from the source, the sync has not reached their cursor.
         has_vanished = batch.rows is not None and batch.counted_rows
         state = prior.state if has_vanished else batch.idle_state
         row = row.finish(

@@ -134,8 +134,8 @@ def recover(sync: SyncContext) -> PriorState:
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
     """Returns whether the spec selects other rows than the batches in the raw table.
 
-    After a reset, the raw table may also have keys that are no longer selected. In a table without
-    a key, only rows that raw lacks are appended.
+    After a reset of the state, this is assumed for tables with a key, because raw may have keys
+    that are no longer selected.
     """
     if not plan.key and state.was_reset(plan.table.selection):
         return False

@@ -69,7 +69,7 @@ class Watch:
             self.steps.report_step(step, table)
 
     def report_phase(self, table: str, phase: str, rows: int | None = None) -> None:
-        """Reports that a table has entered a phase, unless the run was asked to stop."""
+        """Reports that a table has entered a phase, after :meth:`check_interruption`."""
         self.check_interruption(table)
         _log.debug("%s: %s", table, phase)
         self.listener.report_phase(table, phase, rows)

@@ -247,7 +247,7 @@ class _Run:
                 yield from self._write_outcomes()
 
     def _prepare_stores(self, part: PlannedSource) -> LoaderError | None:
-        """Prepares a source's stores. Returns any error, which affects all its tables."""
+        """Prepares a source's stores. Returns the error, if any, that all its tables then have."""
         try:
             self.pipeline.prepare(part.spec)
         except Exception as problem:
