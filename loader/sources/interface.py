@@ -176,16 +176,17 @@ class Source(ABC):
 
     Attributes:
         hide: registers a secret that only the connector recognises, so that outputs redact it.
-        mask_key: the spec's `mask_key`, with which connectors encrypt what they store if it may
-            contain values of masked columns; None if the spec has none.
+        mask_key: the spec's `mask_key`, with which connectors encrypt stored data that may contain
+            values of masked columns; None if the spec has none.
         can_mask: whether the option `mask` is allowed. True if the connector neither writes values
             of masked columns to disk nor quotes them in errors.
         can_mask_typed_columns: whether a masked column may have a type in `column_types`. True if
             no error quotes a value that does not fit this type.
         masks_records: whether the connector masks the values of all tables itself, because it
-            writes records to disk before :meth:`Snapshot.read`. Its snapshot then receives each
-            ``MaskedTable`` (:mod:`loader.sources.masked_table`); otherwise it receives the original
-            table, unless :meth:`Snapshot.masks_rows`, and the loader masks the rows that it reads.
+            writes records to disk before :meth:`Snapshot.read`. If true, its snapshot receives each
+            ``MaskedTable`` (:mod:`loader.sources.masked_table`). If false, the snapshot receives
+            the original table, and the loader masks the rows that were read, except for tables
+            for which :meth:`Snapshot.masks_rows` is true.
         selects_columns: whether :meth:`describe` applies :meth:`select_columns`. If false, tables
             with the option `columns` are refused.
     """
@@ -416,7 +417,7 @@ class Snapshot(ABC):
         return ()
 
     missing_means_deleted: ClassVar[bool] = True
-    """Whether a missing row was deleted. Not so for files, because read files may be archived."""
+    """Whether a row that the source lacks was deleted. False for files, which may be archived."""
 
     delivers: ClassVar[bool] = False
     """Whether the source itself decides which rows it sends next.
@@ -433,9 +434,9 @@ class Snapshot(ABC):
         return window
 
     def finds_late_rows_by_time(self, table: SourceTable) -> bool:
-        """Returns whether late rows are found only if their times are not too old.
+        """Returns whether a late row is found only if its time is not too old.
 
-        If so, the times that an application computes may be too old (`loader check` reports it).
+        If so, `loader check` warns that times computed by an application may be too old.
         """
         return False
 
@@ -479,8 +480,8 @@ class Snapshot(ABC):
     def open_later(self, table: SourceTable) -> Iterator[Snapshot]:
         """Yields a snapshot that reads a version of a table's rows that is not older than now.
 
-        Called if :meth:`is_steady` is false, because a comparison found differences, which may be
-        rows that changed after they were synced.
+        Called after a comparison has found differences, if :meth:`is_steady` is false. The
+        differences may be rows that changed after they were synced.
         """
         yield self
 

@@ -272,7 +272,6 @@ def check_roles(
         key: the primary key.
         cursor: the cursor column.
         deleted: the column that flags deleted rows.
-        follows_log: whether changes are read from the database's log.
 
     Raises:
         TableError: if the cursor or the column that flags deleted rows is masked, or if a key

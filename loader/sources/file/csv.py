@@ -50,8 +50,8 @@ class Group:
     def guard_options(self, native: ReaderOptions) -> ReaderOptions:
         """Returns reader options that make Spark fail on a file with a different header.
 
-        A file may have been rewritten since its header was read. Spark cannot check names that it
-        generates for columns with an empty or duplicate name.
+        A file may have been rewritten since its header was read. Headers with an empty or duplicate
+        name are not checked, because Spark generates other names for such columns.
         """
         if not self.literal:
             return native
@@ -59,9 +59,9 @@ class Group:
 
 
 def is_matched_by_name(native: ReaderOptions) -> bool:
-    """Returns whether the loader matches columns by name, as for CSV files with headers.
+    """Returns whether the loader matches the columns of CSV files by the names in their headers.
 
-    If the spec sets `enforceSchema`, Spark matches the columns.
+    If the spec sets `enforceSchema`, Spark matches the columns instead.
     """
     options = {name.lower(): value.lower() for name, value in native.options}
     header = options.get("header") == "true"

@@ -107,7 +107,11 @@ def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.Data
 
 
 def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
-    """Returns whether a column needs no check."""
+    """Returns whether a column needs no check, because its values are not read as doubles.
+
+    Args:
+        doubles: whether columns of type double are checked.
+    """
     return not isinstance(leaf, (*_WHOLE, t.StringType, t.DoubleType)) or (
         isinstance(leaf, t.DoubleType) and not doubles
     )

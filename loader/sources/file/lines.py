@@ -188,7 +188,7 @@ _SLACK = 16
 """Additional bytes that the line reader counts: the line end and a byte order mark."""
 
 _PACKED = 16
-"""A decompressed file is assumed to be at most two to the power of this number times larger."""
+"""A decompressed file is assumed to be at most 2 to the power of this number times as large."""
 
 # Each line is read as one value, because no byte decodes to the separator or the quotes.
 _AS_LINES = {

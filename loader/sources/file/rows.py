@@ -99,8 +99,8 @@ def _reader(spark: SparkSession, native: ReaderOptions, schema: StructType | Non
     reader = spark.read.format(native.format).options(**dict(native.options))
     hides_values = bool(native.masks) and native.fails_on_malformed_records
     if hides_values:
-        # If Spark read only some columns, it would not count the values of a line. Spark does not
-        # need the columns whose mask is null.
+        # Without this option, Spark would not read the columns whose mask is `null`, and would then
+        # not detect lines with too few or too many values.
         reader = reader.options(
             mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT, columnPruning="false"
         )

@@ -110,7 +110,7 @@ class ColumnSql:
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query for :meth:`ends`, numbers and timestamps."""
+        """Runs a query that selects the columns of :meth:`ends`, numbers and timestamps."""
         is_fast = self.dialect.shares_snapshots and cursor.type not in _NEEDS_TEXT
         return connection.text_rows(sql) if is_fast else connection.rows(sql)
 
@@ -163,8 +163,8 @@ class ColumnSql:
     ) -> list[str]:
         """Returns SQL for a few counts. If all counts are zero, no value matches a check.
 
-        Each count costs as much as reading the row. A time column has four checks, and its values
-        rarely match.
+        Each count costs as much as reading the row. A time column has four checks, which its values
+        rarely match, so one count of the unusual values replaces them.
         """
         counts = []
         for check in self._list_lossy_values(table, cursor):

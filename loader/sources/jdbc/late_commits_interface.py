@@ -51,7 +51,7 @@ class SnapshotQueries(Protocol):
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query for :meth:`ends`, numbers and timestamps."""
+        """Runs a query that selects the columns of :meth:`ends`, numbers and timestamps."""
 
     def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock in UTC."""

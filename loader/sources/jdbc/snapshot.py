@@ -323,7 +323,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if options.sweep != "never" or options.rotation is not None:
             return []
         return [
-            "with sweep: never, rows below the cursor are lost if an application's clock, an "
+            "with sweep: never, rows below the cursor are missed if an application's clock, an "
             f"import of old dates or an update without a new {cursor.name} writes them: the "
             "option reconcile finds them"
         ]

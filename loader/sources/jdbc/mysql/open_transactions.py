@@ -113,8 +113,8 @@ class OpenWork:
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.
-        until: the clock after the bounds were read that first contained the newest row. All rows
-            in the bounds are older.
+        until: the clock just after the read of bounds that first contained the newest row. All rows
+            within these bounds are older.
         open: maps the start of each open transaction to the earliest possible start of its first
             statement.
     """
@@ -135,7 +135,7 @@ class OpenWork:
         return self.since < self.clock - _ROUNDING
 
     def is_settled(self, now: OpenWork) -> bool:
-        """Returns whether `now` can replace this mark, because its transactions have ended."""
+        """Returns whether `now` can replace this mark: the transactions in this mark have ended."""
         return self.expects_late_rows and now.since > self.clock
 
     def reach(

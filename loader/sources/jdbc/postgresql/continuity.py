@@ -230,7 +230,7 @@ class ServerActivity:
 
     @property
     def complete_until(self) -> dt.datetime | None:
-        """The start of the oldest open transaction. All that began earlier have ended."""
+        """The start of the oldest open transaction. All transactions before it have ended."""
         return parse_known_start(self.since)
 
 
@@ -407,7 +407,8 @@ def wait_for_flush(
     """Waits until a crash of the server cannot undo the transactions that a snapshot saw.
 
     With asynchronous commits, a crash undoes transactions whose rows were visible, and the server
-    assigns their ids again. The next sync would then miss the rows of the later transactions.
+    assigns their ids again. The next sync would then miss the rows of the transactions that get
+    these ids.
 
     The server flushes its log at each synchronous commit, and soon after any other transaction
     ends. If only unfinished transactions have written since, the server may wait for 15 seconds, so

@@ -40,8 +40,8 @@ class ExportedSnapshot:
         transactions: the state of transactions in the snapshot.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
-        check: a statement that fails if the session's own snapshot is older; empty if the sessions
-            import the snapshot.
+        check: a statement that fails in a session whose own snapshot is older than this one; empty
+            if the sessions import this snapshot.
         held: the names of the locked tables, which cannot be altered.
         refused: the errors of tables that could not be locked, by table name.
     """

@@ -169,8 +169,8 @@ class PostgresLateCommits:
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the mark must be stored even without new rows.
 
-        Otherwise the next sync would read the same rows again. After `loader state set`, which may
-        delete the mark, it would lack the open transactions.
+        It must be stored if the next sync would otherwise read the same rows again. It must also be
+        stored after `loader state set`, because the stored mark may lack the open transactions.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -379,7 +379,8 @@ class PostgresLateCommits:
             earlier = self.sweeps.get(table.ref.name)
             if earlier is None or not keeps_exclusions:
                 return Sweep(all_seen)
-            # The window was replaced by one of all rows, which lacks the rows that left the filter.
+            # The window was replaced by a window of all rows that match the filter. Rows that have
+            # left the filter must still become tombstones.
             return replace(earlier, has_run=False, rows=0, lowest=None, condition="")
         has_reach = self._reach_open_transactions(table, window) is not None
         is_same = before.compare_database(now) is DatabaseContinuity.SAME
@@ -391,7 +392,7 @@ class PostgresLateCommits:
         interval = self.snapshot.source.read_options(table.ref).sweep
         must_scan = interval == "auto" and not has_reach and not window.has_lookback
         if record.transactions.compare_database(now) is not DatabaseContinuity.SAME:
-            # The ids of the record have another meaning here, so any row may be new.
+            # The record has the transaction ids of another database, so any row may be new.
             nothing_seen = replace(now, xmin=0, unseen=(), unseen_from=0)
             record = replace(record, transactions=nothing_seen)
             must_scan = interval != "never"

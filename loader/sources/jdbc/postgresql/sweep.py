@@ -137,8 +137,8 @@ class Sweep:
 def must_store(before: SweepRecord, after: SweepRecord, rows: int, interval: str) -> bool:
     """Returns whether a sweep's record must be stored even if no row is appended.
 
-    If not, the sweep found no row and took little time, so the next sync may as well repeat the
-    sweep. An idle sync then writes no state.
+    It need not be stored if the sweep found no row and took little time, because the next sync can
+    repeat the sweep. An idle sync then writes no state.
 
     Args:
         rows: the number of rows that the sweep has found.
