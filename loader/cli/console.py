@@ -101,8 +101,8 @@ class Output:
         """Prints the step that the command is waiting for.
 
         Args:
-            facts: the progress of a table, an event in JSON output. Empty for other steps, which
-                JSON output does not contain.
+            facts: the keys of the JSON event with the progress of a table. Empty for other steps,
+                which are not printed in JSON output.
         """
         if self.json and not facts:
             return
@@ -341,7 +341,7 @@ class Streams:
 
     @property
     def error(self) -> LoaderError | None:
-        """The error if standard output was lost; None if its reader has exited."""
+        """The error if standard output was lost; None if only the reader of a pipe has exited."""
         lost = self._lost.get(OUT)
         if lost is None or _is_broken_pipe(lost):
             return None

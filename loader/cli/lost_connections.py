@@ -48,7 +48,7 @@ def retry_lost_connections(
             latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
             lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
     finally:
-        # Besides errors of tables, the last retry may have had errors of the source, for instance
-        # when its tables were listed.
+        # Besides errors of tables, the last retry may have errors of the source, for instance if
+        # the source's tables could not be listed.
         others += [outcome for outcome in outcomes if outcome.table not in latest]
         outcomes[:] = [*others, *latest.values()]

@@ -27,8 +27,8 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
     """Prepares Spark: downloads Iceberg and JDBC DRIVERS, and shows which Java is used.
 
     DRIVERS are postgresql, mariadb, mysql, sqlite, derby (which comes with Spark), aws (S3FileIO
-    and Glue), or paths of jars. If DRIVERS includes `cdc`, the
-    command prints the SQL to run on a database before its log can be read.
+    and Glue), or paths of jars. If DRIVERS includes `cdc`, the command prints the SQL to run on a
+    database before its log can be read.
     """
     from loader.cli.schema import render_schema
     from loader.spark.setup import prepare, uses_link, write_schema

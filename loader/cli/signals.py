@@ -13,7 +13,8 @@ from loader.spark.interruption import resume
 from loader.spark.temporary_files import remove_all
 
 AT_ONCE = 1.0
-"""Signals within this many seconds count as one, because `timeout` signals child and group."""
+"""Signals within this many seconds count as one, because the program `timeout` sends two, to its
+child and to the process group."""
 
 
 @contextmanager

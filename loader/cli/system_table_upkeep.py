@@ -24,7 +24,8 @@ TOO_MANY = 5000
 """More files than this take minutes to merge, so only `loader compact` merges them."""
 
 _FILES_AFTER = "strandline.files"
-"""Table property with the number of files after the last merge, at least one per partition."""
+"""The table property with the number of files after the last merge. Each partition has at least one
+file, so this number may be high."""
 
 _log = logging.getLogger("loader")
 

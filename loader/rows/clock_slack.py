@@ -1,4 +1,4 @@
-"""Computes how far below the last sync the times of late rows may be.
+"""Computes how far the times of late rows may be below the stored cursor.
 
 Many applications compute a row's time themselves: before the transaction begins, with a clock that
 may be behind the database's clock, and truncated to a second, an hour or a day. If the database
@@ -65,7 +65,7 @@ def _measure(cursor: Cursor) -> int:
 
 
 def find_slack(window: Window) -> int:
-    """Returns by how many seconds a late row's time may be below the bound for other late rows."""
+    """Returns how many seconds lower a window must begin if an application computes the times."""
     if window.slack is None or window.cursor is None:
         return 0
     unit = int((window.mark or {}).get(_UNIT, DAY))  # an unknown unit may be the largest

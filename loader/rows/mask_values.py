@@ -20,10 +20,11 @@ HASH = "hash"
 REDACTED = "***"
 """The text that replaces a value, or the part of a value that is not shown."""
 ADDRESS = r"^\s*[^@\s]+@([^@\s<>,;:()\[\]\"]+\.[^@\s<>,;:()\[\]\".]+)\s*"
-"""A regular expression of Java and Python for an e-mail address. The group is the domain. An anchor
-for the end of the text must follow: `\\z` in Java, `\\Z` in Python."""
+"""A regular expression for an e-mail address, for Java and Python. The group is the domain. Callers
+append an anchor for the end of the text: `\\z` in Java, `\\Z` in Python."""
 UPPER, LOWER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
-"""The letters that the mask `domain` lowers. All other letters depend on the Unicode version."""
+"""The letters that the mask `domain` converts to lower case. The lower case of all other letters
+depends on the Unicode version."""
 
 _ADDRESS = re.compile(ADDRESS + r"\Z", re.ASCII)
 _TO_LOWER = str.maketrans(UPPER, LOWER)

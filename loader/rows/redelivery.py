@@ -57,10 +57,12 @@ def flag_redelivered(
 ) -> DataFrame:
     """Adds three boolean columns to the rows of a batch.
 
-    ``_cq_redelivered`` is true if the key's newest version in raw is identical. ``_cq_overrules``
-    is true if the key's newest version in raw has a higher cursor but is outdated, or the same
-    cursor, which is below the window. ``_cq_cursor_unmoved`` is true if the key's newest version in
-    raw has the same cursor and other values; it is false without a key.
+    The columns compare a row with the newest version of its key in raw:
+
+    - ``_cq_redelivered`` is true if that version is identical.
+    - ``_cq_overrules`` is true if the row is newer although that version has a higher cursor, or
+      has the same cursor and this cursor is below the window.
+    - ``_cq_cursor_unmoved`` is true if that version has the same cursor and other values.
 
     Only the rows of raw at or above the window's lower bound are read. The bound is a literal, so
     Iceberg prunes files, and the cost depends only on the size of the window. If the cursor is a
@@ -68,12 +70,13 @@ def flag_redelivered(
 
     Args:
         raw: the raw table.
-        key: the primary key; if empty, the numbers of equal rows are compared.
+        key: the primary key; if empty, the numbers of equal rows are compared, and only
+            ``_cq_redelivered`` can be true.
         window, bounds: the window and its bounds in the source.
         is_authoritative: whether the source returns only the current version of each key. If false,
             :func:`assign_generation` must be called first.
-        has_base: whether the window may contain versions of the base generation. If so, raw is not
-            searched for versions of older generations before it is read.
+        has_base: whether the window may contain versions of the base generation. If true, the query
+            that searches raw for versions of older generations is not needed.
     """
     in_window = _select_window(raw, window, bounds)
     raw_rows = _select_comparable(raw, in_window, generations, has_base)
@@ -124,8 +127,8 @@ def flag_redelivered(
     newest_cursor = newest_version["cursor"]
     is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
     if cursor is not None and window.low is not None:
-        # These rows are updates that did not change the cursor. Their cursors are below the window,
-        # so only a new generation shows that the rows are newer.
+        # A row with the same cursor is an update that did not change the cursor. If the cursor is
+        # below the window, only a new generation shows that the row is newer.
         low = cursor_literal(window.low, rows.schema[cursor].dataType)
         is_below |= same_cursor & (cursor_value < low)
     overrules = f.coalesce(is_below, f.lit(False)) if is_authoritative else f.lit(False)
@@ -207,7 +210,8 @@ def _select_comparable(
     """Returns the rows of raw that include the newest version of each key in a window.
 
     A key's newest version may be in a newer generation with a cursor below the window. Therefore,
-    if the window contains versions of an older generation, all later batches are included.
+    if the window contains versions of an older generation, all batches since the first of these
+    versions are included.
     """
     generation = f.col(GENERATION)
     if has_base:

@@ -68,8 +68,10 @@ class StateBackend(ABC):
     def rows(self, key: str | None = None) -> list[StateRow]:
         """Returns all rows or the rows of a key, ordered by key and descending version.
 
+        Before :meth:`prepare`, the backend has no rows.
+
         Raises:
-            StateError: if the backend cannot be read. An unprepared backend has no rows.
+            StateError: if the backend cannot be read.
         """
 
     @abstractmethod

@@ -25,8 +25,8 @@ from loader.state.value import format_time, parse_time
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
-# Each sync adds a file until the table is compacted. With more files than this, a Spark job is
-# faster.
+# Each sync adds a file until the table is compacted. More files than this are read by a Spark job,
+# which reads files in parallel.
 _FEW = 500
 # With at least this many keys, the table is read once instead of once per key.
 _MANY = 4

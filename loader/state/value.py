@@ -222,8 +222,8 @@ def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) 
         warn: called with a warning if values differ.
 
     Raises:
-        StateError: if values differ, and this loader did not write one of them or no value is
-            safer.
+        StateError: if values differ, and one of them was not written by this loader or none is
+            safer than the others.
     """
     different = {row.value: row for row in rows}
     if len(different) <= 1:
