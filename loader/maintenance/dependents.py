@@ -57,7 +57,7 @@ class Dependent:
         return self.batches.get(raw.lower(), 0)
 
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
-        """Returns whether the newest versions of each `key`, ordered by `cursor`, are sufficient.
+        """Returns whether the newest versions of each `key`, by `cursor`, suffice for the model.
 
         A latest table may use a subset of the key columns, because its newest version is also the
         newest version of the full key. A history must use the same key, because compaction

@@ -84,12 +84,11 @@ def choose_due_buckets(
 ) -> tuple[int, ...]:
     """Returns the buckets to compare now; empty if no bucket is due.
 
-    A part is due if otherwise this part or a later part would be compared later than `every` after
-    its last comparison. Parts are due at intervals of `every` / `parts`. Buckets that were never
-    compared count as compared when the first comparison began. Buckets with differences that were
-    not repaired are always due. If the budget does not suffice for all due buckets, buckets with
-    unrepaired differences alternate with the other due buckets, because some differences are never
-    repaired.
+    Parts are due at intervals of `every` / `parts`, so that each part is compared again within
+    `every`. Buckets that were never compared count as compared when the first comparison began.
+    Buckets with differences that were not repaired are always due. If the budget does not suffice
+    for all due buckets, buckets with unrepaired differences alternate with the other due buckets,
+    because some differences are never repaired.
 
     After a comparison of d seconds, the next comparison begins at the earliest d / budget seconds
     after the start of this comparison, so comparisons never take a larger share of the time than

@@ -32,7 +32,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """Ends all interruptible work of this process, which then fails with errors."""
+    """Ends all interruptible work of this process. The work then fails with errors."""
     with _lock:
         _interrupted.set()
         running = list(_running)

@@ -24,7 +24,8 @@ from loader.spec.redaction import is_secret_key
 # The YAML language server reads draft-07. Its support for later drafts is incomplete.
 DIALECT = "http://json-schema.org/draft-07/schema#"
 _VARIABLE = r"\$\{|@@plugins\."
-# pydantic converts the texts that variables become. Quoted values are converted in the same way.
+# The value of a variable is a text, which pydantic converts to the type of the option. Therefore a
+# quoted value is also valid.
 _TEXTS = {
     "integer": r"^\s*[+-]?[0-9][0-9_]*(\.0*)?\s*$",
     "number": r"^\s*[+-]?[0-9._eE+-]+\s*$|[iI][nN][fF]|[nN][aA][nN]",
