@@ -390,7 +390,7 @@ class YamlText:
     """
 
     def __init__(self, text: str, where: str) -> None:
-        # a byte order mark, which some Windows editors write
+        # The text may begin with a byte order mark, which some Windows editors write.
         self._mark = text[: text.startswith("\ufeff")]
         self.text = text.removeprefix(self._mark)
         self.layout = Layout(self.text)

@@ -21,7 +21,7 @@ from loader.spark.temporary_files import ensure_own_folder, home_folder
 from loader.spec.redaction import excerpt
 
 _log = logging.getLogger("loader.program")
-_EXIT_SECONDS = 2.0  # seconds
+_EXIT_SECONDS = 2.0
 
 
 class BridgeServer:

@@ -83,9 +83,9 @@ class StateBarrier:
     def _is_trusted(self, client: str, table: str) -> bool:
         """Returns whether a client has read the state since the start and since the last failure.
 
-        An unknown client is trusted if any client has read the state since then, because this
-        client may have reconnected. The Python SDK reconnects for each call, and the Go SDK after
-        30 idle minutes.
+        An unknown client may be a known client that has reconnected: the Python SDK reconnects for
+        each call, and the Go SDK after 30 idle minutes. So an unknown client is trusted if any
+        client has read the state since then.
         """
         if (client, table) in self._trusted:
             return True
