@@ -14,7 +14,7 @@ successes as (
         max(finished_at) over per_table as last_synced_at,
         cursor_field,
         cursor_high as cursor,
-        -- a number or a string is not a time: it does not say how far behind the cursor is
+        -- A cursor that is a number or a text does not show how far it is behind.
         case
             when cursor_type in ('date', 'timestamp', 'timestamptz')
                 then {{ strandline._cursor_value("cursor_high", "timestamp") }}
@@ -53,7 +53,7 @@ totals as (
 ),
 
 verified as (
-    -- keys with differences that were not repaired count as never compared
+    -- Buckets with differences that were not repaired count as never compared.
     select
         source_name,
         table_name,
@@ -67,7 +67,7 @@ verified as (
 ),
 
 compared as (
-    -- comparisons with any number of buckets count if they cover all keys
+    -- Comparisons with any number of buckets count if they cover all keys.
     select
         source_name,
         table_name,

@@ -10,7 +10,7 @@
         {%- if not strandline._declared_tables(syncs.schema) %}
             {%- do exceptions.warn(
                 "No source of this project with config.meta.strandline is in the schema "
-                ~ syncs.schema ~ ", whose ledger is " ~ syncs ~ ": no raw table is judged. Declare "
+                ~ syncs.schema ~ ", whose ledger is " ~ syncs ~ ": no raw table is tested. Declare "
                 ~ "the raw tables as sources (`loader codegen` writes them)."
             ) %}
         {%- endif %}
@@ -144,7 +144,7 @@
                 null, null, null, null, null
             from ledger
             union all
-            -- a commit of another program has no batch: it gets a row of its own
+            -- A commit by another program has no batch number, so it has a separate row.
             select
                 table_name, batch, case when batch is null then snapshot_id end, null, null, null,
                 null, null, null, 0, null,
@@ -157,7 +157,8 @@
     accounts as (
         select
             *,
-            -- the table has not changed since the ledger was read: its newest batch is the head
+            -- If head_before is null, the table has not changed since the ledger was read, so its
+            -- newest batch is the head.
             coalesce(head_before, max(case when rows_in_raw is not null then batch end)
                 over (partition by table_name), 0) as head,
             rows_in_raw is not null as in_raw,
@@ -165,8 +166,8 @@
             lag(batch) over (partition by table_name order by batch nulls first) as batch_before,
             coalesce(min(case when commits is not null then batch end)
                 over (partition by table_name), kept) as first_commit,
-            -- what a later full refresh has read again is back; in a shared table, only its own
-            -- source's
+            -- A later full refresh has read missing rows again. In a shared table, it has read only
+            -- rows of its own source.
             max(case when refreshed = 1 then batch end) over (
                 partition by table_name, case when shared then source_name end
             ) as refresh,
@@ -176,7 +177,7 @@
                 over (partition by table_name) as compacted_in_raw,
             sum(case when batch between first_batch and compacted then rows_in_ledger end)
                 over (partition by table_name) as compacted_in_ledger,
-            -- a rebuilt ledger does not know how many rows a compacted batch had
+            -- A rebuilt ledger may lack the number of rows of a compacted batch.
             max(case when batch between first_batch and compacted and rows_in_ledger is null
                 then 1 else 0 end) over (partition by table_name) as compacted_is_unknown
         from facts
@@ -193,8 +194,8 @@
         from accounts
     ),
 
-    -- three questions about each row: the batch itself, the numbers before it, the sum of compacted
-    -- batches
+    -- Each row is checked in three ways: (1) the batch itself, (2) whether batch numbers before it
+    -- are missing, (3) the sum of the rows in compacted batches.
     problems as (
         select
             table_name,
@@ -227,11 +228,10 @@
                 end
                 when snapshot_id is not null then case
                     when operation <> 'replace'
-                        -- compaction only deletes, and counts what it deletes
+                        -- Compaction only deletes rows, and records how many.
                         and rows_in_commits + case when compacted > 0 then 0 else rows_removed end
                         > 0
-                        -- rows that were deleted and that a full refresh has read again are not
-                        -- missing
+                        -- Deleted rows that a full refresh has read again are not missing.
                         and (shared or rows_in_commits >= rows_removed
                         or not coalesce(committed_at < refreshed_at, false))
                         then 'a commit by another program'
@@ -260,7 +260,7 @@
                 when is_compacted then null
                 when rows_in_ledger <> rows_in_raw then 'ledger and raw table differ in rows'
                 when rows_in_commits <> rows_in_raw then 'commit and raw table differ in rows'
-                -- older commits may have expired
+                -- Commits before the first known commit may have expired.
                 when commits is null and batch > first_commit then 'no commit of its own'
             end as problem
         from judged

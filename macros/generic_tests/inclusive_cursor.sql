@@ -49,12 +49,14 @@
             and cursor_field is not distinct from newest_cursor_field
             and cursor_low is not null
             and stored_cursor is not null
-            -- a text that is not of the cursor's type compares as null: not provably inclusive
+            -- If a text is not a value of the cursor's type, the comparison is null, and the window
+            -- is reported.
             and not coalesce({{ strandline._cursor_at_most(
             "cursor_low", "stored_cursor", "cursor_type") }}, false)
     ),
 
-    -- the range that each run read completely: the chunks of a backfill follow each other
+    -- The range that each run has read completely. The chunks of a backfill are adjacent, so they
+    -- form one range.
     ranges as (
         select
             table_name,

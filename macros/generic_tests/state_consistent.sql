@@ -135,7 +135,7 @@
         where key is not null
     ),
 
-    -- what the raw tables had before the states were read
+    -- The newest batches of the raw tables before the states were read.
     heads as (
         select *
         from (
@@ -195,7 +195,7 @@
             raw_batch,
             case
                 when rows_of_version > 1 then 'several rows of one version'
-                -- pruned state may begin at any version
+                -- The oldest version has no predecessor, because older versions may be pruned.
                 when version > previous_version + 1 then 'versions before this one are missing'
                 when age > 1 then null
                 when not is_object then 'the state is not a JSON object'
@@ -259,8 +259,8 @@
                 "max(raw_cursor)", type, sync_time="max(_cq_sync_time)")
                 if strandline._is_time(type) else "false" %}
             max(state_cursor) > {% if strandline._is_time(type) -%}
-            -- rows dated in the future do not count: with them, the stored cursor stays at the
-            -- clock
+            -- Rows dated in the future are ignored, because the stored cursor is never later than
+            -- the source's clock.
             case
                 when {{ is_dated_ahead }} then greatest(
                     max(case when not ({{ strandline._is_ahead("raw_cursor", type) }})
@@ -280,7 +280,7 @@
             false as is_dated_ahead
             {%- endif %}
         from (
-            -- a row of each state, so that an empty raw table has a result
+            -- One row for each state, so that an empty raw table also has a result.
             select
                 place,
                 cast(null as bigint) as _cq_batch,

@@ -55,7 +55,7 @@
         no schema. -#}
     {%- if relation is string or not relation.schema and graph.get("nodes") -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": the ledger knows raw tables only, so it needs the table itself, "
+            owner ~ ": the ledger contains only raw tables. Pass the raw table itself, "
             ~ "source('shop', 'orders'), instead of a SELECT or an ephemeral model."
         ) }}
     {%- endif -%}
@@ -76,8 +76,8 @@
     {%- endif -%}
     {%- if not strandline._exists(syncs) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": delete_stale hides what the newest complete full refresh no longer found, "
-            ~ "and the ledger that says which ones are complete does not exist: " ~ syncs
+            owner ~ ": delete_stale hides keys that the newest complete full refresh did not "
+            ~ "find, and the ledger, which lists the complete refreshes, does not exist: " ~ syncs
             ~ ". `loader run` creates it; if it has another name, set the variable "
             ~ "strandline__syncs_table."
         ) }}

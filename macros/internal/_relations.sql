@@ -57,9 +57,9 @@
 {% macro _exists(relation) -%}
     {%- if relation is string -%}
         {{ exceptions.raise_compiler_error(
-            "This test judges the whole table, so a `where` would hide rows that it needs. Remove "
-            ~ "`where` from its config; `acknowledged` in config.meta.strandline of a source "
-            ~ "excepts known incidents, and `exclude_tables` of complete_recently excepts tables."
+            "This test needs the whole table, and `where` in its config would hide some rows. Remove "
+            ~ "`where`. To exclude known incidents, set `acknowledged` in config.meta.strandline "
+            ~ "of a source; to exclude tables from complete_recently, set its `exclude_tables`."
         ) }}
     {%- endif -%}
     {{ return(strandline._find(relation) is not none) }}

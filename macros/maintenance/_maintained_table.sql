@@ -22,8 +22,9 @@
     {%- if strandline._is_raw(strandline._full_name(relation))
         or relation.identifier.startswith("_cq_") -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": " ~ strandline._table_name(relation) ~ " is the loader's, and dbt does not "
-            ~ "know what the next sync needs from it. Use `loader compact --select SOURCE.TABLE`."
+            owner ~ ": " ~ strandline._table_name(relation) ~ " belongs to the loader, and "
+            ~ "dbt cannot know which rows and snapshots the next sync needs. Use `loader compact "
+            ~ "--select SOURCE.TABLE`."
         ) }}
     {%- endif -%}
 {%- endmacro %}
@@ -50,8 +51,8 @@
         or strandline._setting(prefix ~ ".catalog-impl").endswith("HadoopCatalog")) -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": the catalog " ~ catalog ~ " is a folder (type hadoop), in which two writers "
-            ~ "can overwrite each other's commits. Make sure that no other dbt is running, then "
-            ~ "say so: alone: true."
+            ~ "can overwrite each other's commits. Make sure that no other program writes to it, "
+            ~ "then set alone: true."
         ) }}
     {%- endif -%}
 {%- endmacro %}

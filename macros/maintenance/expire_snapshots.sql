@@ -5,7 +5,7 @@
     {%- if (days | string).strip("0123456789") or not days | string -%}
         {{ exceptions.raise_compiler_error(
             "expire_snapshots(" ~ relation ~ "): days is '" ~ days ~ "'. Give a whole number of "
-            ~ "days: what expires cannot be brought back."
+            ~ "days: expired snapshots cannot be restored."
         ) }}
     {%- endif -%}
     {#- The procedure reads the literal in the session's time zone, so the time is formatted in this

@@ -43,7 +43,7 @@
         {%- do strandline._set_constraint_propagation(spec.columns, propagation) -%}
     {%- else -%}
         {%- call noop_statement("main", "NO NEW BATCH", "NOOP", "0") -%}
-            -- nothing after {{ strandline._heads(spec) }}
+            -- There is no batch after {{ strandline._heads(spec) }}.
         {%- endcall -%}
     {%- endif -%}
     {%- do strandline._finish(target_table, spec, mark, plan, owner) -%}

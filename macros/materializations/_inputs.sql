@@ -244,7 +244,7 @@
     {%- set syncs = strandline._own_table(table.relation.schema, "_cq_syncs") -%}
     {%- set has_ledger = table.id and strandline._exists(syncs) -%}
     {%- set batches_sql -%}
-        -- Iceberg computes the first row from its metadata
+        -- Iceberg computes the first row from its metadata.
         select
             'all' as kind,
             cast(max(_cq_batch) as string) as batch,

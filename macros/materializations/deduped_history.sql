@@ -25,7 +25,7 @@
             {{ spec.sql }}
         ),
 
-        -- literals, not a subquery: Iceberg skips raw files by their batches
+        -- The batches are literals, not a subquery, so that Iceberg can skip raw files.
         touched as (
             select distinct {{ strandline._column_list(spec.key) }}
             from versions

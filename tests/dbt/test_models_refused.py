@@ -213,6 +213,6 @@ def test_without_its_ledger_a_model_does_not_guess_what_a_refresh_found(shop: Sh
     shop.model("unledgered", READ, delete_stale=True)
     flags = ("--vars", "{strandline__syncs_table: _cq_sincs}")
     refused = shop.build("unledgered", flags=flags)
-    assert "the ledger that says which ones are complete does not exist" in refused
+    assert "the ledger, which lists the complete refreshes, does not exist" in refused
     assert "_cq_sincs" in refused
     assert shop.build("unledgered") == "REBUILD to batch 3"

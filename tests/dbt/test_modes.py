@@ -222,7 +222,7 @@ def test_an_ephemeral_model_is_in_no_ledger(modes: Modes) -> None:
     modes.dbt.write("models/of_eph.sql", "{{ strandline.newest_refresh(ref('eph')) }}")
     [refused] = modes.dbt.run("run", "--select", "of_eph").values()
     assert refused.status == "error"
-    assert "the ledger knows raw tables only" in refused.message
+    assert "the ledger contains only raw tables" in refused.message
 
 
 def test_what_the_macros_ask_is_not_asked_without_a_connection_or_in_a_unit_test(

@@ -6,10 +6,10 @@ from tests.maintenance.shop import ORDERS, Shop
 
 ALONE = {"alone": True}
 REFUSED: list[tuple[str, str, str]] = [
-    ("rewrite_files", "orders", "is the loader's, and dbt does not know what the next sync"),
+    ("rewrite_files", "orders", "belongs to the loader, and dbt cannot know"),
     ("expire_snapshots", "orders", "Use `loader compact --select SOURCE.TABLE`"),
-    ("rewrite_files", "_cq_state", "_cq_state is the loader's"),
-    ("expire_snapshots", "_cq_syncs", "_cq_syncs is the loader's"),
+    ("rewrite_files", "_cq_state", "_cq_state belongs to the loader"),
+    ("expire_snapshots", "_cq_syncs", "_cq_syncs belongs to the loader"),
     ("expire_snapshots", "no_such", "there is no table"),
 ]
 
@@ -31,7 +31,7 @@ def test_a_snapshot_table_is_kept_and_still_knows_what_it_covers(shop: Shop) -> 
     rows = sorted(shop.dbt.rows("latest"), key=lambda row: row["id"])
     name = f"{shop.dbt.schema}.latest"
     for operation in ("rewrite_files", "expire_snapshots"):
-        assert "say so: alone: true" in shop.refused(operation, relation=name)
+        assert "then set alone: true" in shop.refused(operation, relation=name)
     for wrong in ("5d", "-5", 0.5):  # none of them is 0 days
         said = shop.refused("expire_snapshots", relation=name, days=wrong, **ALONE)
         assert "Give a whole number of days" in said
