@@ -57,8 +57,8 @@
 {% macro _exists(relation) -%}
     {%- if relation is string -%}
         {{ exceptions.raise_compiler_error(
-            "This test needs the whole table, and `where` in its config would hide some rows. Remove "
-            ~ "`where`. To exclude known incidents, set `acknowledged` in config.meta.strandline "
+            "This test needs the whole table, and `where` in its config would hide some rows. "
+            ~ "Remove `where`. To exclude known incidents, set `acknowledged` in config.meta.strandline "
             ~ "of a source; to exclude tables from complete_recently, set its `exclude_tables`."
         ) }}
     {%- endif -%}
