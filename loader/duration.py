@@ -49,9 +49,8 @@ class Lookback:
         """Parses '10 minutes', '1h 30m', '2 days' or a whole number.
 
         Raises:
-            ValueError: if the text is negative, not whole seconds, longer than a
-                century or not a duration. Months and years are refused, because they have no fixed
-                length.
+            ValueError: if the text is negative, not whole seconds, longer than a century or not a
+                duration. Months and years are refused, because they have no fixed length.
         """
         text = text.strip()
         if text.startswith("-"):

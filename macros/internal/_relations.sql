@@ -58,8 +58,9 @@
     {%- if relation is string -%}
         {{ exceptions.raise_compiler_error(
             "This test needs the whole table, and `where` in its config would hide some rows. "
-            ~ "Remove `where`. To exclude known incidents, set `acknowledged` in config.meta.strandline "
-            ~ "of a source; to exclude tables from complete_recently, set its `exclude_tables`."
+            ~ "Remove `where`. To exclude known incidents, set `acknowledged` in "
+            ~ "config.meta.strandline of a source; to exclude tables from complete_recently, set "
+            ~ "its `exclude_tables`."
         ) }}
     {%- endif -%}
     {{ return(strandline._find(relation) is not none) }}
