@@ -10,5 +10,5 @@ import logging
 
 __version__ = "0.1.0"
 
-# As a library, log nothing by default; an embedding program adds a handler.
+# The library logs nothing unless the program that imports it adds a handler.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

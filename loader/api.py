@@ -105,7 +105,7 @@ __all__ = [
 ]
 
 _ARGUMENTS = {"--select": "select", "loader preview": "table", "--build": "dbt_build"}
-"""The names of the command line's options, and of the arguments that replace them here."""
+"""Maps the places in errors of the command line to the arguments of this API."""
 
 _log = logging.getLogger("loader")
 P = ParamSpec("P")
@@ -121,7 +121,7 @@ def _without_causes(method: Callable[P, R]) -> Callable[P, R]:
             return method(*args, **kwargs)
         except LoaderError as error:
             caught = error
-        # Outside of the `except` block, because Python would set `__context__` again inside it.
+        # Raises the error outside of the `except` block, which would set `__context__` again.
         raise _hide_causes(caught)
 
     return call
@@ -210,8 +210,8 @@ class Loader:
             accept_key_change: whether key and cursor columns may be widened.
             dbt_build: whether to then run `dbt build` in this process and Spark.
             dbt_arguments: the arguments for `dbt build`.
-            on_event: called for each event, in threads of the run but never twice at once. An
-                exception is only logged.
+            on_event: called for each event, from threads of the run, but never concurrently. An
+                exception that it raises is only logged.
 
         Raises:
             SpecError: if the spec, an argument or the installation is invalid.
@@ -322,7 +322,7 @@ class Loader:
             return tuple(TableStatus(*row) for row in rows)
 
     def stop(self) -> None:
-        """Stops the current call, from any thread. Unpublished tables fail; nothing is half-loaded.
+        """Stops the current call, from any thread. Tables whose rows are not yet published fail.
 
         If no call is running, this does nothing.
 
@@ -441,7 +441,7 @@ def _list_names(select: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list[LoaderError]:
-    """Returns the distinct errors. The errors of all tables lose their causes."""
+    """Returns the distinct errors. Removes the causes of all tables' errors."""
     for outcome in outcomes:
         if outcome.error is not None:
             _hide_causes(outcome.error)

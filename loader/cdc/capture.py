@@ -73,7 +73,7 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
     """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        by_queries: whether to forward the calls to the snapshot for queries, whatever the table is.
+        by_queries: whether to forward the calls for all tables to the snapshot for queries.
     """
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ class CompositeSnapshot(Snapshot):
         log: the snapshot for the tables with `sync_mode: cdc`.
         open_beside: opens a snapshot for queries of the tables with `sync_mode: cdc`.
         stack: a stack that closes this snapshot.
-        rereads_log: whether to read the log once more if a table is synced.
+        rereads_log: whether the next sync of a table reads the log again, up to its new end.
     """
 
     def __init__(

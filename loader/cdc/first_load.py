@@ -233,7 +233,7 @@ _KEY_FORMATS = {
     "timestamp": _TIME,
     "timestamptz": _TIME + r"\+00",
 }
-"""Maps types that PostgreSQL and Spark order equally to a pattern of the values valid in both."""
+"""Maps each type that PostgreSQL and Spark order equally to a pattern of its valid values."""
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ def _refuse_column(column: LoggedColumn, where: str) -> None:
 
 
 def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
-    """Describes an ALTER that changed values without changes in the log, or returns "".
+    """Describes an ALTER that changed values without logging the changes, or returns "".
 
     Args:
         before: the result of :func:`list_by_number` at the last sync.
@@ -249,7 +249,8 @@ def describe_unknown_names(
     Args:
         names: the column names in the changes since the last sync.
         before: the result of :func:`list_by_number` at the last sync.
-        columns: the current columns. Both include the columns that the spec excludes.
+        columns: the current columns. Like `before`, they include the columns that the spec
+            excludes.
     """
     current = {column.name for column in columns}
     for name in sorted(set(names) - current):

@@ -251,7 +251,7 @@ _TIME_TYPES: dict[str, t.DataType] = {
     "timestamptz": t.TimestampType(),
 }
 _CONVERTERS: dict[str, Callable[[Column], Column]] = {
-    "bpchar": lambda raw: f.rtrim(raw),  # the JDBC reader removes the padding blanks, too
+    "bpchar": lambda raw: f.rtrim(raw),  # the JDBC reader also removes padding
     "bytea": f.unbase64,
     "numeric": _convert_numeric,
     "date": _convert_date,

@@ -168,7 +168,7 @@ def _find_java(jvm: Any) -> str:
 
 
 _DEBEZIUM_OPTIONS = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"))
-"""JDBC properties for which Debezium has options. It passes all other properties to the driver."""
+"""JDBC properties for which Debezium has options. Debezium passes all others to the driver."""
 _CREDENTIALS = frozenset(("user", "password"))
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _VALUE_FORMATS = (

@@ -42,7 +42,7 @@ def _list_sources(ctx: click.Context) -> Iterator[tuple[str, dict[str, Any]]]:
     path = Path(ctx.find_root().params.get("config") or "loader.yml")
     try:
         documents = read_documents(path.read_text("utf-8-sig"), str(path))
-    except (OSError, ValueError, SpecError):  # a shell can show no error
+    except (OSError, ValueError, SpecError):  # the shell cannot show errors
         return
     for document in documents:
         value = document.value

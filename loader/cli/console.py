@@ -281,7 +281,7 @@ class ConnectorLogHandler(logging.Handler):
 
 
 def list_names(names: Sequence[str], most: int = 3) -> str:
-    """Returns the first names and the number of the others.
+    """Returns the first names and the number of the remaining names.
 
     >>> list_names(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'

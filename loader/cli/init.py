@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _URL_EXAMPLES = "postgresql://user@host:5432/shop, mysql://… or mariadb://…"
 _KINDS = {"postgresql": "PG", "postgres": "PG", "mysql": "MYSQL", "mariadb": "MYSQL"}
 _PASSWORDS = {"PG": "PGPASSWORD", "MYSQL": "MYSQL_PWD"}
-# Host with optional port, and database. Strict patterns, so that no credentials reach the spec.
+# Patterns for a host with an optional port, and for a database's name. They are strict, so that no
+# credentials reach the spec.
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
 _DATABASE = re.compile(r"/[\w.$ -]*")
 # Names of columns that applications or triggers usually set when they change a row.

@@ -24,7 +24,7 @@ def retry_lost_connections(
     An error of the first connection, such as a wrong host, is not retried.
 
     Args:
-        outcomes: the outcomes so far. The outcomes of the retries replace those of their tables.
+        outcomes: the outcomes so far. The outcome of a retry replaces the table's earlier outcome.
         run_again: syncs the tables with these names, and appends their outcomes to `outcomes`.
     """
     # An outcome without a record is the error of a source, whose tables are unknown.

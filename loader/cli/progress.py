@@ -15,7 +15,7 @@ from loader.cli.console import ERR, Output, list_names
 from loader.sync.run_context import RECORDING
 
 LONG_SECONDS = 30.0
-"""How many seconds a table takes before it has a line of its own in a log."""
+"""After this many seconds, a table gets a separate line in a log."""
 
 _MAX_LISTED_NAMES = 4
 
@@ -63,7 +63,7 @@ class Progress:
         now = time.monotonic()
         with self._lock:
             before = self._tables.get(table)
-            self._finished.discard(table)  # its connection was lost, and it is synced again
+            self._finished.discard(table)  # it is synced again after a lost connection
             if rows is None and before is not None and phase == "appending":
                 rows_expected = before.rows  # Spark reads the rows while it appends them
             else:

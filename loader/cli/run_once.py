@@ -253,8 +253,8 @@ def sync_until_signal(
     """Syncs the tables of a request until they are synced, or a signal stops the run.
 
     Returns:
-        The outcomes, the error if Spark's JVM has ended, and the context of the run, which contains
-        whether a signal has stopped it.
+        The outcomes, the error if Spark's JVM has ended, and the context of the run. Its flag
+        `stopped` is set if a signal has stopped the run.
     """
     output = runs.settings.output
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))

@@ -36,7 +36,7 @@ class NamedTable:
     stem: str
 
     def model(self, kind: str) -> str:
-        """Returns the name of the table's model of a kind."""
+        """Returns the name of the table's model, given the kind of the model."""
         return f"{self.stem}_{kind}"
 
 

@@ -194,7 +194,7 @@ class Edits:
     def _mapping(
         self, node: yaml.MappingNode, old: Mapping[Any, Any], new: Mapping[Any, Any], path: Path
     ) -> bool:
-        """Edits inside a mapping. Makes no edits and returns False if it must be rewritten."""
+        """Edits the entries of a mapping. Returns False if it must be rewritten instead."""
         pairs = {key.value: (key, value) for key, value in node.value}
         kept = [key for key in new if key in old and key in pairs]
         removed_keys = [key for key in old if key not in new]
@@ -222,7 +222,7 @@ class Edits:
     def _sequence(
         self, node: yaml.SequenceNode, old: list[Any], new: list[Any], path: Path
     ) -> bool:
-        """Edits the items of a list one by one. Returns False if it must be written anew."""
+        """Edits the items of a list. Returns False if the list must be rewritten instead."""
         names = identities(path, old)
         items = dict(zip(names, zip(node.value, old, strict=True), strict=True))
         wanted = dict(zip(identities(path, new), new, strict=True))
@@ -264,7 +264,7 @@ class Edits:
         return not new or not (kept or self._begins_line(first))
 
     def _edit_inside(self, node: yaml.Node, old: Any, new: Any, path: Path) -> bool:
-        """Edits inside a container. Returns False if the container must be rewritten instead."""
+        """Edits the entries of a container. Returns False if it must be rewritten instead."""
         if not node.value:
             return False
         if isinstance(node, yaml.MappingNode) and isinstance(new, Mapping):

@@ -1,9 +1,9 @@
 """Selects and removes superseded versions in a raw table for compaction.
 
 Compaction has a removal limit, which is a batch number. Up to this batch, each key retains its
-newest version. Later batches are not changed. Therefore the latest table can still be computed from
-the raw table as of the limit and of every later batch. A dbt model that has merged the batches up
-to the limit still finds all later rows. The removal limit is
+newest version. Later batches are not changed. Therefore the latest table can still be computed as
+of the limit and as of every later batch. A dbt model that has merged the batches up to the limit
+still finds all later rows. The removal limit is
 
 - lower than the newest batch, because state, commits and the next sync depend on the newest batch;
 - at most the batch that each latest table and history in the catalog has merged;
@@ -267,7 +267,7 @@ def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[s
 
 @dataclass(frozen=True)
 class RemovalAccount:
-    """The account of removed rows in the properties of a raw table.
+    """The account of removed rows, which is stored in properties of the raw table.
 
     Attributes:
         to: the batch up to which versions may be missing; 0 if no version is missing.
@@ -341,8 +341,8 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
             f"and ({BATCH}, {SEQUENCE}) in ({superseded.sql})"
         )
     except Exception:
-        # No row was removed, unless the commit succeeded and only its response did not arrive. If
-        # the table is unreachable, the next compaction closes the account.
+        # No row was removed, unless the commit succeeded and only its response was lost. If the
+        # table is unreachable, the next compaction closes the account.
         with suppress(Exception):
             close_account(lake, table)
         raise

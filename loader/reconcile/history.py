@@ -43,7 +43,7 @@ class VerifiedBucket:
     """A compared bucket, which is a row of ``_cq_reconciled`` with the columns in this order.
 
     Attributes:
-        bucket: the bucket's number. The bucket of a key is its hash modulo `buckets`.
+        bucket: the bucket's number. The bucket of a key is the key's hash modulo `buckets`.
         verified_at: a time in UTC. The compared version of the rows is not older than this time.
         rows_source: the number of rows in the source that the spec selects.
         rows_snapshot: the number of keys in raw before a repair, without keys whose newest version

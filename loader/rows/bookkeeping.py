@@ -68,8 +68,8 @@ def is_tombstone(rows: DataFrame, column: str | None) -> Column:
     """Returns a boolean column without nulls that flags tombstones.
 
     Args:
-        column: the column that flags deleted rows; None if there is no such column. Flags are true,
-            any date or time, and numbers other than 0.
+        column: the column that flags deleted rows; None if there is no such column. A row is
+            flagged if the value is true, a date, a time, or a number other than 0.
     """
     if column is None:
         return f.lit(False)

@@ -5,10 +5,10 @@ irrelevant, so a value that changes back (A, B, A) is a new version.
 
 If the source declares the key, it returns only the current version of each key. This version is
 newer than the newest version in raw even if its cursor is lower. One possible reason is a
-transaction that began earlier but committed later (`now()` is the transaction's start). Another is
-a user who has set the cursor column back, or an update that did not move it. Such a row overrides
-the order of cursors, and its batch begins a new generation (``_cq_generation``). A version is newer
-than all versions of earlier generations.
+transaction that began earlier but committed later (`now()` is the transaction's start). Or an
+update has set the cursor column back, or has not changed it. Such a row overrides the order of
+cursors, and its batch begins a new generation (``_cq_generation``). A version is newer than all
+versions of earlier generations.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""The mark's entry for a cursor that a user has set. It is valid even for a replaced source."""
+"""The mark's entry for a cursor set by a user. Such a cursor is valid in a replaced source, too."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Window:
 
     Attributes:
         cursor: the cursor column; None reads the whole table.
-        low: the inclusive lower bound, after the lookback; None reads from the beginning.
+        low: the inclusive lower bound, already reduced by the lookback; None reads from the
+            beginning.
         high: the inclusive upper bound; None means the highest cursor at the time of the request.
         open_ended: whether there is no upper bound if `high` is None, so that rows that are added
             during the read are included.

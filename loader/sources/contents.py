@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEY = "_cq_key"
-"""The column with a key's hash, which is the md5 of its texts in 32 hexadecimal digits."""
+"""The column with a key's hash, which is the md5 of the key's texts in 32 hexadecimal digits."""
 
 CHECKSUM = "_cq_checksum"
 """The column with a row's checksum (bigint) or a bucket's checksum (text)."""

@@ -17,8 +17,8 @@ class MaskedTable(SourceTable):
     Attributes:
         original: the table as the source describes it.
         masks: the masks by column (:func:`loader.rows.mask_values.make_mask`).
-        patterns: the option `mask`: the masks by the name or wildcard of a column. Empty unless the
-            connector :attr:`Source.masks_records`, which also masks fields that are no column.
+        patterns: the option `mask`: the masks by the name or wildcard of a column. Empty unless
+            :attr:`Source.masks_records` is true: then, fields without a column are also masked.
         key: the key of the mask `hash`; None if the spec has none.
         key_id: identifies the key of the mask `hash` without exposing the key; empty if no column
             has this mask.

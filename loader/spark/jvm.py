@@ -34,7 +34,7 @@ _NUMBERS = struct.Struct(">ii")  # the port, and the length of the secret in byt
 _SECONDS = 1.0
 """How many seconds to wait for the remaining output of a JVM that has ended."""
 _EXIT_WAIT_SECONDS = 5.0
-"""How many seconds pass before Java's output is shown even if Java has not started or failed."""
+"""After this many seconds, Java's output is shown even if Java has neither started nor failed."""
 _LONGEST_LINE = 1 << 20
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 # Lines of Java's output that do not contain the reason why Java does not start.

@@ -264,7 +264,7 @@ def link(source: Path, target: Path) -> str:
         target.symlink_to(source)
     except (OSError, NotImplementedError) as error:
         if isinstance(error, PermissionError) and os.name == "posix":
-            raise  # the folder is not writable, so copying would fail, too
+            raise  # the folder is not writable, so copying would also fail
         shutil.copytree(source, target)
         return "copied"
     return "linked"

@@ -414,7 +414,7 @@ T = TypeVar("T", bound=TableOptions)
 
 
 def is_set_by_name(options: Mapping[str, TableOptions], table: str, option: str) -> bool:
-    """Returns whether the entry with a table's name sets an option, not the entry of a wildcard."""
+    """Returns whether an option is set in the entry with the table's name, without wildcards."""
     return any(
         name.lower() == table.lower() and option in entry.model_fields_set
         for name, entry in options.items()

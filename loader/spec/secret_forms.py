@@ -208,7 +208,7 @@ class _View:
 
     @cached_property
     def _replacement_positions(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """The start of each replacement, and its end with the start and end of the original."""
+        """Returns each replacement's start, and its end with the replaced text's start and end."""
         begins, spans, shift = [0], [(0, 0, 0)], 0
         for match in self._pattern.finditer(self._parent):
             start, stop = match.span()

@@ -30,8 +30,8 @@ class SqlState(StateBackend):
 
     If the loader creates the table, the primary key is (key, version), so a version cannot be
     written twice. A table of another tool may lack this key, have null versions, or lack
-    `updated_at`. Such a table is used unchanged. If a version has several rows, reading chooses a
-    row.
+    `updated_at`. Such a table is used unchanged. If a version has several rows, a read chooses one
+    of them.
 
     Each operation opens a connection, because a sync may take hours and servers and firewalls close
     idle connections.

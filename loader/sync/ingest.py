@@ -48,7 +48,7 @@ PATIENCE = 300.0
 """How many seconds to wait for tables that another command has locked."""
 
 PAUSE = (1.0, 30.0)
-"""The first and the longest pause between two attempts, in seconds. Each pause doubles the last."""
+"""The first and the longest pause between attempts in seconds. Each pause is twice the previous."""
 
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"

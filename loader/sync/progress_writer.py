@@ -203,7 +203,7 @@ def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
 
 
 def _keep_locked(entries: Iterable[Entry]) -> list[Entry]:
-    """Returns the entries whose tables this run still has locked. Sets an error in all others."""
+    """Returns the entries whose tables are still locked by this run. Sets the others' errors."""
     for entry in entries:
         entry.run_step(entry.sync.stores.confirm)
     return [entry for entry in entries if entry.error is None]

@@ -39,7 +39,7 @@ ChooseWork = Callable[[SyncContext], Work | None]
 """A function that returns the work for a table, or None for the run's usual work."""
 
 RECORD_SECONDS = 60.0
-"""How many seconds a finished table's progress waits to be written with that of other tables."""
+"""How many seconds a finished table's progress waits to be written with other tables' progress."""
 
 
 _log = logging.getLogger("loader")
@@ -156,7 +156,7 @@ def record_failure(
     try:
         pipeline.open_stores(source).ledger.append(record)
     except Exception as ledger_error:
-        # If the lake caused the table's error, recording the error fails, too. The user then sees
+        # If the lake caused the table's error, recording the error also fails. The user then sees
         # the table's error.
         redacted.__context__ = ledger_error
     return Outcome(name, record, redacted, source.name)

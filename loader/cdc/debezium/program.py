@@ -219,7 +219,7 @@ def _start(request: ReadRequest, reader: Reader) -> None:
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
-        "-Duser.timezone=UTC",  # the time zone of the database's sessions, too
+        "-Duser.timezone=UTC",  # also the time zone of the database's sessions
         f"-Dlog4j2.configurationFile={logging}",
         classpath=[path for path in jvm.CLASS_PATHS if path.endswith(".jar")],
         convertStrings=False,

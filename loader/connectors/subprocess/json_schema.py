@@ -18,7 +18,7 @@ from loader.spec.options import ColumnSelection
 LONGEST_NAME = 255
 """The maximum length of a column name. :data:`REST_COLUMN` stores fields with longer names."""
 _MOST_PARTS = 100_000
-"""The maximum number of schema parts to read per stream. A reference reads its parts once more."""
+"""The maximum number of schema parts to read per stream. Each reference counts its parts again."""
 
 
 def read_streams(

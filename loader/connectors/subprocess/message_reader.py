@@ -220,7 +220,7 @@ class MessageReader:
         return any(state is not None and state.shared for state in states)
 
     def close(self) -> None:
-        """Stops the program, unless it ends by itself, and the reading thread."""
+        """Ends the program and the reading thread. A successful program may end by itself."""
         with self._changed:
             all_well = all(
                 stream.has_ended and not stream.error for stream in self.streams.values()

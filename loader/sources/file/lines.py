@@ -72,7 +72,7 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
     If a JSON value may span several lines, each file is one `value`.
     """
     options = {name.lower(): value for name, value in native.options}
-    # This option lists the same files but adds no partition columns.
+    # With this option, Spark lists the same files, but adds no partition columns.
     options.setdefault(RECURSIVE.lower(), "true")
     reads_whole_files = native.format.lower() == "json" and native.multiline
     if reads_whole_files:

@@ -344,7 +344,7 @@ class Connection:
         except Py4JJavaError as error:
             closed = True
             with suppress(Py4JJavaError):
-                closed = self.java.isClosed()  # drivers also detect a server's close
+                closed = self.java.isClosed()  # also true if the server has closed it
             explained = translate_jdbc_error(error, self.where, answered=not closed)
             if self.is_overdue:
                 what, remedy = "the database has not answered in time", OVERDUE

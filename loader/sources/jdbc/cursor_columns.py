@@ -71,7 +71,7 @@ def _explain_disorder(dialect: Dialect, row: Mapping[str, str | None]) -> str:
     """Returns why a column cannot be a cursor because of its type, or ""."""
     type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
     if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
-        return f"{type_name}({size}), which has no order"  # compares as number, sorts as text
+        return f"{type_name}({size}), which has no order"  # compared as number, sorted as text
     if isinstance(dialect, MySQL) and type_name.upper() in ("ENUM", "SET"):
         return f"{type_name}, which compares by text but sorts by position"
     if row["DATA_TYPE"] in TIMES:

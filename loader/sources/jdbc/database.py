@@ -225,7 +225,7 @@ class Database(Source):
         The database flattens the subquery, so that indexes, parallel ranges and PostgreSQL's system
         columns can be used as if there were no subquery.
         """
-        # The line breaks show the user's SQL as it is in the database's errors.
+        # With the line breaks, the database's errors quote the user's SQL as it is in the spec.
         if native.query:
             return f"(\n{native.query}\n) strandline_rows"
         relation = self.relation(native)

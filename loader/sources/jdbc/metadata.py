@@ -106,7 +106,7 @@ def _read_query_columns(connection: Connection, query: str) -> ColumnDescription
         DatabaseError: if the database rejects the query.
         TableError: if the query returns two columns with the same name.
     """
-    # The line breaks show the query as it is in the database's errors.
+    # With the line breaks, the database's errors quote the query as it is in the spec.
     with add_remedy("Correct the SELECT; test it in a client of the database"):
         listed = connection.describe(f"select * from (\n{query}\n) strandline_rows where 1 = 0")
     described = {row["COLUMN_NAME"] or "": row for row in listed}

@@ -122,7 +122,8 @@ class MySQL(Dialect):
         if is_bits(row):  # Spark 3 reads a number, Spark 4 reads bytes
             return f"lpad(bin({{}}), {row['COLUMN_SIZE']}, '0')"
         name = (row.get("TYPE_NAME") or "").upper()
-        if name.startswith("FLOAT"):  # its text has six digits; MySQL before 8.0.17 cannot cast
+        if name.startswith("FLOAT"):
+            # The text of a FLOAT has only six digits. MySQL before 8.0.17 has no cast to double.
             return "({} + 0e0)"
         # Spark pads columns that the driver reports as char(n), such as enums, sets and addresses.
         return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""

@@ -60,8 +60,9 @@ class JdbcTableOptions(TableOptions):
             rows.
         partition_column: the column by which the table is split into ranges for parallel
             connections; by default the cursor.
-        sweep: how often all rows are checked for the transaction that wrote them (PostgreSQL):
-            `auto`, `always`, `never` or an interval such as `10 minutes`; None means `auto`.
+        sweep: how often a table is searched for late rows, by the transaction that wrote each row
+            (PostgreSQL): `auto`, `always`, `never` or an interval such as `10 minutes`; None means
+            `auto`.
         reconcile: how often the runs compare all keys with the source; None means never.
         where: a condition in the database's SQL; only rows for which it is true are loaded.
         query: a SELECT in the database's SQL whose result is loaded as this table.

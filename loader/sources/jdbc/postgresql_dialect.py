@@ -84,7 +84,7 @@ class PostgreSQL(Dialect):
         return ("set idle_session_timeout = 0",) if version >= 14 else ()
 
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
-        # The default of most operating systems is two hours.
+        # Most operating systems send keepalive packets only after two hours.
         try:
             [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
         except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
@@ -100,9 +100,10 @@ class PostgreSQL(Dialect):
 
     @classmethod
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
-        # The binary format halves the CPU time of a read; -1 enables it for the first query. The
-        # driver formats points and boxes differently from PostgreSQL, so they are read as texts. A
-        # version below 10 indicates another product that uses the same protocol.
+        # The binary format halves the CPU time of a read. A threshold of -1 enables this format
+        # even for the first query. The driver formats points and boxes differently from PostgreSQL,
+        # so they are read as texts. A version below 10 indicates another product that uses the same
+        # protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
         # Limits the memory for fetched rows, so that unexpectedly wide rows fail one read instead
         # of the JVM. Spark needs the same amount of memory to copy the rows.

@@ -35,8 +35,8 @@ _MAX_CONDITIONS = 100_000
 def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     """Returns the catalog's entries for all tables of a plugin.
 
-    A table with an incremental parent is also incremental, even if the plugin declares otherwise.
-    It receives only the rows that depend on new rows of the parent.
+    A table with an incremental parent is also incremental, even if the plugin declares otherwise,
+    because the plugin sends only those of its rows that depend on new rows of the parent.
     """
     schemas_by_name = {read_table_name(schema): schema for schema in schemas}
     result = []
@@ -234,7 +234,7 @@ def _format_time(nanos: int | None, zone: str | None) -> str | None:
 
 
 def build_deletion(message: Any) -> dict[str, Any]:
-    """Converts a `DeleteRecord` to a message for the loader, without its list of dependent tables.
+    """Converts a `DeleteRecord`, except its list of dependent tables, to a message for the loader.
 
     Raises:
         MalformedError: if the where clause is damaged or too large.

@@ -276,7 +276,7 @@ def _explain_blindness(connection: Connection) -> str:
 
 
 def _is_replica(connection: Connection) -> bool:
-    """Returns whether the server is a replica. False if the account lacks the privilege."""
+    """Returns whether the server is a replica. False if the account may not read this."""
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))

@@ -355,8 +355,9 @@ def read_unseen(connection: Connection) -> tuple[tuple[int, ...], int]:
     because a subtransaction that has just begun looks like one that was rolled back.
 
     Returns:
-        The values of :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`. The
-        latter is 0 if there are too many transactions, or if the server does not show their state.
+        The values of :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`.
+        `unseen_from` is 0 if there are too many transactions, or if the server does not show their
+        state.
     """
     xmin, xmax = _read_snapshot_ends(connection)
     if xmin == xmax:

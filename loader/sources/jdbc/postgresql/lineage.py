@@ -111,7 +111,7 @@ class Lineage:
         return False
 
     def has_changed_labels(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether labels or expressions (:attr:`labels`) were changed since a mark.
+        """Returns whether labels or expressions (:attr:`labels`) changed since a mark was stored.
 
         Added labels do not count as a change. Returns true if the mark has no labels.
         """
