@@ -1,4 +1,4 @@
-"""Locates the tables' lock files on this machine.
+"""Locates and opens the tables' lock files on this machine.
 
 If the warehouse is a local folder, the lock files are next to the tables. Every user with write
 access to the tables can then lock them. For a shared catalog, the lock files are in a folder that
@@ -11,71 +11,37 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
-from functools import cached_property
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from filelock import FileLock
 
-from loader.errors import SpecError
-from loader.lake.catalog_lock_store import CatalogLockStore
-from loader.lake.lock_store import FileLockStore, LockStore, lock_file
-from loader.names import file_name
+from loader.errors import SpecError, TableError
 from loader.spark.temporary_files import ensure_own_folder, home_folder
-
-if TYPE_CHECKING:
-    from loader.lake.lake import Lake
 
 FOLDER = "STRANDLINE_LOCKS"
 """The environment variable that sets the lock folder of shared catalogs."""
 
 
-class TableLocks:
-    """The file locks and lock records of the tables in one namespace."""
+def lock_file(path: Path, timeout: float) -> FileLock:
+    """Returns a file lock that only users with write access to its folder can open.
 
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-        setting = f"spark.sql.catalog.{lake.catalog}"
-        self._catalog_type = lake.spark.conf.get(f"{setting}.type", None)
-        self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
-
-    def lock(self, table: str, timeout: float) -> FileLock:
-        """Returns a table's file lock. See :func:`loader.lake.locks.lock_table`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return lock_file(self.folder / f"{file_name(table)}.lock", timeout)
-
-    @cached_property
-    def store(self) -> LockStore:
-        """The store of lock records, which is the catalog itself for shared catalogs."""
-        if self._local_folder is not None:
-            return FileLockStore(self._local_folder)
-        return CatalogLockStore(self.lake.for_thread())
-
-    @cached_property
-    def folder(self) -> Path:
-        """The folder of the lock files, either the namespace's or this user's folder."""
-        if self._local_folder is not None:
-            return self._local_folder
-        return find_user_folder(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
-
-    @cached_property
-    def _local_folder(self) -> Path | None:
-        warehouse = find_local_warehouse(self._catalog_type, self._warehouse)
-        return warehouse / self.lake.schema if warehouse else None
-
-
-_by_lake: WeakKeyDictionary[Lake, TableLocks] = WeakKeyDictionary()
-
-
-def get_table_locks(lake: Lake) -> TableLocks:
-    """Returns the locks of a lake's tables. Calls for one lake return the same object."""
-    locks = _by_lake.get(lake)
-    if locks is None:
-        locks = _by_lake[lake] = TableLocks(lake)
-    return locks
+    Other users must not be able to open the file, because any user who can open a file can lock it.
+    """
+    folder = stat.S_IMODE(path.parent.stat().st_mode)
+    mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            why = "it is a link, a folder, a pipe or a device, not a file"
+            raise planted_file_error(path, why)
+        if stat.S_IMODE(status.st_mode) != mode:
+            with suppress(OSError):
+                path.chmod(mode)  # an older loader or the umask has set another mode
+    return FileLock(path, timeout=timeout, mode=mode, thread_local=False)
 
 
 def find_local_warehouse(catalog_type: str | None, warehouse: str) -> Path | None:
@@ -114,6 +80,16 @@ def find_user_folder(catalog: str, warehouse: str) -> Path:
         f"cannot create a folder for locks: {problem}",
         where="locks",
         remedy=f"Set {FOLDER} to a folder that this user may write to",
+    )
+
+
+def planted_file_error(path: Path, why: str) -> TableError:
+    """Returns the error for a lock or record that is not a file of the loader."""
+    return TableError(
+        f"this is not a lock record: {why}",
+        where=str(path),
+        remedy="Another user or program has created it. Remove it, check who may write to the "
+        "folder, and run again",
     )
 
 

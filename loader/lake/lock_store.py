@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,9 +19,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
-from loader.errors import TableError
+from loader.lake.lock_files import lock_file, planted_file_error
 from loader.names import file_name
 from loader.spark.safe_files import create_regular, read_regular
 
@@ -41,24 +40,6 @@ def identify_folder(folder: Path) -> str:
         kernel = _BOOT.read_text().strip()
     status = folder.stat()
     return f"{kernel}/{status.st_dev}:{status.st_ino}"
-
-
-def lock_file(path: Path, timeout: float) -> FileLock:
-    """Returns a file lock that only users with write access to its folder can open.
-
-    Other users must not be able to open the file, because any user who can open a file can lock it.
-    """
-    folder = stat.S_IMODE(path.parent.stat().st_mode)
-    mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)
-    with suppress(FileNotFoundError):
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            why = "it is a link, a folder, a pipe or a device, not a file"
-            raise _planted_file_error(path, why)
-        if stat.S_IMODE(status.st_mode) != mode:
-            with suppress(OSError):
-                path.chmod(mode)  # an older loader or the umask has set another mode
-    return FileLock(path, timeout=timeout, mode=mode, thread_local=False)
 
 
 @dataclass(frozen=True)
@@ -212,16 +193,7 @@ def _read_text(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _planted_file_error(path, error.strerror or str(error)) from None
-
-
-def _planted_file_error(path: Path, why: str) -> TableError:
-    return TableError(
-        f"this is not a lock record: {why}",
-        where=str(path),
-        remedy="Another user or program has created it. Remove it, check who may write to the "
-        "folder, and run again",
-    )
+        raise planted_file_error(path, error.strerror or str(error)) from None
 
 
 def _delete_old_file(path: Path, age: float) -> bool:
@@ -245,7 +217,7 @@ def _replace_text(path: Path, text: str | None) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise _planted_file_error(path, error.strerror or str(error)) from None
+        raise planted_file_error(path, error.strerror or str(error)) from None
 
 
 class StalenessClock:

@@ -17,14 +17,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from filelock import BaseFileLock, FileLock, Timeout
 
 from loader.errors import LockedError, TableError
-from loader.lake.lock_files import get_table_locks
+from loader.lake.catalog_lock_store import CatalogLockStore
+from loader.lake.lock_files import find_local_warehouse, find_user_folder, lock_file
 from loader.lake.lock_store import (
+    FileLockStore,
     LockRecord,
     LockStore,
     StalenessClock,
@@ -32,6 +36,7 @@ from loader.lake.lock_store import (
     now,
     seconds_since,
 )
+from loader.names import file_name
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake
@@ -55,6 +60,51 @@ _staleness = StalenessClock()
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class TableLocks:
+    """The file locks and lock records of the tables in one namespace."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        setting = f"spark.sql.catalog.{lake.catalog}"
+        self._catalog_type = lake.spark.conf.get(f"{setting}.type", None)
+        self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
+
+    def lock(self, table: str, timeout: float) -> FileLock:
+        """Returns a table's file lock. See :func:`lock_table`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return lock_file(self.folder / f"{file_name(table)}.lock", timeout)
+
+    @cached_property
+    def store(self) -> LockStore:
+        """The store of lock records, which is the catalog itself for shared catalogs."""
+        if self._local_folder is not None:
+            return FileLockStore(self._local_folder)
+        return CatalogLockStore(self.lake.for_thread())
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the lock files, either the namespace's or this user's folder."""
+        if self._local_folder is not None:
+            return self._local_folder
+        return find_user_folder(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
+
+    @cached_property
+    def _local_folder(self) -> Path | None:
+        warehouse = find_local_warehouse(self._catalog_type, self._warehouse)
+        return warehouse / self.lake.schema if warehouse else None
+
+
+_by_lake: WeakKeyDictionary[Lake, TableLocks] = WeakKeyDictionary()
+
+
+def get_table_locks(lake: Lake) -> TableLocks:
+    """Returns the locks of a lake's tables. Calls for one lake return the same object."""
+    locks = _by_lake.get(lake)
+    if locks is None:
+        locks = _by_lake[lake] = TableLocks(lake)
+    return locks
 
 
 def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:

@@ -14,7 +14,6 @@ versions of earlier generations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
@@ -24,25 +23,19 @@ from pyspark.sql.window import Window as Over
 
 from loader.rows.bookkeeping import DELETED, HASH
 from loader.rows.literal import cursor_literal
-from loader.rows.version_order import BATCH, GENERATION, SEQUENCE, quote_name, version_column
+from loader.rows.version_order import (
+    BATCH,
+    GENERATION,
+    SEQUENCE,
+    Generations,
+    quote_name,
+    version_column,
+)
 from loader.rows.window import Bounds, Window
 
 REDELIVERED = "_cq_redelivered"
 OVERRULES = "_cq_overrules"
 CURSOR_UNMOVED = "_cq_cursor_unmoved"
-
-
-@dataclass(frozen=True)
-class Generations:
-    """The generations of raw that are compared with a window's rows.
-
-    Attributes:
-        base: the newest generation that began with a full read. Older generations are not compared.
-        current: the newest generation; higher than `base` if a later batch overrode cursors.
-    """
-
-    base: int
-    current: int
 
 
 def flag_redelivered(
@@ -138,52 +131,6 @@ def flag_redelivered(
         overrules.alias(OVERRULES),
         (newest_version.isNotNull() & same_cursor & ~same_payload).alias(CURSOR_UNMOVED),
     )
-
-
-def assign_generation(
-    rows: DataFrame, raw: DataFrame, key: Sequence[str], generations: Generations
-) -> DataFrame:
-    """Assigns each row to its key's generation in raw.
-
-    Some sources may return several versions of a key in any order. In this case the cursor
-    determines the newest version, unless a repair has overridden the order. Later rows of repaired
-    keys are appended in the repair's generation. Rows of all other keys are appended in the base
-    generation, where versions with a higher cursor remain newer than late rows.
-
-    Only the rows of raw above the base generation are read.
-
-    Args:
-        raw: the raw table.
-    """
-    parts = [f"_cq_key_{i}" for i in range(len(key))]
-    repaired = (
-        raw.where(f.col(GENERATION) > f.lit(generations.base))
-        .groupBy(
-            *(f.col(quote_name(name)).alias(part) for name, part in zip(key, parts, strict=True))
-        )
-        .agg(f.max(GENERATION).alias("_cq_key_generation"))
-    )
-    same_key = [f.col(quote_name(n)).eqNullSafe(f.col(p)) for n, p in zip(key, parts, strict=True)]
-    base = f.lit(generations.base).cast("bigint")
-    return (
-        rows.join(repaired, reduce(and_, same_key), "left")
-        .withColumn(GENERATION, f.coalesce("_cq_key_generation", base))
-        .select(*(f.col(quote_name(name)) for name in rows.columns))
-    )
-
-
-def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
-    """Assigns a new generation to each version of a key in the order of the source's log.
-
-    A later version is therefore newer, regardless of its cursor.
-
-    Args:
-        rows: the rows of a batch with ``_cq_`` columns.
-        generation: the newest generation in raw.
-    """
-    order = Over.partitionBy(*(f.col(quote_name(name)) for name in key)).orderBy(SEQUENCE)
-    number = f.row_number().over(order).cast("bigint")
-    return rows.withColumn(GENERATION, f.lit(generation) + number)
 
 
 def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from loader.errors import StateError
-from loader.lake.lock_store import lock_file
+from loader.lake.lock_files import lock_file
 from loader.spark.safe_files import read_regular, replace_atomically
 from loader.state import StateBackend, StateRow, build_second_writer_error
 from loader.state.value import format_time, parse_time

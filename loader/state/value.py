@@ -55,7 +55,7 @@ class TableState:
     Attributes:
         batch: the newest batch; the cursor includes its rows.
         generation: the newest generation. New rows are appended in this generation or in the key's
-            generation (:func:`loader.rows.redelivery.assign_generation`).
+            generation (:func:`loader.rows.version_order.assign_generation`).
         base: the generation of the newest full read if later generations overrode cursors; None if
             it equals `generation`.
         cursor: the cursor; None if there is no cursor column, or if no row has had a cursor.

@@ -26,14 +26,17 @@ from loader.rows.redelivery import (
     CURSOR_UNMOVED,
     OVERRULES,
     REDELIVERED,
-    Generations,
-    assign_generation,
     flag_redelivered,
     has_lost_cursor,
-    number_versions,
     select_keys,
 )
-from loader.rows.version_order import GENERATION, quote_name
+from loader.rows.version_order import (
+    GENERATION,
+    Generations,
+    assign_generation,
+    number_versions,
+    quote_name,
+)
 from loader.rows.window import Bounds, Window
 from loader.spark.session import generate_code, hold_rows, plan_simply
 from loader.state import TableState

@@ -12,7 +12,8 @@ from pyspark.sql import functions as f
 
 from loader.maintenance.superseded_versions import build_lowest_sql, build_superseded_sql
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.redelivery import OVERRULES, REDELIVERED, Generations, flag_redelivered
+from loader.rows.redelivery import OVERRULES, REDELIVERED, flag_redelivered
+from loader.rows.version_order import Generations
 from loader.rows.window import Bounds, CursorField, Window
 from tests.dbt.rawtables import Row
 from tests.frames import frame_of

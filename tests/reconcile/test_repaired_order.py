@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.redelivery import REDELIVERED, Generations, assign_generation, flag_redelivered
-from loader.rows.version_order import version_order
+from loader.rows.redelivery import REDELIVERED, flag_redelivered
+from loader.rows.version_order import Generations, assign_generation, version_order
 from loader.rows.window import Bounds, CursorField, Window
 from tests.frames import frame_of
 from tests.reconcile.shop import missed, nothing, reconcile

@@ -20,9 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2
-from connectors.cloudquery.bridge.__main__ import sync_tables
 from connectors.cloudquery.bridge.destination import Destination
 from connectors.cloudquery.bridge.records import convert_records
+from connectors.cloudquery.bridge.source_sync import sync_tables
 
 STATE = pa.schema([("key", pa.string()), ("value", pa.string())], {"cq:table_name": "cq_state"})
 ORDERS = pa.schema([("id", pa.int64())], {"cq:table_name": "orders"})

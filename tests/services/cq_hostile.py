@@ -27,10 +27,10 @@ from typing import Any
 import grpc
 import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
-from connectors.cloudquery.bridge.__main__ import sync_tables
 from connectors.cloudquery.bridge.arrow_input import OverBudgetError
 from connectors.cloudquery.bridge.destination import Destination
 from connectors.cloudquery.bridge.records import convert_records, parse_where_clause
+from connectors.cloudquery.bridge.source_sync import sync_tables
 from connectors.cloudquery.bridge.state_backend import StateBackend, serve_states
 
 try:

@@ -10,13 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.redelivery import (
-    OVERRULES,
-    REDELIVERED,
-    Generations,
-    flag_redelivered,
-    select_keys,
-)
+from loader.rows.redelivery import OVERRULES, REDELIVERED, flag_redelivered, select_keys
+from loader.rows.version_order import Generations
 from loader.rows.window import Bounds, CursorField, Window
 from loader.spark.session import plan_simply, sibling
 from tests.frames import frame_of

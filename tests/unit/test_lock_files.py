@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loader import names
 from loader.errors import SpecError
 from loader.lake import lock_files
-from loader.lake.lock_store import lock_file
+from loader.lake.lock_files import lock_file
 
 
 @pytest.fixture

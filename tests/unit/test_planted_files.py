@@ -15,7 +15,8 @@ from loader.connectors.airbyte.config import ConfigUpdates
 from loader.connectors.cloudquery.source import build_bridge_command
 from loader.connectors.subprocess.program import write_json
 from loader.errors import LoaderError, SpecError, StateError, TableError
-from loader.lake.lock_store import FileLockStore, lock_file
+from loader.lake.lock_files import lock_file
+from loader.lake.lock_store import FileLockStore
 from loader.state.local import LocalState
 
 VICTIM = "somebody else's file"
