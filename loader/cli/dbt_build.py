@@ -173,6 +173,8 @@ class Build:
         if _default_target(profile, folder) != profile.target:
             command += ["--target", profile.target]
         if output.json:
+            # dbt.log stays as text: as JSON, it is seven times as large.
+            command[1:1] = ["--log-format-file", "debug"]
             command += ["--log-format", "json"]
         if output.quiet:
             command.append("--quiet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def test_dbt_gets_no_profile_and_no_target_that_it_chooses_itself(project: Path)
     assert not {"--profile", "--target"} & set(command)
 
 
+def test_dbt_prints_json_and_logs_text(project: Path) -> None:
+    """As JSON, dbt.log would be seven times as large."""
+    profile = load_profile("shop", None, project)
+    arguments = ("--log-format-file", "json")
+    command = Build(project, arguments).command(Output("json"), profile, project)
+    formats = [value for option, value in pairwise(command) if option == "--log-format-file"]
+    assert formats == ["debug", "json"], "the user's option comes last, so that dbt uses it"
+    assert command[command.index("--log-format") + 1] == "json"
+
+
 def test_dbt_gets_a_target_that_it_would_not_choose(project: Path) -> None:
     command = given(project, load_profile("shop", "prod", project))
     assert command[command.index("--target") + 1] == "prod"
@@ -70,8 +81,9 @@ def test_a_variable_of_dbt_that_names_the_target_counts_for_both(
     assert command[command.index("--target") + 1] == "dev"
 
 
+@pytest.mark.parametrize("is_json", [False, True])
 def test_what_dbt_prints_and_logs_has_no_secret(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, capsys: pytest.CaptureFixture[str], is_json: bool
 ) -> None:
     redactor = Redactor()
     redactor.add("q7-secret")
@@ -82,9 +94,12 @@ def test_what_dbt_prints_and_logs_has_no_secret(
     (project / "dbt_project.yml").write_text(config)
     command = ["parse", "--project-dir", str(project), "--profiles-dir", str(project)]
     command += ["--log-path", str(project / "logs"), "--no-use-colors", "--no-partial-parse"]
+    if is_json:
+        command += ["--log-format-file", "debug", "--log-format", "json"]
     with redact_log():
         assert _create_runner().invoke(command).success
     log = (project / "logs/dbt.log").read_text()
+    assert not log.lstrip().startswith("{")
     for text in (capsys.readouterr().out, log):
         assert "it is *** of shop" in text
         assert "q7-secret" not in text
