@@ -76,8 +76,8 @@
         {%- endif -%}
         {%- for scale in scales.get(name, []) if scale != strandline._scale(column.type) -%}
             {{ return(
-                "the source has another scale in " ~ column.name ~ " than raw (" ~ column.type
-                ~ "), so SQL cannot compute "
+                "the scale of " ~ column.name ~ " in the source differs from the raw table's ("
+                ~ column.type ~ "), so SQL cannot compute "
                 ~ "the hash of its rows. Remove the test from this table."
             ) }}
         {%- endfor -%}

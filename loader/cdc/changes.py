@@ -276,8 +276,9 @@ class Changes:
             previous = f.last(value, ignorenulls=True).over(by_row_id)
             refusal = f.raise_error(
                 f.lit(
-                    f"neither the log nor raw has the value of {field.name} in a changed row: set "
-                    "the table's REPLICA IDENTITY to FULL, then reload it (--full-refresh)"
+                    f"the value of {field.name} in a changed row is in neither the log nor the raw "
+                    "table: set the table's REPLICA IDENTITY to FULL, then reload it "
+                    "(--full-refresh)"
                 )
             )
             # If an update makes a row match the filter, PostgreSQL logs it as an insert. So if the

@@ -77,7 +77,7 @@ def report_findings(
     work: Reconciliation,
     ended: LoaderError | None = None,
 ) -> int:
-    """Prints the results. Returns 0 if source and lake are equal or were repaired, otherwise 1."""
+    """Prints the results. Returns 0 if the lake matches the source or was repaired, otherwise 1."""
     findings = work.findings
     columns = (
         "table",
@@ -103,21 +103,24 @@ def report_findings(
             output.warning(f"{table}: not compared: {finding.skipped}", table=table)
         if finding.changed:
             output.warning(
-                f"{table}: {finding.changed} keys were missing during the comparison, and now "
-                "exist with other rows: the table was emptied and refilled meanwhile. They are "
-                "reported neither as equal nor as missed; reconcile again",
+                f"{table}: {finding.changed} keys were missing during the comparison, but are now "
+                "back with different rows: the table was emptied and refilled in the meantime. "
+                "They are reported neither as equal nor as missed; reconcile again",
                 table=table,
             )
         if finding.distrusted:
             output.warning(
-                f"{table}: {'no deletes were appended: ' if work.repairs else ''}"
+                f"{table}: {'no deletes were appended, because ' if work.repairs else ''}"
                 f"{finding.total('missed_deletes')} of its {finding.total('rows_snapshot')} rows "
-                "are missing in the source, more than a tenth. Check the source; if the rows were "
-                f"deleted, run `loader reconcile --repair --allow-deletes --select {table}`",
+                "(more than a tenth) are missing from the source. Check the source; if the rows "
+                f"were deleted, run `loader reconcile --repair --allow-deletes --select {table}`",
                 table=table,
             )
         elif finding.has_unrepaired:
-            output.say(f"{table}: `loader reconcile --repair --select {table}` appends them.")
+            output.say(
+                f"{table}: to append the missing changes, run `loader reconcile --repair "
+                f"--select {table}`."
+            )
     errors = list_errors(outcomes, ended)
     for error in errors:
         output.error(error)

@@ -120,7 +120,8 @@ def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
 
 
 def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
-    """Creates a table's lease without acquiring it. In a shared catalog, it excludes all machines.
+    """Creates a table's lease without acquiring it. With a shared catalog, it holds across
+    machines.
 
     Args:
         where: the table's name in messages.

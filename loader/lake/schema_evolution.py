@@ -93,16 +93,16 @@ def check_key_and_cursor(
             f"{shown.dataType.simpleString()} to {new.dataType.simpleString()}",
             where=policy.where,
             remedy=f"Accept it with `loader run --accept-key-change --select {policy.select}`: "
-            "raw can be changed in place"
+            "the raw table can be changed in place"
             if follows
-            else "Raw cannot be changed in place: undo the change by column_types or a view of the "
-            "source, or reload the table into another schema or under another name",
+            else "The raw table cannot be changed in place: undo the change by column_types or a "
+            "view of the source, or reload the table into another schema or under another name",
         )
 
 
 def _new_key(name: str, policy: EvolutionPolicy) -> TableError:
     return TableError(
-        f"the key column {name!r} is new: the rows in raw have no value for it",
+        f"the key column {name!r} is new: the rows in the raw table have no value for it",
         where=policy.where,
         remedy="If it was renamed, give it its old name in a view of the source. Else read "
         f"everything again with `loader run --full-refresh --select {policy.select}`, and give the "

@@ -149,5 +149,5 @@ class SourceSchema:
                 f"its property {PROPERTY} was not written by this loader ({problem})",
                 where=where,
                 remedy="Remove it with `alter table … unset tblproperties`: it is then derived "
-                "from raw's columns",
+                "from the raw table's columns",
             ) from None

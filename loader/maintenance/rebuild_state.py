@@ -51,7 +51,7 @@ class RebuildResult:
 def find_source_tables(
     stores: Stores, names: Collection[str]
 ) -> tuple[list[str], dict[str, Exception]]:
-    """Returns the raw tables that a source has loaded and the errors of unreadable tables.
+    """Returns the raw tables loaded from a source, and the error for each unreadable table.
 
     Args:
         names: the current and former names of the source.
@@ -179,7 +179,7 @@ def _add_state_without_cursor(
     backend.write(key, TableState(batch=head.batch, generation=generation))
     warn(
         f"the commit of batch {head.batch} has expired, and its cursor with it: the next sync "
-        "reads the table from its beginning, and drops the rows that raw already has"
+        "reads the table from the beginning, and drops the rows that the raw table already contains"
     )
     return 1
 

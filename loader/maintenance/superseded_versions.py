@@ -230,7 +230,7 @@ def _find_removal_limit(
 
 
 def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
-    """Returns an SQL expression for the lowest cursor that the next sync can reread, or None.
+    """Returns SQL for the lowest cursor value from which the next sync may reread rows, or None.
 
     This is the lower bound of the last sync, because the next sync begins at the same cursor or at
     a higher cursor. The result is None if the ledger has no sync with this cursor column.

@@ -270,7 +270,7 @@ def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
     if finding.distrusted:
         sync.warn(
             f"{found}: {finding.total('missed_deletes')} of {finding.total('rows_snapshot')} rows "
-            "are missing in the source, more than a tenth, so no deletes were appended, and the "
+            "(more than a tenth) are missing from the source, so no deletes were appended, and the "
             f"next comparison repeats this one.{_describe_repaired(finding)} Check the source; if "
             "the rows were deleted, run `loader reconcile --repair --allow-deletes --select "
             f"{sync.plan.name}`"

@@ -1,4 +1,4 @@
-"""Cursor values, which are exact texts with a type and an order.
+"""Cursor values, which are stored as exact strings with a type and an order.
 
 A cursor is transferred as text between database and state, so it is never converted to a float or
 rounded. Only digits beyond the microsecond are truncated, so that the next window begins at or
@@ -28,7 +28,7 @@ EXACT = Context(prec=200)
 
 
 class CursorType(str, Enum):
-    """The type of a cursor. It determines how texts are parsed, compared and written into SQL."""
+    """The type of a cursor, which determines how values are parsed, compared and put into SQL."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"

@@ -109,7 +109,7 @@ class Progress(Enum):
     CURSOR = "cursor"
     """The loader requests the rows at or above a cursor. The source returns one row per key."""
     MARK = "mark"
-    """The connector resumes from a mark, which is its own state. It may repeat older rows."""
+    """The connector resumes from a checkpoint that only it interprets. It may repeat older rows."""
     WHOLE = "whole"
     """Every read returns all rows."""
 

@@ -208,7 +208,7 @@ class Expansion:
         if self._followed > _MAX_REFERENCES:
             raise location.error(
                 f"this value needs more than {_MAX_REFERENCES} references",
-                "Write the value literally: nested references multiply",
+                "Write the value literally: nested references grow exponentially",
             )
         plugin = self.plugins.get(name)
         if plugin is None:

@@ -58,7 +58,7 @@ def _normalize(text: str) -> str:
     if name in ("decimal", "numeric", "dec"):
         raise OptionError(
             f"{text!r} is not a valid decimal type",
-            'Write a precision of at most 38, and a scale that is not larger: "decimal(38, 9)"',
+            'Use a precision of at most 38, and a scale that is not larger: "decimal(38, 9)"',
         )
     known = ", ".join((*TYPES, '"decimal(38, 9)"'))
     raise OptionError(
@@ -99,7 +99,7 @@ def _normalize_mask(value: Any) -> Any:
         if isinstance(count, int) and not isinstance(count, bool) and count > 0:
             return f"last: {count}"
         raise OptionError(
-            "`last` needs the number of characters to keep", "Write for example {last: 4}"
+            "`last` needs the number of characters to keep", "Use for example {last: 4}"
         )
     text = value.strip() if isinstance(value, str) else ""
     if text in MASKS or re.fullmatch(r"last: [1-9][0-9]{0,8}", text):
@@ -128,7 +128,7 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 DURATION_SCHEMA: dict[str, Any] = {
     "pattern": DURATION_PATTERN,
-    "patternErrorMessage": "Write a time such as '30 seconds', '10 minutes' or '2 days'",
+    "patternErrorMessage": "Use a time such as '30 seconds', '10 minutes' or '2 days'",
     "examples": ["30 seconds", "10 minutes", "2 days"],
 }
 Duration = Annotated[str, Field(json_schema_extra=DURATION_SCHEMA)]
@@ -157,7 +157,7 @@ class ReconcileOptions(Strict):
                 return text
         raise OptionError(
             f"{text!r} is not a time in which to compare all keys",
-            "Write one such as '1 day' or '6 hours'",
+            "Use a duration such as '1 day' or '6 hours'",
         )
 
     @field_validator("budget")
@@ -167,7 +167,8 @@ class ReconcileOptions(Strict):
         if percent and 0 < float(percent[1]) <= 100:
             return text
         raise OptionError(
-            f"{text!r} is not a share of time", "Write more than 0 % and at most 100 %, as '5 %'"
+            f"{text!r} is not a share of time",
+            "Use more than 0 % and at most 100 %, for example '5 %'",
         )
 
     @property

@@ -272,7 +272,7 @@ def _check_path(value: str) -> str:
         *most, last = (repr(name) for name in known)
         raise OptionError(
             f"must be {', '.join(most)} or {last}, not {value!r}",
-            did_you_mean(value, known) or "Write one of these, or install its package",
+            did_you_mean(value, known) or "Use one of these, or install the connector's package",
         )
     return value
 

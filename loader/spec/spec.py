@@ -304,7 +304,7 @@ def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
 
 
 def _outer_errors(document: Document, where: str) -> list[SpecError]:
-    """Returns the errors of a document outside its `spec`."""
+    """Returns the errors in a document's top-level keys, not those inside `spec`."""
     value = document.value
     if not isinstance(value, dict):
         return [
@@ -329,10 +329,10 @@ def _outer_errors(document: Document, where: str) -> list[SpecError]:
         errors.append(SpecError("this key is missing", where=f"{where}, kind", remedy=remedy))
     elif kind not in _KINDS:
         near = did_you_mean(str(kind), _KINDS)
-        remedy = near or "Write source or destination"
+        remedy = near or "Use `source` or `destination`"
         errors.append(SpecError(f"unknown kind {kind!r}", where=f"{where}, kind", remedy=remedy))
     if not isinstance(spec, dict):
-        what = "this key is missing" if spec is None else "must have keys and values"
+        what = "this key is missing" if spec is None else "must be a mapping"
         remedy = "Add `spec:` with `name:` and `path:` indented below it"
         errors.append(SpecError(what, where=f"{where}, spec", remedy=remedy))
     return errors

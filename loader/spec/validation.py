@@ -16,16 +16,16 @@ from loader.spec.redaction import Redactor, is_secret_key, redact_foreign
 Model = TypeVar("Model", bound=BaseModel)
 
 _MISSING = "this key is missing"
-_LIST = ("must be a list", "Write a list, for example [a, b]")
-_KEYS = ("must have keys and values", "Write `key: value`, indented below it")
+_LIST = ("must be a list", "Use a list, for example [a, b]")
+_KEYS = ("must be a mapping", "Write `key: value`, indented below it")
 _EXAMPLES = {"mask": "{email: hash}", "reconcile": "{every: 1 day}", "column_types": "{id: bigint}"}
 # Maps the part of pydantic's error type before the first underscore to the problem and the remedy.
 _TYPES = {
-    "bool": ("must be true or false", "Write true or false"),
-    "int": ("must be a whole number", "Write a whole number"),
-    "float": ("must be a number", "Write a number"),
-    "decimal": ("must be a number", "Write a number"),
-    "string": ("must be a string", "Write a string; put it in quotes"),
+    "bool": ("must be true or false", "Use true or false"),
+    "int": ("must be a whole number", "Use a whole number"),
+    "float": ("must be a number", "Use a number"),
+    "decimal": ("must be a number", "Use a number"),
+    "string": ("must be a string", "Use a string; put it in quotes"),
     "tuple": _LIST,
     "list": _LIST,
     "dict": _KEYS,
@@ -111,7 +111,7 @@ def _explain(
     if kind == "literal_error":
         near = did_you_mean(shown.strip("'"), _literals(context)) if shown else ""
         given = f", not {shown}" if shown else ""
-        return f"must be {context['expected']}{given}", near or "Write one of these values"
+        return f"must be {context['expected']}{given}", near or "Use one of these values"
     if kind == "value_error":
         error = context.get("error")
         remedy = error.remedy if isinstance(error, OptionError) else "Correct the value"
@@ -119,7 +119,7 @@ def _explain(
     if kind in ("too_short", "string_too_short"):
         return (
             "must not be empty",
-            "Write at least one value" if kind == "too_short" else "Write a value",
+            "List at least one value" if kind == "too_short" else "Enter a value",
         )
     given = f", not {shown}" if shown else ""
     family, _, rest = kind.partition("_")
@@ -129,7 +129,7 @@ def _explain(
             items = ", ".join(f'"{item.strip()}"' for item in shown.strip("'").split(","))
             remedy = f"Write [{items}]"
         if _TYPES[family] is _KEYS and keys and keys[-1] in _EXAMPLES:
-            remedy = f"Write for example {_EXAMPLES[str(keys[-1])]}"
+            remedy = f"Use for example {_EXAMPLES[str(keys[-1])]}"
         return what + given, remedy
     message = detail["msg"].removeprefix("Input ")
     return message[:1].lower() + message[1:] + given, "Correct the value"

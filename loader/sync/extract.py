@@ -313,9 +313,9 @@ def _has_too_many_deletes(sync: SyncContext, tombstones: DataFrame, live_keys: D
     if not are_too_many(deletes, keys):
         return False
     sync.warn(
-        f"no tombstones are appended: {deletes} of the {keys} keys in raw are missing in the "
-        "source, more than a tenth. Check the source; if the rows were deleted or are no longer "
-        "selected, run `loader reconcile --repair --allow-deletes --select "
+        f"no tombstones are appended, because {deletes} of the {keys} keys in the raw table (more "
+        "than a tenth) are missing from the source. Check the source; if the rows were deleted or "
+        "are no longer selected, run `loader reconcile --repair --allow-deletes --select "
         f"{sync.plan.name}`"
     )
     return True

@@ -92,13 +92,13 @@ def check_masks(
             f"{what}. Rows that are already loaded would keep their old values",
             where=f"table {plan.name}, mask",
             remedy=f"To remove the old values, drop the raw table ({drop}) and the models that "
-            "read it, and run again. To keep the old rows in raw, run "
-            f"`loader run --full-refresh --select {plan.name}`. Or undo the change",
+            "read it, and run again. To keep the old rows in the raw table, run `loader run "
+            f"--full-refresh --select {plan.name}`. Or undo the change",
         )
     warn(
-        f"{what}. All rows are read again, but rows of earlier batches stay in raw with their old "
-        f"values. To remove them, drop the raw table ({drop}) and the models that read it, and run "
-        "again"
+        f"{what}. All rows are read again, but rows of earlier batches stay in the raw table with "
+        f"their old values. To remove them, drop the raw table ({drop}) and the models that read "
+        "it, and run again"
     )
 
 

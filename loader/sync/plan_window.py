@@ -159,10 +159,10 @@ def _is_filtered_refresh(plan: TablePlan) -> bool:
 
 
 def _describe_new_selection(plan: TablePlan) -> str:
-    rest = "become tombstones" if plan.key else "stay in raw, in an older generation"
+    rest = "become tombstones" if plan.key else "stay in the raw table, in an older generation"
     return (
         "the spec selects other rows than at the last sync (where, query), or the state was reset: "
-        f"all rows are read again; rows in raw that are no longer selected {rest}"
+        f"all rows are read again; rows in the raw table that are no longer selected {rest}"
     )
 
 
@@ -192,7 +192,7 @@ def _describe_new_columns(plan: TablePlan, snapshot: Snapshot, drift: Drift) -> 
     what = f"the option columns has changed ({changed}), and the table has no key"
     if not snapshot.missing_means_deleted:
         raise TableError(
-            f"{what}: the loader cannot tell which rows raw already contains",
+            f"{what}: the loader cannot tell which rows the raw table already contains",
             where=f"table {plan.name}, columns",
             remedy="Set a primary_key; or undo the change; or read the files again with `loader "
             f"run --full-refresh --select {plan.policy.select}`: rows of files that were removed "
@@ -299,7 +299,7 @@ def choose_window(
         watch.warn(
             plan.name,
             f"rows that were read before have values in {', '.join(added)}, new in the source. "
-            "Without a key, these rows keep nulls in raw until a full refresh",
+            "Without a key, these rows keep nulls in the raw table until a full refresh",
         )
     elif full_window is not None:
         watch.warn(
@@ -376,8 +376,8 @@ def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Wat
             )
         watch.warn(
             plan.name,
-            "the source is empty: nothing is appended, and rows in raw are not treated as deleted"
-            f"{remedy}",
+            "the source is empty: nothing is appended, and rows in the raw table are not treated "
+            f"as deleted{remedy}",
         )
     for note in bounds.notes:
         watch.warn(plan.name, note)

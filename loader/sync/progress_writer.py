@@ -50,7 +50,7 @@ class Entry:
     error: Exception | None = None
 
     def run_step(self, step: Callable[[], object]) -> None:
-        """Runs a step unless an earlier step failed. Stores any error of the step."""
+        """Runs a step unless an earlier step failed, and stores any exception in `error`."""
         if self.error is None:
             try:
                 step()

@@ -103,8 +103,13 @@ def recover(sync: SyncContext) -> PriorState:
     elif state_batch > own_commit.batch:
         state = _roll_back(own_commit, state, plan)
         sync.warn(
-            f"state was ahead of the data (batch {state_batch}, raw has {own_commit.batch}): "
-            + ("rolled back" if own_commit.batch else "raw was dropped, rereading all rows")
+            f"state was ahead of the data (batch {state_batch}, the raw table has "
+            f"{own_commit.batch}): "
+            + (
+                "rolled back"
+                if own_commit.batch
+                else "the raw table was dropped, rereading all rows"
+            )
         )
         stores.store(plan.name, state)
     sync.report_step("recovered-state")
@@ -196,9 +201,10 @@ def _read_committed_state(commit: Commit, plan: TablePlan) -> TableState:
         return TableState()
     if commit.state is None:
         raise StateError(
-            f"raw has batch {commit.batch}, but neither the state nor a commit has its cursor",
+            f"the raw table contains batch {commit.batch}, but neither the state nor a commit has "
+            "its cursor",
             where=f"table {plan.name}",
-            remedy="Set it with `loader state set`, at or below the newest cursor in raw",
+            remedy="Set it with `loader state set`, at or below the newest cursor in the raw table",
         )
     return TableState.from_json(commit.state, plan.name)
 

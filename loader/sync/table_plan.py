@@ -284,9 +284,9 @@ def _check_lookback(options: TableOptions, type_: CursorType, where: str) -> Non
     if fits and (type_.is_time or type_.is_number):
         return
     if type_.is_time:
-        remedy = "Write a duration, for example '10 minutes'"
+        remedy = "Use a duration, for example '10 minutes'"
     elif type_.is_number:
-        remedy = "Write a whole number: how far below the cursor to begin"
+        remedy = "Use a whole number: how far below the cursor to begin"
     else:
         remedy = "Remove it: string cursors do not support a lookback"
     raise TableError(

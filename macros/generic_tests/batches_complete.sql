@@ -256,10 +256,10 @@
                 when is_compacted and rows_in_ledger < rows_in_raw
                     then 'more rows in the raw table than in the ledger'
                 when is_compacted and rows_in_ledger <> rows_in_commits
-                    then 'ledger and commit differ in rows'
+                    then 'row counts of ledger and commit differ'
                 when is_compacted then null
-                when rows_in_ledger <> rows_in_raw then 'ledger and raw table differ in rows'
-                when rows_in_commits <> rows_in_raw then 'commit and raw table differ in rows'
+                when rows_in_ledger <> rows_in_raw then 'row counts of ledger and raw table differ'
+                when rows_in_commits <> rows_in_raw then 'row counts of commit and raw table differ'
                 -- Commits before the first known commit may have expired.
                 when commits is null and batch > first_commit then 'no commit of its own'
             end as problem

@@ -42,7 +42,7 @@
         table_name,
         source_name,
         complete_until,
-        'raw may lack rows that were committed since complete_until' as problem
+        'the raw table may lack rows that were committed since complete_until' as problem
     from complete
     where complete_until < {{ strandline._seconds_ago(seconds) }}
     {%- for table in excluded %}

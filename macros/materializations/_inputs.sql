@@ -129,8 +129,8 @@
     {%- if not properties.get("format", "").startswith("iceberg") -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": its source " ~ name ~ " is a view, or a table that is not Iceberg's, and "
-            ~ "does not show which raw versions it leaves out. Declare the raw table as the "
-            ~ "source, and move the SELECT into a model that reads it (materialized='view')."
+            ~ "does not show which versions of the raw table it leaves out. Declare the raw "
+            ~ "table as the source, and move the SELECT into a model that reads it (materialized='view')."
         ) }}
     {%- endif -%}
     {{ return({

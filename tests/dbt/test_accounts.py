@@ -15,7 +15,7 @@ from tests.dbt.provings import COLUMNS, Proving, row
 from tests.dbt.rawtables import RawSchema
 
 Found = dict[str, list[tuple[int | None, str]]]
-LEDGER_AND_RAW = "ledger and raw table differ in rows"
+LEDGER_AND_RAW = "row counts of ledger and raw table differ"
 
 
 class Accounts(Proving):
@@ -115,7 +115,7 @@ FAULTS: dict[str, tuple[Callable[[Accounts], object], list[tuple[int | None, str
     "more_in_the_ledger": (more_in_the_ledger, [(4, LEDGER_AND_RAW)]),
     "more_in_its_commit": (
         more_in_its_commit,
-        [(3, LEDGER_AND_RAW), (4, "commit and raw table differ in rows")],
+        [(3, LEDGER_AND_RAW), (4, "row counts of commit and raw table differ")],
     ),
     "lost": (lost, [(5, "in the ledger, not in the raw table")]),
     "gap": (gap, [(4, GAP)]),

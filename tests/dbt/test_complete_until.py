@@ -13,13 +13,13 @@ from tests.dbt.rawtables import RawSchema
 NOW = dt.datetime.now(dt.timezone.utc)
 CASES: dict[str, tuple[list[float | None], str | None]] = {
     "recent": ([30, 2, None], None),  # the last sync skipped a sweep
-    "late": ([30, None], "raw may lack rows that were committed since complete_until"),
+    "late": ([30, None], "the raw table may lack rows that were committed since complete_until"),
     "unknown": (
         [None, None],
         "unknown: no sync of a table with this name has recorded complete_until",
     ),
     "never_synced": ([], "unknown: no sync of a table with this name has recorded complete_until"),
-    "set_back": ([1, 40], "raw may lack rows that were committed since complete_until"),
+    "set_back": ([1, 40], "the raw table may lack rows that were committed since complete_until"),
     "unlisted": ([None], None),
 }
 """Per table: the age in hours of `complete_until` in each sync, and the expected problem."""

@@ -130,7 +130,7 @@ def test_a_model_stores_the_verdict(
     ("table", "said"),
     [
         ("nested", "the column tags is nested (map<string,int>)"),
-        ("scaled", "the source has another scale in amount than raw (decimal(10,2))"),
+        ("scaled", "the scale of amount in the source differs from the raw table's (decimal(10,2)"),
     ],
 )
 def test_what_sql_cannot_compute_is_refused(

@@ -136,7 +136,10 @@ def test_names_that_are_set_for_the_package(
     sources.append({"name": "kept", "schema": "kept_cursors", "tables": [kept]})
     project.write("models/sources.yml", {"sources": sources})
     results = {n: r for n, r in project.run("build").items() if r.status != "success"}
-    ahead, differ = "the batch is ahead of the raw table", "ledger and raw table differ in rows"
+    ahead, differ = (
+        "the batch is ahead of the raw table",
+        "row counts of ledger and raw table differ",
+    )
     assert _problems(project, results) == {
         OF_PACKAGE[ON_STATE]: ahead,
         f"{ON_STATE}_lake_us": ahead,

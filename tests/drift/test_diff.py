@@ -286,7 +286,7 @@ def test_a_key_that_is_new_asks_for_a_full_refresh() -> None:
     table = Table.first(schema({"id": "int", "c": "int"}))
     source = schema({"number": "int", "c": "int"})
     keyed = replace(KEYED, key=("number",))
-    with pytest.raises(TableError, match="'number' is new: the rows in raw have no value"):
+    with pytest.raises(TableError, match="'number' is new: the rows in the raw table have no"):
         table.drift(source, keyed)
     notes = table.drift(source, replace(keyed, reads_everything=True)).notes
     assert notes == ("added number int", "dropped id int")

@@ -42,7 +42,8 @@ def test_a_widened_one_is_refused_until_it_is_accepted(
     table.execute(f"alter table t alter {column} type bigint")
     refusal = (
         f"table shop.t: the {role} column '{column}' changed its type from int to bigint. Accept "
-        "it with `loader run --accept-key-change --select shop.t`: raw can be changed in place"
+        "it with `loader run --accept-key-change --select shop.t`: the raw table can be changed in "
+        "place"
     )
     assert _refused(project) == refusal  # although no row is new
     for command in (("run", "--dry-run"), ("check",)):
@@ -94,8 +95,9 @@ def test_any_other_asks_to_load_anew(project: Project, postgres_database: Databa
         assert ran.code == 1
         assert sorted(ran.errors) == sorted(
             f"table shop.{table}: the {role} column '{column}' changed its type from int to "
-            f"{shown}. Raw cannot be changed in place: undo the change by column_types or a view "
-            "of the source, or reload the table into another schema or under another name"
+            f"{shown}. The raw table cannot be changed in place: undo the change by column_types "
+            "or a view of the source, or reload the table into another schema or under another "
+            "name"
             for table, (column, role, _, shown) in OTHERS.items()
         )
         assert {ran.table(f"shop.{table}")["status"] for table in OTHERS} == {"failed"}

@@ -96,7 +96,7 @@ def test_without_a_key_renamed_labels_and_new_defaults_are_reported(
     ran = project.run()
     expected = (
         "shop.log: rows that were read before have values in note, new in the source. Without a "
-        "key, these rows keep nulls in raw until a full refresh"
+        "key, these rows keep nulls in the raw table until a full refresh"
     )
     assert expected in ran.warnings
     assert expected not in project.run().warnings

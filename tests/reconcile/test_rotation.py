@@ -124,7 +124,7 @@ def test_what_stands_in_its_way(project: Project, shop: Shop) -> None:
     ran = project.run()
     assert _orders(ran) == ("nothing new", 0)
     assert any(
-        "64 of 64 buckets of its keys were compared: 50 of 200 rows are missing in the source" in t
+        "64 of 64 buckets of its keys were compared: 50 of 200 rows (more than a tenth) are" in t
         and "`loader reconcile --repair --allow-deletes --select shop.orders`" in t
         for t in ran.warnings
     )
@@ -163,8 +163,8 @@ def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
         assert _orders(ran) == ("synced" if appended else "nothing new", appended)
         repaired = " 1 missed update and 1 missed row were appended." if appended else ""
         assert any(
-            f"51 of {rows} rows are missing in the source, more than a tenth, so no deletes were "
-            f"appended, and the next comparison repeats this one.{repaired} Check" in text
+            f"51 of {rows} rows (more than a tenth) are missing from the source, so no deletes "
+            f"were appended, and the next comparison repeats this one.{repaired} Check" in text
             for text in ran.warnings
         ), ran.text
         [status] = [e for e in project.loader("status").events if e["event"] == "status"]

@@ -202,7 +202,7 @@ def test_each_bad_table_says_why_and_the_others_go_on(
         "table shop.begins, initial_cursor: 'yesterday' is not a cursor of the column's type, "
         "integer. Write it as 42",
         "table shop.back, lookback: '10 minutes' does not fit a cursor of type integer. "
-        "Write a whole number: how far below the cursor to begin",
+        "Use a whole number: how far below the cursor to begin",
         "table shop.back_text, lookback: '5' does not fit a cursor of type string. "
         "Remove it: string cursors do not support a lookback",
         "table shop.ranges, partition_column: there is no column 'iid'. Did you mean `id`? "

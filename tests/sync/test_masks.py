@@ -200,7 +200,7 @@ def test_a_changed_mask_is_refused_until_all_rows_are_read_again(
     assert raw in refusal(masks)
     assert "run --full-refresh --select shop.people" in refusal(masks)
     [warning] = [w for w in project.run("--full-refresh").warnings if "masks" in w]
-    assert "stay in raw with their old values" in warning
+    assert "stay in the raw table with their old values" in warning
     assert raw in warning
     assert project.state("shop.people")["masks"]["columns"] == masks
     assert not [w for w in project.run().warnings if "masks" in w]

@@ -144,7 +144,7 @@ def test_each_remedy_is_one(shop: Shop) -> None:
 def test_lost_rows_that_a_full_refresh_read_again(shop: Shop) -> None:
     shop.sql("delete from raw.orders where id = 3")
     assert {row["problem"] for row in shop.wrong()["batches_complete"]} == {
-        "ledger and raw table differ in rows",
+        "row counts of ledger and raw table differ",
         "a commit by another program",
     }
     shop.project.run("--full-refresh")

@@ -81,11 +81,11 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ),
         (
             {"url": "x", "table_options": {"o": None}},
-            "table_options.o: must have keys and values, not empty",
+            "table_options.o: must be a mapping, not empty",
         ),
         (
             {"url": "x", "table_options": ["o"]},
-            "table_options: must have keys and values. Write `key",
+            "table_options: must be a mapping. Write `key",
         ),
         ({"url": "x", "kind": "zz"}, "spec.spec.kind: must be a whole number"),
         (

@@ -91,8 +91,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"cursor_field": "body"}, "of type binary cannot be a cursor"),
     ({"cursor_field": "id", "primary_key": ["no"]}, "primary_key: there is no column 'no'"),
     ({"cursor_field": "id", "deleted_field": "note"}, "of type string cannot mark deleted rows"),
-    ({"cursor_field": "id", "lookback": "1 day"}, "Write a whole number"),
-    ({"cursor_field": "Updated", "lookback": 5}, "Write a duration"),
+    ({"cursor_field": "id", "lookback": "1 day"}, "Use a whole number"),
+    ({"cursor_field": "Updated", "lookback": 5}, "Use a duration"),
     ({"cursor_field": "note", "lookback": 5}, "string cursors do not support a lookback"),
     ({"cursor_field": "id", "initial_cursor": "x"}, "not a cursor of the column's type, integer"),
 ]

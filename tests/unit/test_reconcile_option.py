@@ -42,13 +42,13 @@ def test_every_is_enough() -> None:
         ({"reconcile": {"evry": "1 day"}}, "orders.reconcile.evry: unknown key. Did you mean `eve"),
         ({"reconcile": {"every": "1 day", "buget": 1}}, "unknown key. Did you mean `budget`"),
         ({"reconcile": {"budget": "5 %"}}, "orders.reconcile.every: this key is missing"),
-        ({"reconcile": "1 day"}, "'1 day'. Write for example {every: 1 day}"),
+        ({"reconcile": "1 day"}, "'1 day'. Use for example {every: 1 day}"),
         ({"reconcile": {"every": "daily"}}, "'daily' is not a time in which to compare all keys"),
         ({"reconcile": {"every": "0 days"}}, "'0 days' is not a time in which to compare"),
         *(
             (
                 {"reconcile": {"every": "1 day", "budget": budget}},
-                f"{str(budget)!r} is not a share of time. Write more than 0 % and at most 100 %",
+                f"{str(budget)!r} is not a share of time. Use more than 0 % and at most 100 %",
             )
             for budget in ("5", 5, 0.05, "0 %", "101 %", "-1 %", "five %", "")
         ),

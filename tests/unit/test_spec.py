@@ -184,7 +184,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "tables: [orders]",
             "tables: []",
-            ["spec.tables: must not be empty. Write at least one value"],
+            ["spec.tables: must not be empty. List at least one value"],
         ),
         (
             "tables: [orders]",
@@ -234,7 +234,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "path: jdbc",
             "path: jdbc\n  concurrency: two",
-            ["spec.concurrency: must be a whole number", "'two'. Write a whole number"],
+            ["spec.concurrency: must be a whole number", "'two'. Use a whole number"],
         ),
         (
             "path: jdbc",
@@ -264,7 +264,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "kind: source",
             "kind: transformer",
-            ["unknown kind 'transformer'. Write source or destination"],
+            ["unknown kind 'transformer'. Use `source` or `destination`"],
         ),
         ("kind: source", "", ["document 1, kind: this key is missing. Add `kind: source`"]),
         (
@@ -364,7 +364,7 @@ def test_the_same_name_twice(tmp_path: Path) -> None:
         ("just text", "document 1: a document must have the keys `kind` and `spec`"),
         ("[1, 2]", "document 1: a document must have the keys"),
         ("kind: source", "document 1, spec: this key is missing. Add `spec:`"),
-        ("kind: source\nspec: x", "document 1, spec: must have keys and values"),
+        ("kind: source\nspec: x", "document 1, spec: must be a mapping"),
         ("kind: [a]\nspec: {name: x}", "unknown kind ['a']"),
         ("a: b: c", "loader.yml:1:5: not valid YAML: mapping values are not allowed"),
         (LAKE, "loader.yml: there is no source. Add a document with `kind: source`"),

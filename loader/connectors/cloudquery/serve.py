@@ -70,7 +70,7 @@ def parse_seconds(duration: str) -> float:
         raise SpecError(
             f"{duration!r} is not a duration",
             where="loader serve, --idle-timeout",
-            remedy="Write a duration such as '30 minutes'",
+            remedy="Use a duration such as '30 minutes'",
         )
     return float(seconds)
 

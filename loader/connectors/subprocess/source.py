@@ -51,7 +51,7 @@ def _parse_command(value: Any) -> Any:
         try:
             return tuple(shlex.split(value))
         except ValueError as error:
-            raise OptionError(f"the text is not a command: {error}", "Write a list") from None
+            raise OptionError(f"the text is not a command: {error}", "Use a list") from None
     return value
 
 

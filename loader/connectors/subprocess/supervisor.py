@@ -186,9 +186,8 @@ class Child:
     def stop(self, patience: float = GRACE) -> None:
         """Sends SIGTERM to the child, and SIGKILL to its group after `patience` seconds.
 
-        If the child has already ended, this method ends the processes that the child started and
-        that still run. Processes in another session keep running, but their output is no longer
-        read.
+        If the child has already exited, terminates any of its descendants that are still running.
+        Processes in another session keep running, but their output is no longer read.
         """
         for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, GRACE)):
             if self._child.poll() is not None and not self._has_live_processes():

@@ -313,8 +313,8 @@ class JdbcSource(Database):
                 continue  # loaded unchanged, because converting via text would change the bytes
             if column.lower() in key and text == "string" and has_many_texts(description):
                 raise TableError(
-                    f"{name!r} is a column of the key, and equal values may have different texts, "
-                    "such as 1.0 and 1.00",
+                    f"{name!r} is a column of the key, and equal values may become different "
+                    "strings, such as 1.0 and 1.00",
                     where=where,
                     remedy="Choose a decimal or bigint, or cast the column in a view of the source",
                 )
@@ -322,7 +322,7 @@ class JdbcSource(Database):
             if column.lower() in key and not is_exact:
                 raise TableError(
                     f"{name!r} is a column of the key, and different values may become the same "
-                    f"{text}, such as the texts 7 and 07",
+                    f"{text}, such as the strings 7 and 07",
                     where=where,
                     remedy="Remove it, or choose string",
                 )

@@ -36,7 +36,7 @@ Rows = dict[str, tuple[str, int]]
 """Maps a key to its value and version."""
 
 ROW_BYTES = 256
-"""The memory of a row, in bytes, in addition to its texts."""
+"""The memory that a row takes on top of the size of its strings, in bytes."""
 
 _MAX_VERSION = (1 << 63) - 1
 _STRING_TYPES = (pa.string(), pa.large_string())
@@ -173,15 +173,15 @@ def measure_batch(batch: pa.RecordBatch) -> int:
 
 
 def check_budget(used: int, batch: pa.RecordBatch) -> None:
-    """Checks that state rows do not exceed the limit of all states.
+    """Checks that adding state rows keeps the total size of all states within the limit.
 
     Raises:
-        OverBudgetError: if they exceed the limit.
+        OverBudgetError: if the total exceeds the limit.
     """
     if used + measure_batch(batch) > MAX_STATE_BYTES:
         raise OverBudgetError(
-            f"the states of plugins exceed {MAX_STATE_BYTES >> 20} MiB; each row needs "
-            f"{ROW_BYTES} bytes in addition to its texts"
+            f"the plugins' states exceed {MAX_STATE_BYTES >> 20} MiB in total; each row takes "
+            f"{ROW_BYTES} bytes on top of the size of its strings"
         )
 
 

@@ -132,7 +132,8 @@ class MysqlLateCommits:
             else "the view or its server was replaced since the last sync"
         )
         effect = (
-            "all its rows are read; rows that it no longer has stay in raw until a full refresh"
+            "all its rows are read; rows that it no longer has stay in the raw table until a full "
+            "refresh"
         )
         notes = (f"{what}: {effect}",) * is_replaced
         if self._is_clock_behind(table, window):

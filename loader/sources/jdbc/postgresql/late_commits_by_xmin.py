@@ -242,7 +242,9 @@ class PostgresLateCommits:
         if self._read_last_mark(window) and lineage.has_changed_labels(window.mark):
             effect = "all its rows are read"
             if not window.has_key:
-                effect = "without a key, rows in raw keep their values until a full refresh"
+                effect = (
+                    "without a key, rows in the raw table keep their values until a full refresh"
+                )
             notes.append(
                 "labels of an enum or the expression of a virtual column may have changed since "
                 f"the last sync: {effect}"
@@ -252,7 +254,7 @@ class PostgresLateCommits:
                 what = "view" if lineage.is_redefined(window.mark) else "database"
                 notes.append(
                     f"the {what} has been replaced since the last sync: all its rows are read; "
-                    "rows that it lacks stay in raw until a full refresh"
+                    "rows that it lacks stay in the raw table until a full refresh"
                 )
             kind = "query" if table.ref.native.query else "view or a table of another server"
             return (*notes, f"in a {kind}, {describe_range(window)}")
@@ -270,14 +272,14 @@ class PostgresLateCommits:
         elif continuity is not DatabaseContinuity.SAME:
             notes.append(
                 f"the database was {continuity.value} since the last sync: rows written since then "
-                "are read again; rows that it lost stay in raw until a full refresh"
+                "are read again; rows that it lost stay in the raw table until a full refresh"
             )
         elif before and lineage.is_replaced(window.mark):
             notes.append(
                 "columns were renamed or recreated since the last sync: all its rows are read"
                 if lineage.has_renamed_column(window.mark)
                 else "the table was replaced since the last sync: all its rows are read; "
-                "rows that it no longer has stay in raw until a full refresh"
+                "rows that it no longer has stay in the raw table until a full refresh"
             )
         if before and self.transactions and before.is_clock_behind(self.transactions) and is_time:
             notes.append(
