@@ -238,7 +238,7 @@ def describe_selection(excluded: Collection[str], columns: Sequence[LoggedColumn
         excluded: the numbers of the columns that were excluded.
     """
     names = [column.name for column in columns if str(column.number) in excluded]
-    return f"{', '.join(names)} was excluded by the option columns until now" if names else ""
+    return f"{', '.join(names)} was excluded by the `columns` option until now" if names else ""
 
 
 def describe_unknown_names(

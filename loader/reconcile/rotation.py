@@ -1,4 +1,4 @@
-"""Reconciles a rotating part of a table's keys in the runs, as the option `reconcile` requests.
+"""Reconciles a rotating part of a table's keys in the runs, as the `reconcile` option requests.
 
 All keys are compared once in the time `every`. A large table has eight parts, which are compared at
 equal intervals. A small table has one part. After a comparison, the next comparison waits until
@@ -163,7 +163,7 @@ class Rotation:
         if plan.follows_log:
             reason = "sync_mode: cdc reads all changes from the log"
         if reason:
-            sync.warn(f"the option reconcile has no effect: {reason}")
+            sync.warn(f"the `reconcile` option has no effect: {reason}")
             return None
         try:
             self._load_history(sync)
@@ -265,7 +265,7 @@ def _sync_and_raise(sync: SyncContext, error: Exception) -> SyncRecord:
 
 
 def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
-    """Warns of differences, and of a budget that is too small for the option `every`."""
+    """Warns of differences, and of a budget that is too small for the `every` option."""
     found = f"{len(finding.verified)} of {finding.buckets} buckets of its keys were compared"
     if finding.distrusted:
         sync.warn(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class MaskedSource(Source):
-    """A source whose rows are masked as the option `mask` requires.
+    """A source whose rows are masked as the `mask` option requires.
 
     Args:
         source: the source.
@@ -252,7 +252,7 @@ class MaskedSnapshot(Snapshot):
 
 
 def mask_source(source: Source, key: SecretStr | None) -> Source:
-    """Returns the source, wrapped if the spec masks a column of one of its tables."""
+    """Returns the source, wrapped if the spec masks a column in any of its tables."""
     source.mask_key = key.get_secret_value().encode() if key is not None else None
     if any(options.mask for options in source.table_options.values()):
         return MaskedSource(source)
@@ -335,7 +335,7 @@ def _check_mask(mask: str, column: t.StructField, where: str) -> None:
     """Raises a TableError if a mask does not fit the type of a column."""
     kind, data_type = mask.partition(":")[0], column.dataType
     fits = {
-        HASH: (_is_hashable, "texts, whole numbers, dates and binary values"),
+        HASH: (_is_hashable, "strings, whole numbers, dates and binary values"),
         "last": (_is_text, "texts"),
         "domain": (_is_text, "texts"),
         "year": (_has_year, "dates and timestamps"),
@@ -354,7 +354,8 @@ def _is_text(data_type: t.DataType) -> bool:
 
 
 def _is_hashable(data_type: t.DataType) -> bool:
-    # The texts of other types may differ between versions of Java, or between equal values.
+    # Values of other types may be formatted differently by versions of Java, or differ in text
+    # although they are equal.
     if isinstance(data_type, t.DecimalType):
         return data_type.scale == 0
     return _is_text(data_type) or isinstance(data_type, (t.IntegralType, t.DateType, t.BinaryType))

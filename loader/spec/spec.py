@@ -63,7 +63,7 @@ class Spec(BaseModel):
     Attributes:
         sources, destinations: the documents, in the order of the file.
         folder: the absolute path of the file's folder, which is the base of relative paths.
-        redactor: removes the secrets of the file from texts.
+        redactor: removes the file's secrets from strings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -165,7 +165,7 @@ def build_spec(
         raise SpecError(
             f"the documents cannot be read: {error}",
             where=str(path),
-            remedy="Pass a list of mappings with texts, numbers, booleans, lists and mappings",
+            remedy="Pass a list of mappings with strings, numbers, booleans, lists and mappings",
         ) from None
     numbered = [Document(number, value) for number, value in enumerate(plain, 1)]
     env = os.environ if env is None else env
@@ -191,7 +191,7 @@ def _load(
     expansion = Expansion(env, folder, redactor)
 
     def expand_name(document: Document) -> Any:
-        # A name may contain variables. The errors of invalid variables are reported below.
+        # A name may contain variables. Errors for invalid variables are reported below.
         return Expansion(expansion.env, folder, Redactor()).expand(_name(document), "")
 
     expansion.plugins = {

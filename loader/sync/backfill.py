@@ -180,7 +180,7 @@ def _plan_chunk(
     )
     if (drift.included or drift.excluded) and not plan.key:
         raise TableError(
-            "the option columns has changed since the last sync, and the table has no key",
+            "the `columns` option has changed since the last sync, and the table has no key",
             where=f"table {plan.name}, --from",
             remedy="Run `loader run` without --from first: it reads all rows again",
         )

@@ -150,9 +150,9 @@ def describe_metadata(plan: TablePlan) -> list[str]:
             f"no primary key: rows are appended, but a deduped_latest model needs a key{why}"
         )
         if plan.options.rotation is not None:
-            notes.append("the option reconcile has no effect: without a key no rows are compared")
+            notes.append("the `reconcile` option has no effect: without a key no rows are compared")
     if plan.follows_log and plan.options.rotation is not None:
-        notes.append("the option reconcile has no effect: cdc reads all changes from the log")
+        notes.append("the `reconcile` option has no effect: cdc reads all changes from the log")
     marks = suggest_deletion_columns(plan.table)
     if plan.deleted is None and marks:
         notes.append(

@@ -169,8 +169,8 @@ def _describe_new_selection(plan: TablePlan) -> str:
 def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
     """Returns whether the source's rows cannot be compared with raw, which would get duplicates.
 
-    In a table without a key, whole rows are compared. So rows cannot be compared after the option
-    `columns` has changed which columns they have.
+    In a table without a key, whole rows are compared. So rows cannot be compared after the
+    `columns` option has changed which columns they have.
     """
     return (
         bool(drift.included or drift.excluded)
@@ -189,7 +189,7 @@ def _describe_new_columns(plan: TablePlan, snapshot: Snapshot, drift: Drift) -> 
         TableError: if the source may no longer have all rows.
     """
     changed = ", ".join((*drift.included, *drift.excluded))
-    what = f"the option columns has changed ({changed}), and the table has no key"
+    what = f"the `columns` option has changed ({changed}), and the table has no key"
     if not snapshot.missing_means_deleted:
         raise TableError(
             f"{what}: the loader cannot tell which rows the raw table already contains",

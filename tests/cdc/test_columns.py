@@ -50,5 +50,5 @@ def test_excluded_columns_do_not_reach_the_spool(
         database, ["people"], table_options={"people": {"sync_mode": "cdc", "columns": excluded}}
     )
     ran = project.run()
-    assert "ssn was excluded by the option columns until now" in ran.text
+    assert "ssn was excluded by the `columns` option until now" in ran.text
     assert newest(project, "people", "id", "ssn") == [(1, "s3"), (2, "s2")]

@@ -228,11 +228,11 @@ def test_tables_that_cannot_be_compared(project: Project, postgres_database: Dat
     project.jdbc(postgres_database, ["keyless", "full_table"], table_options=options)
     project.run()
     ran = project.run()
-    assert any("the option reconcile has no effect: it has no primary" in t for t in ran.warnings)
+    assert any("the `reconcile` option has no effect: it has no primary" in t for t in ran.warnings)
     assert not any("reconcile" in text for text in ran.warnings if "no primary" not in text)
     assert not project.lake().exists("_cq_reconciled")
     text = project.loader("check").text
-    assert "the option reconcile has no effect: without a key no rows are compared" in text
+    assert "the `reconcile` option has no effect: without a key no rows are compared" in text
 
 
 @pytest.mark.slow

@@ -395,7 +395,7 @@ def test_check_reports_sweeps_without_effect_and_lost_rows(
     assert {name for name in notes if "with sweep: never, rows" in notes[name]} == {
         "shop.never_swept"
     }
-    assert {name for name in notes if "option sweep has no effect" in notes[name]} == {
+    assert {name for name in notes if "`sweep` option has no effect" in notes[name]} == {
         "shop.a_view"
     }
     assert "at most 5 minutes below the stored cursor" in notes["shop.a_view"]

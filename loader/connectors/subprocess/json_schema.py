@@ -105,7 +105,7 @@ def build_columns(
             raise TableError(
                 f"the JSON schema's references lead to more than {_MOST_PARTS:,} parts",
                 where=where,
-                remedy="Exclude fields by the option columns, or set their types in column_types",
+                remedy="Exclude fields with the `columns` option, or set their column_types",
             )
     return tuple(Column(name, type_, make_converter(type_)) for name, type_ in spark_types.items())
 

@@ -317,7 +317,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             if options.sweep in ("auto", "never"):
                 return []
             return [
-                "the option sweep has no effect: views, foreign tables and queries cannot be "
+                "the `sweep` option has no effect: views, foreign tables and queries cannot be "
                 "swept, because their rows do not show the transaction that wrote them"
             ]
         if options.sweep != "never" or options.rotation is not None:
