@@ -1,4 +1,4 @@
-"""The command ``loader``, and ``python -m loader``."""
+"""The ``loader`` command, and ``python -m loader``."""
 
 import signal
 

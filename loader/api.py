@@ -105,7 +105,7 @@ __all__ = [
 ]
 
 _ARGUMENTS = {"--select": "select", "loader preview": "table", "--build": "dbt_build"}
-"""Maps the places in errors of the command line to the arguments of this API."""
+"""Maps the locations in command-line errors to the arguments of this API."""
 
 _log = logging.getLogger("loader")
 P = ParamSpec("P")
@@ -113,7 +113,7 @@ R = TypeVar("R")
 
 
 def _without_causes(method: Callable[P, R]) -> Callable[P, R]:
-    """Raises the errors of a method without causes, whose texts may contain secrets."""
+    """Raises a method's errors without their causes, whose messages may contain secrets."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -449,7 +449,7 @@ def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list
 
 
 def _hide_causes(error: LoaderError) -> LoaderError:
-    """Removes the causes of an error, whose texts may contain secrets, and logs them redacted."""
+    """Removes an error's causes, whose messages may contain secrets, and logs them redacted."""
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s", redact_foreign("".join(traceback.format_exception(error))))
     error.__cause__ = error.__context__ = None

@@ -23,7 +23,7 @@ _UNITS = {
 }
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
 DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[A-Za-z]+\s*)+$"
-"""A regular expression for editors that matches all texts that :func:`seconds_of` accepts."""
+"""A regular expression for editors that matches all strings that :func:`seconds_of` accepts."""
 _CENTURY_SECONDS = 36525 * 86400
 _EXAMPLES = (
     "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
@@ -72,8 +72,8 @@ def seconds_of(text: str, what: str, examples: str) -> Fraction:
     """Parses '10 minutes' or '1h 30m'.
 
     Args:
-        what: the expected value, such as "a lookback", for errors.
-        examples: examples of valid texts, for errors.
+        what: the expected value, such as "a lookback", for errors. examples: examples of valid
+        durations, for errors.
 
     Raises:
         ValueError: with the problem and `examples`.

@@ -1,4 +1,4 @@
-"""Encodes texts in table properties, so that Spark does not mask them.
+"""Encodes strings in table properties, so that Spark does not mask them.
 
 `SHOW TBLPROPERTIES` masks each property whose name or value contains `url`, `token`, `secret` or
 `password` (`spark.redaction.regex`, `spark.sql.redaction.options.regex`). Names of tables, columns

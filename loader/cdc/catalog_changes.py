@@ -26,7 +26,7 @@ _FILES = "files"
 def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     """Returns fingerprints of a table and its columns, indexes and partitions.
 
-    A fingerprint consists of the id of the last transaction that wrote the catalog row, and a hash.
+    A fingerprint consists of a hash and the id of the last transaction that wrote the catalog row.
     The hash covers the properties that do not affect logged changes, such as a column's default.
     The keys are:
 

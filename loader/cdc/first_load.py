@@ -40,7 +40,7 @@ from loader.sources.jdbc.interface import (
 from loader.spark.error_translation import DatabaseError
 
 _MAX_SNAPSHOTS = 4
-"""The maximum number of snapshots of single tables. Each snapshot needs a connection."""
+"""The maximum number of single-table snapshots. Each snapshot needs a connection."""
 
 
 class FirstLoads:

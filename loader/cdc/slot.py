@@ -186,7 +186,7 @@ class SourceSlot:
     ) -> bool:
         """Returns whether the publication filters a table as its option `where` does.
 
-        PostgreSQL formats a filter in its own way. Therefore the two texts are compared after
+        PostgreSQL formats a filter in its own way. Therefore the two strings are compared after
         PostgreSQL has parsed them.
 
         Args:

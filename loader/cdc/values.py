@@ -32,7 +32,7 @@ _INFINITE_MICROSECONDS = {9223372036825200000: LATEST_TIME, -9223372036832400000
 _MIN_MICROSECONDS = -210_866_803_200_000_000
 """PostgreSQL's earliest timestamp, 24 November 4714 BC, in microseconds."""
 _JAVA_ARRAY = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"
-"""Java's text for an array, such as `[B@1a2b3c`. Debezium writes it for a nested array of texts."""
+"""Java's text for an array, such as `[B@1a2b3c`. Debezium writes it for a nested string array."""
 _SECOND = 1_000_000
 _SPECIAL_NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 

@@ -184,7 +184,7 @@ def _to_loader_error(error: Exception) -> LoaderError:
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show errors only.")
 @click.option(
-    "--debug", is_flag=True, help="Show stack traces and the logs of Spark and of connectors."
+    "--debug", is_flag=True, help="Show stack traces, Spark's log and the connectors' logs."
 )
 @click.pass_context
 def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:

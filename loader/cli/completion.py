@@ -1,4 +1,4 @@
-"""Completes the names of sources and tables in a shell, and defines the option ``--select``.
+"""Completes the names of sources and tables in a shell, and defines the ``--select`` option.
 
 The names come from the text of the spec. Reading a database or the lake would take seconds.
 """

@@ -33,7 +33,7 @@ Event = Mapping[str, Any]
 """An event, with the keys of a line of ``loader --log-format json``."""
 _CLOSED = "it is closed"
 _UNLIMITED_WIDTH = 10_000
-# Characters that are escaped, because names and error texts of a source are not trusted: control
+# Characters that are escaped, because a source's names and error messages are not trusted: control
 # characters, invisible characters (Unicode category Cf), characters that change the direction of
 # text, line breaks other than \n, and lone surrogates.
 _CONTROL_CHARACTERS = re.compile(
@@ -189,7 +189,7 @@ class Output:
             self.streams.write(OUT, lambda: self.out.print(escaped))
 
     def format_line(self, text: str) -> Text:
-        """Redacts a text, and escapes line breaks, which come from names and error texts."""
+        """Redacts a string, and escapes line breaks, which come from names and error messages."""
         return Text(_LINE_BREAK.sub(r"\\x0a", _escape(self.redact(text))))
 
     def _err(self, *texts: Text) -> None:
@@ -206,7 +206,7 @@ class Output:
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
 
     def _redact(self, value: Any) -> Any:
-        """Redacts the texts in a value, except the keys of mappings."""
+        """Redacts the strings in a value, except the keys of mappings."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, Mapping):
@@ -222,7 +222,7 @@ class Output:
 class EventOutput(Output):
     """Passes events to a function, one at a time, and prints nothing.
 
-    The logger ``loader`` receives the warnings and texts that only the command line would print.
+    The ``loader`` logger receives the warnings and lines that only the command line would print.
 
     Args:
         on_event: the function; an exception that it raises is only logged.

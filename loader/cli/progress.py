@@ -1,4 +1,4 @@
-"""Shows the progress of the tables of a run: phase, rows, rate and time."""
+"""Shows each table's progress in a run: phase, rows, rate and time."""
 
 from __future__ import annotations
 

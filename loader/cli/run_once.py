@@ -64,7 +64,7 @@ class _RunEnd:
     """The remaining work of a run whose JVM has ended.
 
     Attributes:
-        error: the error of the tables in progress, or of the run itself.
+        error: the error that stopped the tables in progress, or the run itself.
         in_progress: the tables that were being synced. One of these tables may have ended the JVM.
         pending: the tables whose sync has not started, or whose progress is not yet recorded.
         source: the source whose list of tables was being read; empty if there is none.

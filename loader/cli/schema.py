@@ -30,8 +30,8 @@ def render_schema(warn: Callable[[str], None]) -> str:
     """Returns the JSON Schema of a spec's documents as text.
 
     Args:
-        warn: called with the error of a plug-in that cannot be imported. The schema accepts all
-            options of this plug-in.
+        warn: called with the import error of a plug-in. The schema accepts all options of this
+            plug-in.
     """
     from loader.sources.entry_points import GROUP
     from loader.sources.interface import Source

@@ -45,7 +45,7 @@ class DbtProject:
     Attributes:
         root: the project's folder; None if the output is not in a project.
         output: the absolute path of the output folder.
-        raw_schema: the value of the variable `strandline__raw_schema`.
+        raw_schema: the value of the `strandline__raw_schema` variable.
     """
 
     root: Path | None

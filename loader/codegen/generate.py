@@ -38,7 +38,7 @@ class Folder:
         read: returns a file's text; None if the file does not exist.
         relative_path: returns a file's path for messages.
         elsewhere: the project's declarations outside the folder.
-        raw_schema: the value of the variable `strandline__raw_schema`.
+        raw_schema: the value of the `strandline__raw_schema` variable.
     """
 
     read: Callable[[str], str | None]

@@ -1,6 +1,6 @@
 """Stores lock records in the catalog, for warehouses that several machines write to.
 
-The records are in tags of the table ``_cq_locks``, which has no rows. The tag of a raw table refers
+The records are in tags of the ``_cq_locks`` table, which has no rows. The tag of a raw table refers
 to an empty snapshot, and the snapshot's summary contains the lock record. A swap moves the tags of
 any number of tables in one commit. An unlocked table has no tag, so the metadata stays small. Each
 run also has a tag, for its heartbeat.

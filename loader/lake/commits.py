@@ -93,7 +93,7 @@ def source_of(lake: Lake, table: str, batch: int) -> str | None:
 
 
 def sharers(handle: Any) -> dict[str, Any]:
-    """Returns the key and cursor of each source of a shared raw table; else an empty mapping.
+    """Returns each source's key and cursor for a shared raw table, otherwise an empty mapping.
 
     Args:
         handle: Iceberg's object for the table.

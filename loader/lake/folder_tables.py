@@ -56,7 +56,7 @@ def find_warehouse(conf: Mapping[str, str]) -> Path | None:
 
 
 class FolderTables:
-    """A reader of one namespace of a Hadoop catalog in a local folder.
+    """Reads one namespace of a Hadoop catalog in a local folder.
 
     >>> FolderTables(Path("/srv/lake/warehouse"), "raw").read("_cq_state", {"key": "string"})
 
@@ -139,7 +139,7 @@ class FolderTables:
             "string": pa.string(),
             "timestamptz": pa.timestamp("us", "UTC"),
         }
-        # The cast is necessary because older versions of pyiceberg read texts as `large_string`.
+        # The cast is necessary because older versions of pyiceberg read strings as `large_string`.
         arrays = [
             rows[existing[name]].cast(types[kind])
             if name in existing

@@ -76,7 +76,7 @@ class Records:
     def _values(self, records: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Converts records to Python values.
 
-        If all columns are texts or numbers, one JVM call converts all records.
+        If all columns are strings or numbers, one JVM call converts all records.
         """
         if not records.size():
             return []
@@ -95,7 +95,7 @@ class Records:
         """Appends rows in one durable commit that respects the table's write properties.
 
         Args:
-            rows: values by column. Values are texts, integers, booleans or timezone-aware times.
+            rows: values by column. Values are strings, integers, booleans or timezone-aware times.
                 Missing columns are null.
         """
         schema, spec = self.handle.schema(), self._spec()

@@ -144,7 +144,7 @@ class SyncRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a mapping of names to values. Times are ISO texts in UTC."""
+        """Returns a mapping of names to values. Times are ISO strings in UTC."""
         return {
             key: value.isoformat() if isinstance(value, dt.datetime) else value
             for key, value in asdict(self).items()

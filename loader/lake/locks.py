@@ -247,7 +247,7 @@ class Lease:
             self._sleep(min(POLL_INTERVAL, self.expiry - unchanged))
 
     def confirm(self) -> None:
-        """Checks that this run still has the lock. Called before each write.
+        """Checks that this run still holds the lock. Called before each write.
 
         Raises:
             TableError: if another run has acquired the table, because this run was suspended for
@@ -292,8 +292,8 @@ def acquire_all(
 ) -> list[str | Exception | None]:
     """Acquires the leases of one run in one commit.
 
-    Returns, for each lease, the result or the error of :meth:`Lease.acquire`. If another run holds
-    a lease and may have died, the function waits until this is certain. It does not wait for a live
+    Returns, for each lease, what :meth:`Lease.acquire` returned or raised. If another run holds a
+    lease and may have died, the function waits until this is certain. It does not wait for a live
     run.
     """
     results: dict[Lease, str | Exception | None] = {}

@@ -139,7 +139,7 @@ def alter_table(lake: Lake, table: str, followed: Drift, source: str = "") -> No
 
 
 def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
-    """Lists the raw tables and the errors of unreadable tables."""
+    """Lists the raw tables, and the error for each unreadable table."""
     tables: list[str] = []
     unreadable: dict[str, Exception] = {}
     for name in lake.tables():

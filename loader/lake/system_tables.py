@@ -66,7 +66,7 @@ def describe_remedy(stopped: str, table: str) -> str:
 
 @contextmanager
 def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
-    """Converts errors from damaged files in this block to an error of this table.
+    """Converts errors from damaged files in this block to an error for this table.
 
     Raises:
         DamagedError: if the table is damaged.

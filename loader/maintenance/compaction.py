@@ -278,7 +278,7 @@ def _find_and_count(
     """Returns the rows to remove and their number.
 
     Counting takes time, and a model may be built concurrently. Therefore the list of models is read
-    again after counting, and the count is repeated until the list has not changed meanwhile.
+    again after counting, and the count is repeated until the list has not changed in between.
     """
     superseded = _find_superseded(lake, raw, upkeep, dependents)
     while superseded.sql is not None:

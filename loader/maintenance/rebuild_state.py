@@ -72,8 +72,8 @@ def list_source_commits(
 ) -> list[Commit]:
     """Returns the batches of one source in a raw table, oldest first.
 
-    If compaction has removed all rows of a batch of a shared table, the batch's source is unknown.
-    The batch is then assumed to have the same source as the next batch.
+    If compaction has removed all rows of a batch from a shared table, the batch's source is
+    unknown. The batch is then assumed to have the same source as the next batch.
 
     Args:
         known: batches of the source that are in the ledger. The result may lack such batches if

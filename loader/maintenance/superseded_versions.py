@@ -18,10 +18,10 @@ Up to the limit, two other kinds of rows are retained:
 
 Two properties of the raw table record the removal: the limit (``strandline.compacted_to``; `as_of`
 rejects earlier batches) and the number of removed rows (``strandline.compacted``). With these
-properties, the test ``batches_complete`` can account for every row of the ledger. Both properties
+properties, the ``batches_complete`` test can account for every row of the ledger. Both properties
 are written before the rows are removed, with the number of rows as ``removing``. If a run dies
 between the two steps, the next compaction reads the table's history to determine whether the rows
-were removed. The macro `removed_rows` reads these properties.
+were removed. The `removed_rows` macro reads these properties.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Comparison:
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
         cursor = plan.cursor.name if plan.cursor else None
-        # After the option `deleted_field` was added to the spec or removed, the rows that it flags
+        # After the `deleted_field` option was added to the spec or removed, the rows that it flags
         # count as changed.
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
         version = f.struct(

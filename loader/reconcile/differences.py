@@ -44,8 +44,8 @@ class Differences:
 
     Attributes:
         rows: the source's rows for missed updates and missed rows, with KEY, KIND and RAW_CURSOR.
-        deleted: KEY, KIND and the key columns of missed deletes.
-        changed: the hashes of keys that were missing in the comparison but now exist with rows that
+        deleted: KEY, KIND and the key columns of missed deletes. changed: the hashes of keys that
+        were missing from the source during the comparison but now exist with rows that
             differ from the raw table.
     """
 
@@ -177,7 +177,7 @@ def _confirm_deletes(
 def count_differences(
     verified: Sequence[VerifiedBucket], differences: Differences, buckets: int
 ) -> list[VerifiedBucket]:
-    """Returns the buckets with the number of differences of each kind."""
+    """Returns each bucket's number of differences by kind."""
     keys = differences.rows.select(KEY, KIND).union(differences.deleted.select(KEY, KIND))
     rows = keys.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
     counts = {(row["number"], row[KIND]): row["count"] for row in rows}

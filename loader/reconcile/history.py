@@ -75,7 +75,7 @@ class VerifiedBucket:
 
     @property
     def all_missed(self) -> int:
-        """The number of differences of all kinds."""
+        """The total number of differences."""
         return self.missed_updates + self.missed_rows + self.missed_deletes
 
     @property

@@ -55,8 +55,9 @@ class Finding:
         synced: the number of rows that syncs appended before or during the comparison.
         records: the ledger rows of the batches after the first sync, which are those of a second
             sync and of a repair.
-        changed: the number of keys that were missing in the comparison, but that a later search
-            found with other rows. Their buckets are not recorded as compared.
+        changed: the number of keys that were missing from the source during the comparison, but
+            that a later search found with different rows. Their buckets are not recorded as
+            compared.
         distrusted: whether so many rows are missing from the source that they are not treated as
             deleted. Missed updates and missed rows are repaired.
     """

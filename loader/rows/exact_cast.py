@@ -1,4 +1,4 @@
-"""Casts texts to the types of a spec's `column_types` without losing digits."""
+"""Casts strings to the types of a spec's `column_types` without losing digits."""
 
 from __future__ import annotations
 

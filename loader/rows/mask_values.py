@@ -1,7 +1,7 @@
 """Masks single values in Python.
 
 Connectors use these functions for records that they write to disk before Spark reads them. The
-results are equal to those of the Spark expressions in :mod:`loader.rows.mask_columns`.
+results match those of the Spark expressions in :mod:`loader.rows.mask_columns`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TO_LOWER = str.maketrans(UPPER, LOWER)
 def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
     """Returns a function that masks a value of a column, except null.
 
-    The values are texts, integers, decimals without a fraction, dates, times or bytes. The masks
+    The values are strings, integers, decimals without a fraction, dates, times or bytes. The masks
     `redact` and `null` accept every value::
 
         make_mask("last: 4", None)("4111111111111111") == "***1111"
@@ -62,7 +62,7 @@ def find_mask(name: str, masks: Mapping[str, str]) -> str | None:
     A name overrides wildcards, and a later wildcard overrides an earlier one.
 
     Args:
-        masks: the option `mask`, by name or wildcard.
+        masks: the `mask` option, by name or wildcard.
     """
     found = None
     for pattern, mask in masks.items():

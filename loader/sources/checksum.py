@@ -7,13 +7,13 @@ Values have these text formats:
 - dates: days since 1970;
 - times: microseconds since 1970;
 - bytes: hexadecimal digits;
-- texts: the length and the text;
+- strings: the length and the string;
 - null: the control character 1.
 
-The texts of a row are joined by the control character 31. A row's checksum is the first 60 bits of
-the md5 of the joined texts. A bucket's checksum is the sum of its rows' checksums. A key's hash is
-the full md5 of the key's texts, so SQL can select a key of any type by its hash. The first 60 bits
-of the hash determine the key's bucket.
+The strings of a row are joined with the control character 31. A row's checksum is the first 60 bits
+of the md5 of the joined string. A bucket's checksum is the sum of its rows' checksums. A key's hash
+is the full md5 of the key's strings, so SQL can select a key of any type by its hash. The first 60
+bits of the hash determine the key's bucket.
 
 Databases and Spark format floating point numbers differently. Checksums that a database computes
 therefore exclude floating point columns. They also exclude columns of types without a text format.
@@ -35,7 +35,7 @@ DIGITS = 15
 """The number of used md5 digits. Their 60 bits fit a signed bigint."""
 
 NULL, BETWEEN = 1, 31
-"""The control characters for a null and for the separator of texts."""
+"""The control characters for a null and for the separator between strings."""
 
 
 class TextFormat(enum.Enum):
@@ -111,7 +111,7 @@ def spark_text(part: HashedColumn) -> Column:
 
 
 def spark_hash(parts: Sequence[HashedColumn]) -> Column:
-    """Returns the md5 of a row's texts as 32 hexadecimal digits."""
+    """Returns the md5 of a row's strings as 32 hexadecimal digits."""
     return f.md5(f.concat_ws(chr(BETWEEN), *map(spark_text, parts)))
 
 

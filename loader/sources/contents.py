@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEY = "_cq_key"
-"""The column with a key's hash, which is the md5 of the key's texts in 32 hexadecimal digits."""
+"""The column with a key's hash, which is the md5 of the key's strings in 32 hexadecimal digits."""
 
 CHECKSUM = "_cq_checksum"
 """The column with a row's checksum (bigint) or a bucket's checksum (text)."""
@@ -98,8 +98,8 @@ class Contents(ABC):
         Includes only rows that the spec selects. Omits parts without such rows.
 
         Args:
-            parts: the number of parts in each bucket. The number of a key's part is the key's
-                hash modulo `share.of` * `parts`.
+            parts: the number of parts in each bucket. A key's part number is the key's hash modulo
+                `share.of` * `parts`.
         """
 
     @abstractmethod
@@ -167,7 +167,7 @@ class ReadContents(Contents):
         )
         if low is None or cursor is None or cursor.type is not CursorType.STRING:
             return hashes
-        # Only the source can compare texts by its collation.
+        # Only the source can compare strings by its collation.
         wanted = self._read(self._window).select(self.key_hash().alias(KEY)).distinct()
         return (
             hashes.drop(WANTED)

@@ -132,7 +132,7 @@ class SourceTable:
         progress: how a sync resumes; only :attr:`Progress.CURSOR` requires a cursor.
         selection: identifies the rows that the options of the connector select, such as a hash of a
             filter; empty selects all rows. If it changes, the next sync reads all rows.
-        excluded: the source's columns that the option `columns` leaves out of `schema`.
+        excluded: the source's columns that the `columns` option leaves out of `schema`.
     """
 
     ref: TableRef
@@ -178,7 +178,7 @@ class Source(ABC):
         hide: registers a secret that only the connector recognises, so that outputs redact it.
         mask_key: the spec's `mask_key`, with which connectors encrypt stored data that may contain
             values of masked columns; None if the spec has none.
-        can_mask: whether the option `mask` is allowed. True if the connector neither writes values
+        can_mask: whether the `mask` option is allowed. True if the connector neither writes values
             of masked columns to disk nor quotes them in errors.
         can_mask_typed_columns: whether a masked column may have a type in `column_types`. True if
             no error quotes a value that does not fit this type.
@@ -188,7 +188,7 @@ class Source(ABC):
             the original table, and the loader masks the rows that were read, except for tables
             for which :meth:`Snapshot.masks_rows` is true.
         selects_columns: whether :meth:`describe` applies :meth:`select_columns`. If false, tables
-            with the option `columns` are refused.
+            with the `columns` option are refused.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -271,7 +271,7 @@ class Source(ABC):
     def select_columns(
         self, ref: TableRef, names: Sequence[str], required: Collection[str] = ()
     ) -> list[str]:
-        """Returns the columns that the option `columns` selects, in the table's order.
+        """Returns the columns that the `columns` option selects, in the table's order.
 
         Args:
             names: all columns of the table.
@@ -349,7 +349,7 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Lazily reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``.
 
-        Partitions and their rows must be in the source's order. Alternatively, a column `_cq_seq`
+        Partitions and their rows must be in the source's order. Alternatively, a `_cq_seq` column
         must contain each row's position. An optional boolean column `_cq_deleted` is true for rows
         that the source has deleted.
         """
@@ -507,8 +507,8 @@ class Snapshot(ABC):
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
         """Estimates the size in bytes of a window with few rows.
 
-        Returns None if the size is unknown or if texts may be invalid UTF-8. The loader reads small
-        windows through the driver's memory.
+        Returns None if the size is unknown or if strings may be invalid UTF-8. The loader reads
+        small windows through the driver's memory.
         """
         return None
 

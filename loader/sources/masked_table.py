@@ -1,4 +1,4 @@
-"""The tables whose columns the option `mask` masks."""
+"""The tables whose columns the `mask` option masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MaskedTable(SourceTable):
     Attributes:
         original: the table as the source describes it.
         masks: the masks by column (:func:`loader.rows.mask_values.make_mask`).
-        patterns: the option `mask`: the masks by the name or wildcard of a column. Empty unless
+        patterns: the `mask` option: the masks by the name or wildcard of a column. Empty unless
             :attr:`Source.masks_records` is true: then, fields without a column are also masked.
         key: the key of the mask `hash`; None if the spec has none.
         key_id: identifies the key of the mask `hash` without exposing the key; empty if no column

@@ -1,6 +1,6 @@
 """Finds and fetches the jars of the Iceberg runtime and of JDBC drivers.
 
-A jar is searched for in the folder `STRANDLINE_JARS` and in the user's cache. A missing jar is
+A jar is searched for in the `STRANDLINE_JARS` folder and in the user's cache. A missing jar is
 fetched from Maven Central or its mirror. The jars folder of Spark does not change.
 """
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Report = Callable[[str], None]
 
 MIRROR_VARIABLE = "STRANDLINE_MAVEN_MIRROR"
-"""The URL of a mirror of Maven Central."""
+"""The URL of a Maven Central mirror."""
 JARS_VARIABLE = "STRANDLINE_JARS"
 """A folder of jars, searched before the cache, for images and hosts without a network."""
 CACHE_VARIABLE = "STRANDLINE_CACHE"

@@ -80,7 +80,7 @@ class Expansion:
     _depth: int = field(default=0, init=False, repr=False)
 
     def expand(self, value: Any, where: str, keys: Sequence[str | int] = ()) -> Any:
-        """Returns a copy of the value in which all texts are expanded.
+        """Returns a copy of the value in which all strings are expanded.
 
         Args:
             value: a value from YAML.

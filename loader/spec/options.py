@@ -335,7 +335,7 @@ class TableOptions(Strict):
 
     @property
     def rotation(self) -> ReconcileOptions | None:
-        """The option `reconcile`; None if it is not set, or if the connector does not have it."""
+        """The `reconcile` option; None if it is not set, or if the connector does not have it."""
         reconcile: ReconcileOptions | None = getattr(self, "reconcile", None)
         return reconcile
 

@@ -162,7 +162,7 @@ class StateBackend(ABC):
         return results
 
     def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """Returns the result or error of :meth:`latest` for each key.
+        """Returns, for each key, what :meth:`latest` returned or raised.
 
         Override this method if the store can read many keys at once.
         """

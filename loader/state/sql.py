@@ -87,7 +87,8 @@ class SqlState(StateBackend):
         try:
             self._append(rows)
         except StateError as error:
-            # InnoDB aborts one of two writers of a version. The retry finds the other writer's row.
+            # If two sessions write the same version, InnoDB aborts one of them. The retry finds the
+            # other writer's row.
             if not _is_deadlock(error.__cause__):
                 raise
             self._append(rows)

@@ -128,7 +128,7 @@ def _describe_boundary(
 ) -> Mapping[str, Any] | None:
     if digest is None:
         return None
-    # Includes columns, types and key, because a change of any of these must change the digest.
+    # Includes columns, types and key, because a change to any of these must change the digest.
     read_as = json.dumps([plan.table.schema.jsonValue(), plan.key, plan.deleted], sort_keys=True)
     text = hashlib.sha256(f"{read_as}{digest.text}".encode()).hexdigest()
     return {"batch": batch, "rows": digest.rows, "digest": text}

@@ -79,7 +79,7 @@ class Ingest:
         tidy: called after each batch that was appended.
 
     Attributes:
-        java_error: the error of a JVM exit, after which every batch fails; None before.
+        java_error: the error for a JVM exit, after which every batch fails; None before.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Ingest:
         return states
 
     def store_states(self, table: str, rows: Mapping[str, Sequence[Any]]) -> None:
-        """Stores the value and version of each key of a table. Call it after appending the rows."""
+        """Stores the value and version of each key in a table. Call it after appending the rows."""
         updated_at = dt.datetime.now(dt.timezone.utc)
         append_rows(
             self._lake,

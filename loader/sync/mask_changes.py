@@ -140,7 +140,7 @@ def _has_rest(plan: TablePlan, lake: Lake) -> bool:
 
 
 def _list_wildcards(plan: TablePlan) -> list[str]:
-    """Returns the wildcards of the option `mask` if the table has a :data:`REST_COLUMN`.
+    """Returns the wildcards of the `mask` option if the table has a :data:`REST_COLUMN`.
 
     Wildcards also mask fields in that column, and masks of single fields are not stored. The
     wildcards are sorted, because their order does not change the masked values.

@@ -255,7 +255,7 @@ def find_takeovers(
             the origin of raw tables.
 
     Returns:
-        The error of each such table by :attr:`TableRef.key`.
+        The error for each such table, by :attr:`TableRef.key`.
     """
     selected_keys = {ref.key for ref in selected}
     by_raw: dict[str, list[TableRef]] = {}

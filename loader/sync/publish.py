@@ -143,7 +143,7 @@ def ensure_raw_table(sync: SyncContext, batch: int) -> None:
     """Creates a missing raw table, even for a source without rows, because models read it.
 
     Args:
-        batch: the number of the table's first batch.
+        batch: the first batch number of the table.
     """
     plan, lake = sync.plan, sync.lake
     if lake.exists(plan.lake_table):

@@ -155,7 +155,7 @@ def _read_properties(
 ) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
     """Reads the properties of all pushed tables by source and table.
 
-    Also returns the errors of unreadable tables, because those tables may be pushed tables.
+    Also returns the error for each unreadable table, because such a table may be a pushed table.
     """
     properties_by_source: dict[str, dict[str, dict[str, Any]]] = {}
     if not _has_state_table(lake):

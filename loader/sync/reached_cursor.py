@@ -19,7 +19,7 @@ def find_reached_cursor(planned: PlannedBatch, rows: DataFrame) -> Cursor | None
     This is the lower of two cursors: the planned cursor and the highest cursor that was read. A
     source without a snapshot may have been emptied, to be filled again with rows below the counted
     cursor. The cursor is not lowered if it is a collated text, because only the source can order
-    such texts.
+    such strings.
 
     Args:
         rows: the rows that were read.

@@ -1,7 +1,7 @@
 """Reads state, ledger and comparisons without Spark, if possible, for commands that start no run.
 
 The lake that `loader init` creates is a local folder. In such a lake, pyiceberg reads these tables
-in less than a second. Other lakes need a Spark session. Both readers return equal rows.
+in less than a second. Other lakes need a Spark session. Both readers return the same rows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _COMPARISONS = {
 
 @dataclass(frozen=True)
 class TableComparison:
-    """The results of comparing a table by `loader reconcile` and by the option `reconcile`.
+    """The results of comparing a table by `loader reconcile` and by the `reconcile` option.
 
     Attributes:
         compared_since: the time since which all keys have been compared, in microseconds. None if
@@ -96,7 +96,7 @@ class LedgerReader(Protocol):
 
 
 class ComparisonReader(Protocol):
-    """A reader of the comparisons of `loader reconcile` and of the option `reconcile`."""
+    """A reader of the comparisons of `loader reconcile` and of the `reconcile` option."""
 
     def by_table(self) -> dict[tuple[str, str], TableComparison]:
         """Returns the comparisons of each table that was ever compared, by source and name."""
@@ -204,7 +204,7 @@ class FolderState:
 
 
 class FolderLedger:
-    """A reader of the ledger of a lake in a local folder."""
+    """Reads the ledger of a lake in a local folder."""
 
     def __init__(self, tables: FolderTables) -> None:
         self.tables = tables
@@ -253,7 +253,7 @@ class FolderLedger:
 
 
 class FolderComparisons:
-    """A reader of the comparisons of a lake in a local folder."""
+    """Reads the comparisons of a lake in a local folder."""
 
     def __init__(self, tables: FolderTables) -> None:
         self.tables = tables
@@ -287,7 +287,7 @@ class FolderComparisons:
 
 
 class LakeComparisons:
-    """A reader of the comparisons of any lake, which uses Spark."""
+    """Reads the comparisons of any lake with Spark."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake

@@ -19,7 +19,7 @@ _MANY_TABLES = 8
 
 
 def _accept_lock() -> None:
-    """Does nothing. Used as `confirm` if the caller only reads or already has the lock."""
+    """Does nothing. Used as `confirm` if the caller only reads or already holds the lock."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Stores:
     confirm: Callable[[], None] = _accept_lock
 
     def store(self, name: str, state: TableState) -> None:
-        """Writes the state of a table (`source.table`) if this run still has the lock."""
+        """Writes the state of a table (`source.table`) if this run still holds the lock."""
         self.confirm()
         self.state.write(name, state)
 
     def record(self, sync: SyncRecord) -> None:
-        """Adds a row to the ledger if this run still has the lock."""
+        """Adds a row to the ledger if this run still holds the lock."""
         self.confirm()
         self.ledger.append(sync)
 

@@ -28,7 +28,7 @@ FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
 
 
 class NoCursorError(TableError):
-    """The error of an incremental sync if its options name no cursor column of the table."""
+    """The error for an incremental sync whose options name no cursor column of the table."""
 
     candidates: Sequence[str] = ()
 
@@ -53,7 +53,7 @@ class NoCursorError(TableError):
         """Builds one error for many tables of a source.
 
         Args:
-            errors: the error of each table.
+            errors: the error for each table.
             more_cursors: an additional cursor that the error suggests; may be empty.
         """
         counts = Counter(name for error in errors.values() for name in error.candidates[:1])

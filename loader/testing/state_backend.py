@@ -95,7 +95,7 @@ class StateBackendContract:
     """The tests of a state backend. The module's docstring describes their use.
 
     Attributes:
-        rounds: the number of repetitions of the test with concurrent writers.
+        rounds: how often the test with concurrent writers is repeated.
     """
 
     rounds = 10

@@ -28,7 +28,7 @@ MARKER = "strandline"
 _HIDDEN = "{} (its text is not shown, because a table has masked columns)"
 _CONNECTION_ERRORS = ("08", "57")
 _SERVER_ERRORS = (*_CONNECTION_ERRORS, "28", "3D", "42", "53", "55", "58")
-"""SQLState classes, such as missing privileges, whose texts contain names but no row values."""
+"""SQLState classes, such as missing privileges, whose messages contain names but no row values."""
 _LOGGING = """\
 status = error
 rootLogger.level = warn
@@ -273,7 +273,7 @@ class _ChangeConsumer:
 
 
 def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
-    """Returns a function that makes Java call a method of each record of a batch.
+    """Returns a function that makes Java call a method on each record in a batch.
 
     Calls from Python for each record would take longer than Debezium itself. Java joins the results
     by line breaks, which JSON does not contain.

@@ -196,7 +196,7 @@ class Placeholder:
     """The encodings of Debezium's placeholder for a value that the log omits.
 
     Attributes:
-        text: the placeholder in texts, numbers and arrays of texts.
+        text: the placeholder in strings, numbers and string arrays.
     """
 
     text: str
@@ -282,15 +282,15 @@ class ChangeSpool:
         return self.read_transaction(len(self) - 1).end if len(self) else None
 
     def count_changes(self, table: str) -> int:
-        """Returns the number of a table's changes."""
+        """Counts a table's changes."""
         return self._count("changes", table)
 
     def count_truncates(self, table: str) -> int:
-        """Returns the number of a table's TRUNCATEs."""
+        """Counts a table's TRUNCATEs."""
         return self._count("truncates", table)
 
     def count_omitted(self, table: str) -> int:
-        """Returns an upper bound of the number of a table's changes that lack a value."""
+        """Returns an upper bound for the number of changes to a table that lack a value."""
         return self._count("unavailable", table)
 
     def get_folder(self, table: str) -> Path:

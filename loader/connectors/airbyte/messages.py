@@ -182,7 +182,7 @@ def parse_line(
     """Returns the message in a line, or None if it is a log line.
 
     If the line is nested too deeply to be parsed, the message contains only its outer levels, and
-    the field `is_deep` is true.
+    the `is_deep` field is true.
 
     Args:
         before_output: called before the log line is shown.

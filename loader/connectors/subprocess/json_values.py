@@ -55,7 +55,7 @@ def _parse_number(text: str) -> float | Decimal:
 
 
 def _parse_integer(text: str) -> int | Decimal:
-    # Python limits the number of digits of an int, so longer numbers become decimals.
+    # Python limits the number of digits in an int, so longer numbers become decimals.
     return int(text) if len(text) <= _MOST_DIGITS else Decimal(text)
 
 
@@ -142,7 +142,7 @@ def format_value(value: Any, data_type: t.DataType) -> str:
 
 
 def get_sort_key(value: Any, data_type: t.DataType) -> Any:
-    """Returns the sort key of a value of the spool, or None for NaN, which has no order."""
+    """Returns the sort key for a spooled value, or None for NaN, which has no order."""
     if isinstance(data_type, t.DecimalType):
         return Decimal(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

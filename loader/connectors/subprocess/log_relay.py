@@ -52,7 +52,7 @@ def is_log_shown() -> bool:
 
 
 class LogRelay:
-    """Relays the log of one run of a program.
+    """Relays a program's log during one run.
 
     Args:
         source: the name of the source.

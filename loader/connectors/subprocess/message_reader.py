@@ -29,7 +29,7 @@ UNREQUESTED = "which this run did not request, are ignored"
 
 @dataclass
 class Stream:
-    """The progress of one stream of a read.
+    """The progress of one stream within a read.
 
     Attributes:
         name: the table's name, for messages.
@@ -44,7 +44,7 @@ class Stream:
         has_begun: whether the program has reported that the stream started.
         has_ended: whether no more batches follow.
         possible_gap: the reason why records may be missing. If it is set, later states are ignored.
-        is_wanted: whether the run still loads the table; False after an error of the table.
+        is_wanted: whether the run still loads the table; False after a table error.
         received: the number of records since the last state.
     """
 
@@ -119,7 +119,7 @@ class MessageFormat(Protocol):
 
 
 class MessageReader:
-    """Reads the messages of one run of a program.
+    """Reads a program's messages during one run.
 
     Args:
         start: starts the program; called in the reading thread.

@@ -248,7 +248,7 @@ class ProgramSource(Source):
             names: the fields that the schema or the spec declares.
 
         Raises:
-            TableError: if a name in the option `columns` is not a field.
+            TableError: if a name in the `columns` option is not a field.
         """
         selection = options.columns
         if selection is None:

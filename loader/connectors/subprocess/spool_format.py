@@ -34,7 +34,7 @@ from loader.sources.interface import REST_COLUMN
 from loader.spec.options import ColumnSelection
 from loader.spec.redaction import excerpt
 
-_MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects texts of 20 million characters
+_MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects strings of 20 million characters
 _MOST_NAMES = 1000
 """The maximum number of undeclared fields to count separately. Connectors may send more fields."""
 _SPLIT = 32 << 20
@@ -216,7 +216,7 @@ class RecordLayout:
         """Reads a file of the spool lazily, in the order of the writes.
 
         Args:
-            numbered: whether to add the column :data:`DELETIONS_BEFORE`.
+            numbered: whether to add the :data:`DELETIONS_BEFORE` column.
         """
         session: Any = spark
         fields = [(f"c{n}", column.type) for n, column in enumerate(self.columns)]
@@ -279,7 +279,7 @@ def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
     """Adds a flag for rows that a later deletion deletes. Preserves the order of rows.
 
     Args:
-        rows: rows with the column :data:`DELETIONS_BEFORE`, which is dropped.
+        rows: rows with the :data:`DELETIONS_BEFORE` column, which is dropped.
         deletions: a DataFrame for each set of columns by which rows are deleted. It contains the
             values and the number of each deletion.
     """

@@ -1,4 +1,4 @@
-"""Encrypts the states of programs, which may contain values of masked columns.
+"""Encrypts connector states, which may contain values of masked columns.
 
 A program decides what its state contains, such as the key or the cursor of the last record. The
 loader stores states in its state table and in the commits of raw tables.
@@ -21,7 +21,7 @@ _ENCRYPT, _DECRYPT = 1, 2
 
 
 class StateCipher:
-    """Encrypts and decrypts texts with AES-GCM, in Spark's JVM.
+    """Encrypts and decrypts strings with AES-GCM, in Spark's JVM.
 
     Args:
         mask_key: the source's `mask_key`, from which the key of the cipher is derived.

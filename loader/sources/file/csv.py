@@ -197,7 +197,7 @@ class _Reader:
 def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     """Returns whether a line ends within a quoted value.
 
-    Returns None if the option `multiLine` is set to any value, because then the spec determines how
+    Returns None if the `multiLine` option is set to any value, because then the spec determines how
     quotes are parsed.
     """
     pattern = open_quote_pattern(native)
@@ -215,7 +215,7 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
     r"""Returns whether a line has `\"` within a quoted value, as Spark and MySQL escape quotes.
 
-    Returns None if the option `escape` is set, because then the spec determines how quotes are
+    Returns None if the `escape` option is set, because then the spec determines how quotes are
     parsed.
     """
     pattern, quote, comment = open_quote_pattern(native), _quote(native), native.option("comment")

@@ -65,9 +65,9 @@ def _suspect(text: Column, schema: t.StructType) -> Column:
 
 
 def _tokens(schema: t.StructType, between: str) -> str:
-    """Returns a pattern for a sequence of quoted texts and the characters between them.
+    """Returns a pattern for a sequence of quoted strings and the characters between them.
 
-    The pattern matches texts from the start, so that no match begins at an escaped quote. Lines
+    The pattern matches strings from the start, so that no match begins at an escaped quote. Lines
     with single quotes or comments, which reader options may allow, do not match.
     """
     names = sorted(set(_names(schema)))

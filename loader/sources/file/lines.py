@@ -34,7 +34,7 @@ _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
 """The maximum size of a checked multi-line JSON file, which must fit in memory."""
 
-# Also matches non-empty texts, so that no match begins at an escaped quote. The group is the key.
+# Also matches non-empty strings, so that no match begins at an escaped quote. The group is the key.
 _EMPTY_KEY = r"""(?s)"(?:[^"\\]++|\\.)++"|'(?:[^'\\]++|\\.)++'|((?:""|'')\s*+:)"""
 
 _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)

@@ -81,7 +81,7 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
 
 @dataclass(frozen=True)
 class Tally:
-    """A digest of a set of files that detects changes without storing each path.
+    """A digest of a file set that detects changes without storing each path.
 
     Attributes:
         count: the number of files.
@@ -306,7 +306,7 @@ class ReadOrder:
 
 
 def order_rows(files: DataFrame) -> ReadOrder:
-    """Returns the order of the rows of these files."""
+    """Returns the row order for these files."""
     session: Any = files.sparkSession
     conf = session._jsparkSession.sessionState().conf()
     # Spark splits files into blocks of at least this size.

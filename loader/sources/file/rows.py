@@ -49,7 +49,7 @@ _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
 
 def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
-    """Reads the columns of all files of a table, unless the spec declares the columns.
+    """Reads the columns of all files in a table, unless the spec declares the columns.
 
     Raises:
         TableError: if a file's format differs from the spec.
@@ -320,7 +320,7 @@ def _list_paths(files: DataFrame) -> list[str]:
 
 
 _PARSED = ("csv", "json")
-"""Formats whose readers parse texts into the types of a requested schema."""
+"""Formats whose readers parse strings into the types of a requested schema."""
 
 
 def apply_types(

@@ -195,7 +195,7 @@ class FileSource(Source):
     def _select_columns(
         self, ref: TableRef, native: ReaderOptions, schema: StructType
     ) -> tuple[ReaderOptions, StructType]:
-        """Returns the columns that the option `columns` selects, and the new reader options."""
+        """Returns the columns that the `columns` option selects, and the new reader options."""
         options = self._options_of(ref.name)
         if options.columns is None:
             return native, schema

@@ -37,7 +37,7 @@ class Checksum(ABC):
     """A builder of SQL for checksums, with a subclass for each kind of database that has md5.
 
     Args:
-        dialect: the dialect that quotes names and texts.
+        dialect: the dialect that quotes names and strings.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -45,7 +45,7 @@ class Checksum(ABC):
 
     @abstractmethod
     def types(self, space: str, table: str) -> str:
-        """Returns a query for the name, type name and type kind of each column of a table."""
+        """Returns a query for the name, type name and type kind of each column in a table."""
 
     @abstractmethod
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
@@ -66,7 +66,7 @@ class Checksum(ABC):
 
     @abstractmethod
     def hash(self, texts: Sequence[str]) -> str:
-        """Returns SQL for the md5 of several texts."""
+        """Returns SQL for the md5 of several strings."""
 
     @abstractmethod
     def number(self, md5: str) -> str:
@@ -427,7 +427,7 @@ def read_digest(
 
 
 def _select_parts(relation: str) -> str:
-    """Returns SQL for the number of a table's foreign partitions and for its size in bytes."""
+    """Returns SQL for a table's foreign partition count and its size in bytes."""
     return f"""
         with recursive parts (oid) as (
             select {relation}::regclass::oid

@@ -84,7 +84,7 @@ class ColumnSql:
     def _list_sums(self, table: SourceTable) -> list[str]:
         """Returns SQL for the value of each column in a checksum.
 
-        This is the stored value for columns that the database sends as texts and Spark casts. For
+        This is the stored value for columns that the database sends as strings and Spark casts. For
         all other columns it is the loaded value.
         """
         columns, native = self._list_expressions(table), table.ref.native

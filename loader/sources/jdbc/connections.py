@@ -33,7 +33,7 @@ _TIMES = (93, 2014)
 """The constants `TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
 
 _CSV_READABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
-"""Databases whose drivers return only texts and numbers in metadata."""
+"""Databases whose drivers return only strings and numbers in metadata."""
 csv.field_size_limit(2**31 - 1)  # a comment on a table may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
 """The CSV text for null. Each process chooses it at random, so that no database value equals it."""
@@ -169,7 +169,7 @@ class Connection:
         """Runs a query and returns the same result as :meth:`rows`.
 
         For supported drivers this is faster, as it needs one JVM call for all rows instead of one
-        per value. The values must be texts or numbers; with PostgreSQL, they can also be
+        per value. The values must be strings or numbers; with PostgreSQL, they can also be
         timestamps.
         """
         if not self._can_read_as_csv:
@@ -177,7 +177,7 @@ class Connection:
         return self._run_query(lambda: self._read_as_csv(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
-        """Returns the type name of each column of a query. Resolves domains to base types."""
+        """Returns the type name of each column in a query. Resolves domains to base types."""
         return self._run_query(lambda: self._types(sql))
 
     def _types(self, sql: str) -> dict[str, str]:

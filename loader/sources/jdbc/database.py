@@ -328,7 +328,7 @@ class Database(Source):
         return {n for n in names if options_for(by_name, n, default).sync_mode == "cdc"}
 
     def partition_column(self, table: SourceTable) -> str | None:
-        """Returns the column that the option `partition_column` selects, or None if it is not set.
+        """Returns the column that the `partition_column` option selects, or None if it is not set.
 
         Raises:
             TableError: if the column does not exist, or its type cannot be split into ranges.

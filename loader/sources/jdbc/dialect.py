@@ -184,7 +184,7 @@ class Dialect:
     def as_text(self, row: Column) -> str:
         """Returns SQL for the exact text of a column. ``{}`` stands for the column.
 
-        Returns "" if the driver should convert the values to texts.
+        Returns "" if the driver should convert the values to strings.
 
         Args:
             row: the database's description of the column.
@@ -269,7 +269,7 @@ class Dialect:
         """Returns the UTC offset in seconds of the database's wall clock.
 
         Requires a new connection on which :attr:`session` has not run. Times without a zone are
-        assumed to have this offset unless the source has the option `time_zone`.
+        assumed to have this offset unless the source has the `time_zone` option.
         """
         return 0
 

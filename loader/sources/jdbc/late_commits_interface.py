@@ -102,7 +102,7 @@ class LateCommits(Protocol):
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
         """Returns the number of rows that may have left the filter, and SQL that selects them.
 
-        These rows were written since the last sync and do not match the option `where`. Raw may
+        These rows were written since the last sync and do not match the `where` option. Raw may
         contain an earlier version that matched.
         """
 

@@ -303,7 +303,7 @@ def has_odd_scale(row: Column) -> bool:
 
 
 def has_many_texts(row: Column) -> bool:
-    """Returns whether equal values may have different texts, such as 1.0 and 1.00."""
+    """Returns whether equal values may become different strings, such as 1.0 and 1.00."""
     kind = jdbc_type(row)
     if kind in _DECIMALS:
         try:

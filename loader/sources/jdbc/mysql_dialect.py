@@ -159,7 +159,7 @@ class MySQL(Dialect):
         return find_mysql_losses(index, row)
 
     def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
-        # Other binary collations pad texts with spaces, so that 'a' sorts after 'a<tab>'.
+        # Other binary collations pad strings with spaces, so that 'a' sorts after 'a<tab>'.
         catalog, _, table = place
         answer = connection.rows(
             f"""

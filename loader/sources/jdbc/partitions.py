@@ -184,7 +184,7 @@ def choose_partition_count(rows: int, parallelism: int, configured: int | None) 
 def cut_slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
     """Returns the boundaries that divide the bounds into `count` slices of equal width.
 
-    Returns an empty list if the bounds are equal or if they are texts.
+    Returns an empty list if the bounds are equal or are strings.
     """
     low, high = bounds.low, bounds.high
     if low is None or high is None or low.type is CursorType.STRING or not low.order < high.order:

@@ -29,7 +29,7 @@ _TIMES_OF_DAY = (
     "from unnest({}) with ordinality as times (value, place)), {}::text[])"
 )
 _AS_TEXTS = ("_bpchar", "_bit", "_varbit")
-"""Array types whose elements Spark reads as texts."""
+"""Array types whose elements Spark reads as strings."""
 _SILENT = 60
 """The idle seconds after which the server sends a keepalive packet."""
 
@@ -102,8 +102,8 @@ class PostgreSQL(Dialect):
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
         # The binary format halves the CPU time of a read. A threshold of -1 enables this format
         # even for the first query. The driver formats points and boxes differently from PostgreSQL,
-        # so they are read as texts. A version below 10 indicates another product that uses the same
-        # protocol.
+        # so they are read as strings. A version below 10 indicates another product that uses the
+        # same protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
         # Limits the memory for fetched rows, so that unexpectedly wide rows fail one read instead
         # of the JVM. Spark needs the same amount of memory to copy the rows.

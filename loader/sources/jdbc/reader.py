@@ -113,8 +113,8 @@ def restore_columns(
     """Returns rows that Spark's reader has read, with the names and types of a table.
 
     Args:
-        schema: the columns of the table, in the order of the rows' columns.
-        as_texts: the positions of columns that the database sent as texts.
+        schema: the columns of the table, in the order of the rows' columns. as_texts: the positions
+        of columns that the database sent as strings.
         others: further columns of the rows, which follow the table's columns.
     """
     fields = rows.schema.fields
@@ -217,7 +217,7 @@ _PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
 def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: DataFrame) -> str:
     """Returns a WHERE clause for at least the rows with these keys, or "" for all rows.
 
-    Only integers and printable ASCII texts without outer spaces are compared. Other values may
+    Only integers and printable ASCII strings without outer spaces are compared. Other values may
     differ between the database and Spark, such as dates in October 1582, truncated fractions, and
     bytes in an unknown encoding.
 

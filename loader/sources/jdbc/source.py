@@ -232,7 +232,7 @@ class JdbcSource(Database):
         return described_table
 
     def _check_where(self, ref: TableRef) -> str:
-        """Returns the option `where` of a table, or "".
+        """Returns the `where` option of a table, or "".
 
         Raises:
             DatabaseError: if the database rejects the condition. The error contains the database's
@@ -257,10 +257,10 @@ class JdbcSource(Database):
     def _select_columns(
         self, ref: TableRef, described: ColumnDescriptions, key: Sequence[str], cursor: str
     ) -> ColumnDescriptions:
-        """Returns the descriptions of the columns that the option `columns` selects.
+        """Returns the descriptions of the columns that the `columns` option selects.
 
         Args:
-            key: the key in the database, which the option `primary_key` replaces.
+            key: the key in the database, which the `primary_key` option replaces.
             cursor: the name of the cursor in lower case.
         """
         options = self.read_options(ref)
@@ -271,7 +271,7 @@ class JdbcSource(Database):
     def _choose_types(
         self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
-        """Returns the types that the option `column_types` sets, by the database's column name.
+        """Returns the types that the `column_types` option sets, by the database's column name.
 
         Args:
             cursor: the name of the cursor in lower case.
@@ -339,7 +339,7 @@ class JdbcSource(Database):
         """Returns the columns and their types, from the cache if the description is unchanged.
 
         Args:
-            chosen: the columns that are read as texts.
+            chosen: the columns that are read as strings.
         """
         cached = self._schemas.get(ref.name)
         # A domain is described only by its name, and its base type may have changed.

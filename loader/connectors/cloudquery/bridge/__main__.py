@@ -1,6 +1,6 @@
 """Runs `check`, `discover` and `read` of the Airbyte protocol with a CloudQuery source plugin.
 
-The command `serve` works in the opposite direction: it runs a destination for plugins.
+The `serve` command works in the opposite direction: it runs a destination for plugins.
 """
 
 from __future__ import annotations

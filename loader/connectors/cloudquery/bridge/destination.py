@@ -2,7 +2,7 @@
 
 The rows of a sync are spooled to a folder until the sync's stream ends, and then the loader appends
 them. Only then does the destination acknowledge the sync and apply the states that it has received
-meanwhile.
+in the meantime.
 """
 
 from __future__ import annotations
@@ -309,9 +309,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def _send_session(self, session: Session, catalog: Mapping[str, Any], context: Any) -> None:
         """Sends a session to the loader, and waits until the loader has appended it.
 
-        If the client disconnects meanwhile, this method deletes the rows, so that the loader does
-        not append them. A disconnected client would not be informed of the append, and its next
-        sync would resend the rows.
+        If the client disconnects while this method waits, the rows are deleted, so that the loader
+        does not append them. A disconnected client would not be informed of the append, and its
+        next sync would resend the rows.
         """
         send_to_loader({"session": session.number, "folder": str(session.folder), **catalog})
         while not session.has_ended.wait(1):

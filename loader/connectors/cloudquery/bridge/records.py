@@ -29,7 +29,7 @@ _ROWS_PER_SLICE = 1_000
 Condition = dict[str, Any]
 """Maps columns to values. A condition matches the rows that have all these values."""
 _MAX_CONDITIONS = 100_000
-"""The maximum number of conditions in a where clause. Each OR group multiplies their number."""
+"""The maximum number of conditions in a where clause, which each OR group multiplies."""
 
 
 def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
@@ -274,7 +274,7 @@ def parse_where_clause(groups: Any) -> list[Condition]:
 
 
 def _combine(left: list[Condition], right: list[Condition]) -> Iterator[Condition]:
-    """Yields the conjunction of each pair of conditions. Null equals nothing, as in SQL."""
+    """Yields the conjunction for each pair of conditions. Null equals nothing, as in SQL."""
     for first in left:
         for second in right:
             agree = all(json.dumps(first.get(k, v)) == json.dumps(v) for k, v in second.items())
