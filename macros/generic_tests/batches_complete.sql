@@ -33,7 +33,7 @@
         Compares the batches in the raw tables, the ledger and the commits. A running loader
         publishes data first, then writes the state, then the ledger row. Therefore this macro reads
         the newest batch of each raw table (`head`), then the ledger, then the raw tables again, if
-        the ledger has changed meanwhile:
+        the ledger has changed in the meantime:
         - A batch below the head must be in the ledger, because its ledger row is written before the
           next batch begins.
         - The head may lack a ledger row, because its sync is running or the next run recovers it.

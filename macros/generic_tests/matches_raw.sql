@@ -140,7 +140,7 @@
 
 
 {% macro spark___row_struct(columns, types) -%}
-    {#- Spark cannot compare MAP columns, so their JSON texts are compared. The formats are set,
+    {#- Spark cannot compare MAP columns, so their JSON strings are compared. The formats are set,
         because the default formats truncate times to milliseconds. -#}
     struct(
         {%- for name in columns %}

@@ -133,7 +133,7 @@
 
 
 {% macro _setting(name) -%}
-    {#- Returns the value of a setting of the Spark session. -#}
+    {#- Returns the value of a Spark session setting. -#}
     {{ return(run_query("set `" ~ name ~ "`").columns[1].values()[0]) }}
 {%- endmacro %}
 

@@ -1,7 +1,7 @@
 {#- A verdict is a stored result of a check. After writing a table, a build runs the checks among
     the model's tests on the new rows, and on a thirtieth of the keys (a turn). Each build checks
-    the next turn. The property `strandline.proved` contains the batch up to which each check has
-    passed. The property `strandline.failed_turns` contains the turns with failing keys. A test runs
+    the next turn. The `strandline.proved` property contains the batch up to which each check has
+    passed. The `strandline.failed_turns` property contains the turns with failing keys. A test runs
     the same SELECT on the rows that `strandline.proved` does not cover, and on these turns.
     Therefore a fault in a new batch is found in the next build, and is reported until it is
     corrected. A fault in an old batch is found within thirty builds that run checks. -#}
