@@ -72,8 +72,8 @@ def seconds_of(text: str, what: str, examples: str) -> Fraction:
     """Parses '10 minutes' or '1h 30m'.
 
     Args:
-        what: the expected value, such as "a lookback", for errors. examples: examples of valid
-        durations, for errors.
+        what: the expected value, such as "a lookback", for errors.
+        examples: examples of valid durations, for errors.
 
     Raises:
         ValueError: with the problem and `examples`.

@@ -44,9 +44,9 @@ class Differences:
 
     Attributes:
         rows: the source's rows for missed updates and missed rows, with KEY, KIND and RAW_CURSOR.
-        deleted: KEY, KIND and the key columns of missed deletes. changed: the hashes of keys that
-        were missing from the source during the comparison but now exist with rows that
-            differ from the raw table.
+        deleted: KEY, KIND and the key columns of missed deletes.
+        changed: the hashes of keys that were missing from the source during the comparison but now
+            exist with rows that differ from the raw table.
     """
 
     rows: DataFrame

@@ -39,8 +39,8 @@ class Entry:
     Attributes:
         state: the new state; None if it has not changed.
         record: the ledger row.
-        total: the sum of the sync's batches, to show to the user. error: the first step's
-        exception; None if no step has failed.
+        total: the sum of the sync's batches, to show to the user.
+        error: the exception raised by the first failed step; None if no step has failed.
     """
 
     sync: SyncContext

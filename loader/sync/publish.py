@@ -143,7 +143,7 @@ def ensure_raw_table(sync: SyncContext, batch: int) -> None:
     """Creates a missing raw table, even for a source without rows, because models read it.
 
     Args:
-        batch: the first batch number of the table.
+        batch: the number that the table's first batch gets.
     """
     plan, lake = sync.plan, sync.lake
     if lake.exists(plan.lake_table):

@@ -93,9 +93,9 @@ class ReaderOptions:
         rivals: other files and folders with the same table name.
         apart: whether no schema fits all files, because types differ or are not supported.
         selection: the columns that the spec selects, as text; empty for all columns.
-        masks: the `mask` option. If it is set, no error quotes values. all_columns: the columns of
-        the files, including columns that the spec excludes (these are read as strings); None if the
-        spec selects all columns.
+        masks: the `mask` option. If it is set, no error quotes values.
+        all_columns: the columns of the files, including columns that the spec excludes (these are
+            read as strings); None if the spec selects all columns.
     """
 
     path: str

@@ -39,8 +39,8 @@ class NativeColumns:
         shown: the positions of converted columns and the SQL that converts them; ``{}`` stands for
             the column.
         layout: the described names and types of the columns (:func:`build_layout`).
-        types: the types of columns for which the loader overrides Spark's choice. as_texts: the
-        positions of columns that the database sends as strings, because the spec sets
+        types: the types of columns for which the loader overrides Spark's choice.
+        as_texts: the positions of columns that the database sends as strings, because the spec sets
             their type.
         where: a condition that selects the rows to load; empty selects all rows.
         query: a SELECT whose result is the table; empty for a table of the database.

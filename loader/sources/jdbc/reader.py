@@ -113,8 +113,8 @@ def restore_columns(
     """Returns rows that Spark's reader has read, with the names and types of a table.
 
     Args:
-        schema: the columns of the table, in the order of the rows' columns. as_texts: the positions
-        of columns that the database sent as strings.
+        schema: the columns of the table, in the order of the rows' columns.
+        as_texts: the positions of columns that the database sent as strings.
         others: further columns of the rows, which follow the table's columns.
     """
     fields = rows.schema.fields

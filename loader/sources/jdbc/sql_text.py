@@ -28,8 +28,8 @@ def check_sql(text: str, option: str, url: str, kind: str) -> None:
     The database checks everything else, because the text is in the database's own SQL.
 
     Args:
-        option: the option that contains the text. url: the JDBC URL of the database, which
-        determines how strings are quoted.
+        option: the option that contains the text.
+        url: the JDBC URL of the database, which determines how strings are quoted.
         kind: what the text must be, for the remedy.
 
     Raises:
