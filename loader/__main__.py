@@ -6,7 +6,8 @@ import signal
 def start() -> None:
     """Runs the command line.
 
-    Ctrl-C during the imports ends the process without the stack trace that Python would print.
+    Ctrl-C during the imports terminates the process without the stack trace that Python would
+    print.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:

@@ -18,9 +18,9 @@ Errors are subclasses of :class:`LoaderError` with the attributes `what`, `where
 - :class:`SpecError`: the spec, profile, installation or an argument is invalid. Methods raise it
   before they sync a table.
 - :class:`TableError`: a table cannot be synced. :meth:`Loader.run` does not raise it: the other
-  tables are synced, and the result has the error. Subclasses: :class:`LockedError` (another run
-  has locked the table), :class:`DamagedError` (a file in the lake is corrupt), :class:`StateError`
-  (a stored cursor cannot be used) and :class:`JavaEndedError` (Spark's process has ended).
+  tables are synced, and the result has the error. Subclasses: :class:`LockedError` (another run has
+  locked the table), :class:`DamagedError` (a file in the lake is corrupt), :class:`StateError` (a
+  stored cursor cannot be used) and :class:`JavaEndedError` (Spark's process has exited).
 
 Programs may also import the interfaces for plug-ins: :mod:`loader.sources.interface` (connectors),
 :mod:`loader.state` (``StateBackend``) with :mod:`loader.testing`, and, for commands that push
@@ -177,7 +177,7 @@ class Loader:
             from loader.spark.jvm import forget_ended
             from loader.spark.jvm_exit import has_java_ended
 
-            with suppress(Exception):  # the JVM has ended
+            with suppress(Exception):  # the JVM has exited
                 runs.pipeline.spark.stop()
             if has_java_ended():
                 forget_ended()

@@ -51,7 +51,7 @@ class TableError(LoaderError):
 
 
 class JavaEndedError(TableError):
-    """Spark's Java process has ended, so all remaining tables fail. Exit code 1."""
+    """Spark's Java process has exited, so all remaining tables fail. Exit code 1."""
 
 
 class LockedError(TableError):

@@ -57,7 +57,7 @@ class PostgresCapture(LogCapture):
         with open_log(database, followed) as log, ExitStack() as opened:
             # Locks on tables that are read from the log could cause a deadlock. An ALTER TABLE
             # would wait for the locks, and Debezium would wait for the ALTER TABLE. But the run
-            # releases its locks only after Debezium has ended.
+            # releases its locks only after Debezium has exited.
             snapshot = CompositeSnapshot(
                 lambda: opened.enter_context(open_queries(queried)),
                 log,

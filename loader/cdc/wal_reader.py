@@ -282,7 +282,7 @@ def build_debezium_settings(
         "poll.interval.ms": "20",
         # The server closes the connection if it receives no status within wal_sender_timeout.
         "status.update.interval.ms": "1000",
-        # An error ends the run. The next run starts from the same position.
+        # An error stops the run. The next run starts from the same position.
         "errors.max.retries": "0",
         "slot.max.retries": "2",
         "slot.retry.delay.ms": "1000",

@@ -105,7 +105,7 @@ _BUILD = (
 
 
 def main(folder: Path) -> None:
-    """Syncs twice, runs the SQL of a build, and waits until the JVM ends."""
+    """Syncs twice, runs the SQL of a build, and waits until the JVM exits."""
     (folder / "loader.yml").write_text(_SPEC)
     (folder / "drop" / "events").mkdir(parents=True)
     (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")

@@ -1,4 +1,4 @@
-"""Executes one run of ``loader run``, and restarts Spark if its JVM has ended."""
+"""Executes one run of ``loader run``, and restarts Spark if its JVM has exited."""
 
 from __future__ import annotations
 
@@ -61,11 +61,12 @@ _TEXT_COLUMNS = 8
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """The remaining work of a run whose JVM has ended.
+    """The remaining work of a run whose JVM has exited.
 
     Attributes:
         error: the error that stopped the tables in progress, or the run itself.
-        in_progress: the tables that were being synced. One of these tables may have ended the JVM.
+        in_progress: the tables that were being synced. One of these tables may have crashed the
+            JVM.
         pending: the tables whose sync has not started, or whose progress is not yet recorded.
         source: the source whose list of tables was being read; empty if there is none.
     """
@@ -78,7 +79,7 @@ class _RunEnd:
 
 @dataclass
 class RestartingRun:
-    """Runs a spec, and continues in a new JVM if Spark's JVM ends.
+    """Runs a spec, and continues in a new JVM if Spark's JVM exits.
 
     Attributes:
         pipeline: the spec's pipeline in the current JVM.
@@ -99,7 +100,7 @@ class RestartingRun:
             sync: a function that syncs the selected tables.
 
         Raises:
-            JavaEndedError: if the JVM ended while no table was in progress, or after a stop.
+            JavaEndedError: if the JVM exited while no table was in progress, or after a stop.
         """
         selections = [select]
         while selections:
@@ -134,7 +135,7 @@ class RestartingRun:
     def _run(
         self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
     ) -> _RunEnd | None:
-        """Returns the remaining work if the JVM ended and the run can continue, otherwise None."""
+        """Returns the remaining work if the JVM exited and the run can continue, otherwise None."""
         unfinished: dict[str, Outcome] = {}
         finished: set[str] = set()
         run_error: LoaderError | None = None
@@ -214,7 +215,7 @@ class RunRequest:
         """Syncs the tables, and calls `done` for each finished table.
 
         Raises:
-            JavaEndedError: if Spark's JVM has ended, and the run cannot continue in a new JVM.
+            JavaEndedError: if Spark's JVM has exited, and the run cannot continue in a new JVM.
         """
 
         def sync(
@@ -253,7 +254,7 @@ def sync_until_signal(
     """Syncs the tables of a request until they are synced, or a signal stops the run.
 
     Returns:
-        The outcomes, the error if Spark's JVM has ended, and the context of the run. Its flag
+        The outcomes, the error if Spark's JVM has exited, and the context of the run. Its flag
         `stopped` is set if a signal has stopped the run.
     """
     output = runs.settings.output
@@ -270,7 +271,7 @@ def sync_tables(
     """Syncs the tables of a request, and syncs tables again if their connection was lost.
 
     Returns:
-        The outcomes, and the error if Spark's JVM has ended and the run could not continue.
+        The outcomes, and the error if Spark's JVM has exited and the run could not continue.
     """
     outcomes: list[Outcome] = []
 

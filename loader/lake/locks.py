@@ -1,10 +1,10 @@
 """Locks that allow one writer per table across machines and that expire when their run has died.
 
-A lease combines two locks. The kernel's file lock is released exactly when the process ends, but it
-may be invisible to other machines. The lock record is visible to other machines and identifies the
-owner, which is the run that has locked the table. However, a lock record may outlive the owner's
-process. If the file lock on the same machine is free, the process has ended, and the next run
-acquires the table immediately. Otherwise the next run waits until the owner's heartbeat has not
+A lease combines two locks. The kernel's file lock is released exactly when the process exits, but
+it may be invisible to other machines. The lock record is visible to other machines and identifies
+the owner, which is the run that has locked the table. However, a lock record may outlive the
+owner's process. If the file lock on the same machine is free, the process has exited, and the next
+run acquires the table immediately. Otherwise the next run waits until the owner's heartbeat has not
 changed for :data:`EXPIRY` seconds of the waiting machine's clock. Times in records are only
 informational, because the clocks of machines differ. A run that lost a table while it was suspended
 detects this before it publishes a batch or writes state or ledger. As a last resort, the catalog
@@ -108,7 +108,7 @@ def get_table_locks(lake: Lake) -> TableLocks:
 
 
 def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
-    """Returns a table's file lock. The kernel releases the lock when the process ends.
+    """Returns a table's file lock. The kernel releases the lock when the process exits.
 
     If the warehouse is a local folder, the lock file is next to the table, because a Hadoop catalog
     cannot serialize two writers. Otherwise the lock file is in a folder of this user.
@@ -202,7 +202,7 @@ class Lease:
     ) -> str | None:
         """Replaces the previous record when its run has certainly died. May return a warning."""
         owner = LockRecord.from_json(previous)
-        # If the folder is the same, the free file lock shows that the owner's process has ended.
+        # If the folder is the same, the free file lock shows that the owner's process has exited.
         is_same_folder = owner is not None and owner.place == self._folder_id
         if owner is not None and not is_same_folder:
             self._wait_until_stale(owner, previous, report)
@@ -260,7 +260,7 @@ class Lease:
                 by = (
                     owner.describe(self.store.read_heartbeat(owner.run_id))
                     if owner
-                    else "it has ended since"
+                    else "it has exited since"
                 )
                 raise TableError(
                     f"another run took the table over while this run was suspended ({by})",

@@ -224,7 +224,7 @@ class Rotation:
             try:
                 finding = Reconciliation(repairs=True).compare(sync, numbers)
             finally:
-                with suppress(Exception):  # Spark's JVM may have ended for lack of memory
+                with suppress(Exception):  # Spark's JVM may have run out of memory and exited
                     sync.lake.set_properties(table, {COMPARING_SINCE: ""})
                 seconds = time.monotonic() - began
                 attempt = Attempt(self.clock(), seconds, len(numbers))

@@ -226,7 +226,7 @@ def _dump_java(java: Java, target: Path) -> None:
 
 
 def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) -> list[str]:
-    """Runs the workload until its JVM has ended. Returns the class path of the JVM."""
+    """Runs the workload until its JVM has exited. Returns the class path of the JVM."""
     place.mkdir()
     env = {
         **_environment(),

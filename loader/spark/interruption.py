@@ -57,5 +57,5 @@ def check_interruption(where: str) -> None:
 
 
 def resume() -> None:
-    """Allows new interruptible work after the interrupted command has ended."""
+    """Allows new interruptible work after the interrupted command has returned."""
     _interrupted.clear()

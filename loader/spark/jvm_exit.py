@@ -11,12 +11,12 @@ from pyspark import SparkContext
 
 from loader.errors import JavaEndedError, LoaderError
 
-_SECONDS = 3.0  # The connections of a JVM break a moment before its process has ended.
+_SECONDS = 3.0  # A JVM's connections break a moment before its process exits.
 _STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
-    """Returns the error about the exit of Spark's Java process, or None if it has not ended.
+    """Returns the error about the exit of Spark's Java process, or None if it is still running.
 
     Args:
         error: an error that may result from the exit.
@@ -26,13 +26,13 @@ def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
 
 
 def has_java_ended() -> bool:
-    """Returns whether this process's JVM has ended; False if another process started it."""
+    """Returns whether this process's JVM has exited; False if another process started it."""
     process = getattr(SparkContext._gateway, "proc", None)
     return process is not None and process.poll() is not None
 
 
 def is_restart_wanted() -> bool:
-    """Returns whether the JVM has ended for a reason other than a signal to stop."""
+    """Returns whether the JVM has exited for a reason other than a signal to stop."""
     process = getattr(SparkContext._gateway, "proc", None)
     code = None if process is None else process.poll()
     return code is not None and _signal(code) not in _STOPPED
@@ -78,11 +78,11 @@ def _error(code: int, where: str) -> JavaEndedError:
     again = "Run again: the next run completes or discards the unfinished batches"
     if number in _STOPPED:
         return JavaEndedError(
-            f"Spark's Java process ended: {name} stopped it", where=where, remedy=again
+            f"Spark's Java process was stopped by {name}", where=where, remedy=again
         )
-    how = f"by {name}" if name else f"with exit code {code}"
+    how = f"was killed by {name}" if name else f"exited with code {code}"
     return JavaEndedError(
-        f"Spark's Java process ended {how}, perhaps for lack of memory",
+        f"Spark's Java process {how}, perhaps for lack of memory",
         where=where,
         remedy=f"{again}. If this happens again, give the machine or container more memory, or "
         "sync fewer tables at once (--concurrency). Java may have written details to "

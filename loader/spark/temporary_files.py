@@ -159,6 +159,6 @@ def _is_set(defaults: str, setting: str) -> bool:
 
 
 def delete_at_exit(jvm: Any, folder: str) -> None:
-    """Makes Spark delete the folder when its JVM ends."""
+    """Makes Spark delete the folder when its JVM exits."""
     manager = jvm.org.apache.spark.util.ShutdownHookManager
     manager.registerShutdownDeleteDir(jvm.java.io.File(folder))

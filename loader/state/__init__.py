@@ -201,5 +201,5 @@ def build_second_writer_error(row: StateRow, where: str) -> StateError:
     return StateError(
         f"version {row.version} of {row.key} exists already: another run has written it",
         where=where,
-        remedy="Nothing was lost; run again when the other run has ended",
+        remedy="Nothing was lost; run again when the other run has finished",
     )

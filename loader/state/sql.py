@@ -252,7 +252,7 @@ def _create_engine(text: str, location: StoreLocation) -> sa.Engine:
 def _resolve_file(url: URL, location: StoreLocation) -> URL:
     if not url.database or ":memory:" in url.database or "mode=memory" in str(url.query):
         raise SpecError(
-            "an in-memory SQLite database loses its cursors when the process ends",
+            "an in-memory SQLite database loses its cursors when the process exits",
             where=f"{location.where}.connection_string",
             remedy="Write the path of a file",
         )

@@ -38,7 +38,7 @@ STEPS = {
     "published": "the batch is visible, but state and ledger are not updated yet",
     "state-recorded": "the state is written, the ledger row is not",
     "ledger-recorded": "everything is written, the table is still locked",
-    "unlocked": "the sync of the table has ended",
+    "unlocked": "the sync of the table has finished",
 }
 """The ordered steps of the sync protocol, with the situation at each step."""
 

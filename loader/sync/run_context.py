@@ -43,9 +43,9 @@ class Steps(Protocol):
 
 
 class Watch:
-    """A forwarder of progress to a listener, with a flag `stopped` that ends the run.
+    """A forwarder of progress to a listener, with a `stopped` flag that stops the run.
 
-    A stopped run ends before the next publish. The logger ``loader`` also receives phases (DEBUG)
+    A stopped run exits before the next publish. The logger ``loader`` also receives phases (DEBUG)
     and warnings (WARNING).
 
     Attributes:

@@ -118,7 +118,7 @@ def test_ended_while_the_log_is_read(
     ran = victim.ended()
     [error] = ran.errors
     assert (ran.code, ran.table("shop.things")["status"]) == (1, "failed")
-    assert "source shop, sync_mode: cdc: the database ended the connection" in error
+    assert "source shop, sync_mode: cdc: the database closed the connection" in error
     assert error.endswith("No changes were appended; run again")
     victim.start(project, "run")
     _reading(postgres_database, victim)

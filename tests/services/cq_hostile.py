@@ -506,7 +506,7 @@ def states_of_any_size(server: Server) -> None:
         for options in ({}, {"compression": "zstd"}):
             code, text = write(server.client(), insert(encoded(rows, **options)))
             assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, text)
-            assert "the plugins' states exceed 64 MiB in total" in text
+            assert "plugin states exceed 64 MiB in total" in text
     assert not [m for m in server.reported if m.get("state") == "cq_state"]
 
 

@@ -459,7 +459,7 @@ def test_a_run_goes_on_in_a_new_java_process(project: Project, postgres_database
         slow.hurry()
         text, _ = process.communicate(timeout=240)
     assert process.returncode == 1, text
-    ended = "Spark's Java process ended by SIGKILL, perhaps for lack of memory"
+    ended = "Spark's Java process was killed by SIGKILL, perhaps for lack of memory"
     assert text.count(f"warning: {ended}: the run continues in a new process") == 2, text
     assert "then with each of these tables alone: shop.slow, shop.slow2" in text
     [error] = [line for line in text.splitlines() if line.startswith("error: ")]

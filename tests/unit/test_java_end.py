@@ -43,8 +43,8 @@ def test_what_fails_because_java_has_ended_says_so(process: subprocess.Popen[byt
     }
     [text] = texts
     assert text.startswith(
-        "table shop.orders: Spark's Java process ended by SIGKILL, perhaps for lack of memory. "
-        "Run again: the next run completes or discards the unfinished batches."
+        "table shop.orders: Spark's Java process was killed by SIGKILL, perhaps for lack of "
+        "memory. Run again: the next run completes or discards the unfinished batches."
     )
 
 
@@ -69,7 +69,7 @@ def test_what_java_has_no_part_in_keeps_its_own_words(process: subprocess.Popen[
 
 
 def test_each_table_gets_the_error_under_its_own_name() -> None:
-    shared = JavaEndedError("Spark's Java process ended", where="state table raw._cq_state")
+    shared = JavaEndedError("Spark's Java process exited", where="state table raw._cq_state")
     found = translate_error(shared, "table shop.orders")
     assert isinstance(found, JavaEndedError)
     assert found.where == "table shop.orders"

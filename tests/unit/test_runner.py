@@ -15,7 +15,7 @@ from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
 
-ENDED = JavaEndedError("Spark's Java process ended with exit code 3")
+ENDED = JavaEndedError("Spark's Java process exited with code 3")
 
 
 def test_the_run_goes_on_without_the_source_that_ended_java(

@@ -129,11 +129,11 @@ def read_into_spool(
             remedy="Run on a machine with more memory. Or drop the replication slot, and run "
             "again, which reloads all rows by queries",
         )
-    hidden = "its process ended without a result" if request.encrypted else ""
+    hidden = "its process exited without a result" if request.encrypted else ""
     error = error or hidden or _read_last_line(log)
     if re.search(_CONNECTION_LOST, error, re.IGNORECASE):
         raise TableError(
-            f"the database ended the connection while its log was read ({error})",
+            f"the database closed the connection while its log was read ({error})",
             where=where,
             remedy="No changes were appended; run again",
         )
@@ -187,4 +187,4 @@ def _build_environment() -> dict[str, str]:
 
 
 def _read_last_line(log: DebeziumLog) -> str:
-    return excerpt(log.last_line, 500) or "its process ended without output"
+    return excerpt(log.last_line, 500) or "its process exited without output"

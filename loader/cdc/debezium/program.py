@@ -296,7 +296,7 @@ def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
 
 
 class _CompletionCallback:
-    """Debezium's `CompletionCallback`, called when the engine has ended for any reason."""
+    """Debezium's `CompletionCallback`, called when the engine has stopped for any reason."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader

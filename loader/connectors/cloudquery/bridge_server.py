@@ -37,7 +37,7 @@ class BridgeServer:
         self.address = ""
 
     def listen(self) -> bool:
-        """Waits until the bridge listens. Returns False if the bridge has ended instead.
+        """Waits until the bridge listens. Returns False if the bridge has exited instead.
 
         Raises:
             SpecError: if the bridge cannot listen on its address.
@@ -54,13 +54,13 @@ class BridgeServer:
         """Yields the messages of the bridge until :meth:`end`.
 
         Raises:
-            TableError: if the bridge ends unexpectedly.
+            TableError: if the bridge exits unexpectedly.
         """
         yield from self._read_messages()
         # A signal to both processes may end the bridge before the loader has handled the signal.
         if not self._is_ending.wait(_EXIT_SECONDS):
             raise TableError(
-                "the bridge to CloudQuery has ended, and its open syncs have failed",
+                "the bridge to CloudQuery has exited, and its open syncs have failed",
                 where="loader serve",
                 remedy="Restart the loader, and then the syncs; --debug shows the bridge's log",
             )
@@ -112,7 +112,7 @@ def _list_folders() -> Iterator[Path]:
 def start_bridge_server(
     address: str, python: str | None, idle_timeout: float
 ) -> Iterator[BridgeServer]:
-    """Starts the bridge as a server, and ends it afterwards.
+    """Starts the bridge as a server, and stops it afterwards.
 
     Args:
         address: the address to listen on, such as `localhost:7778` or `unix:/path`.

@@ -25,7 +25,9 @@ _DROPPED_COLUMNS_REMEDY = (
     "a sync was interrupted, or started before `loader serve`, and a plugin's state that may cover "
     "its rows was dropped: the next sync of that source resumes from an older state"
 )
-_INTERRUPTED_SYNC = "a sync ended before its rows could be appended: its next run resends them"
+_INTERRUPTED_SYNC = (
+    "a sync was aborted before its rows could be appended: its next run resends them"
+)
 
 
 class CloudQueryIngest:
@@ -41,10 +43,10 @@ class CloudQueryIngest:
         self.ingest = ingest
 
     def run(self) -> None:
-        """Appends incoming syncs until the bridge ends.
+        """Appends incoming syncs until the bridge exits.
 
         Raises:
-            TableError: if the bridge or Spark's Java process has ended unexpectedly. All later
+            TableError: if the bridge or Spark's Java process has exited unexpectedly. All later
                 syncs would then fail.
         """
         ingest, watch = self.ingest, self.ingest.watch

@@ -37,7 +37,7 @@ def is_error(level: str) -> bool:
 
 
 def is_fatal(level: str) -> bool:
-    """Returns whether a log level means an error that ends the program."""
+    """Returns whether a log level means an error that terminates the program."""
     return level.strip().upper() in _FATAL_LEVELS
 
 

@@ -330,8 +330,8 @@ class MessageReader:
     def note_complete(self, key: Hashable) -> None:
         """Records that a stream has succeeded.
 
-        If the stream shares a state with all streams, it stays open until the program ends, because
-        another state may follow.
+        If the stream shares a state with all streams, it stays open until the program exits,
+        because another state may follow.
         """
         stream = self.streams.get(key)
         if stream is None:
@@ -436,7 +436,7 @@ class MessageReader:
         self._end_all(code, self._stopped or problem)
 
     def _end_all(self, code: int | None, problem: LoaderError | None) -> None:
-        """Ends the streams that are still open after the program has ended."""
+        """Closes the streams that are still open after the program has exited."""
         if problem is None and (code or self._failure):
             assert self._process is not None
             self.log.before_output()
@@ -500,7 +500,7 @@ class MessageReader:
             return
         if process.has_lingering_output():
             self._stopped = TableError(
-                "the program has ended, but a process that it started keeps its output open: "
+                "the program has exited, but a process that it started keeps its output open: "
                 "records may be missing",
                 where=f"source {self.source}",
                 remedy="Make the command wait for the processes that it starts; the records "

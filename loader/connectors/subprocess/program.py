@@ -86,7 +86,7 @@ class Program(Child):
             raise _explain_start(command[0], error) from None
 
     def messages(self) -> Iterator[bytes]:
-        """Yields the lines of the program's standard output until the program ends.
+        """Yields the lines of the program's standard output until the program exits.
 
         Raises:
             TableError: if a line is too long.
@@ -125,7 +125,7 @@ def read_answer(
     before_output: Callable[[], None] = lambda: None,
     ignores_interruption: bool = False,
 ) -> Iterator[Message]:
-    """Runs a short command of a program, and yields the command's messages until the program ends.
+    """Runs a short command of a program, and yields the command's messages until the program exits.
 
     Args:
         start: starts the program. Its argument is a callback that receives each line of the log.

@@ -1,8 +1,8 @@
-"""Starts and ends the child processes of all connectors.
+"""Starts and stops the child processes of all connectors.
 
 The caller sets the complete environment of a child. The child writes one message per line to its
-standard output, and a thread relays its log. When this process ends, the child and the processes
-that the child has started also end.
+standard output, and a thread relays its log. When this process exits, the child and its descendants
+also exit.
 
 The module imports only the standard library, because CloudQuery's bridge uses it in an environment
 without the loader. :class:`loader.connectors.subprocess.program.Program` turns its exceptions into
@@ -68,7 +68,7 @@ class LongLineError(Exception):
 class Child:
     """A child process, in a process group with the processes that it starts.
 
-    Linux kills the child when the thread that started it ends. So this thread must live as long as
+    Linux kills the child when the thread that started it exits. So this thread must live as long as
     the child.
 
     Args:
@@ -77,11 +77,11 @@ class Child:
         on_log_line: called with each line of the log, which is the standard error.
         folder: the working directory; by default the current directory.
         takes_input: whether the child reads the text from :meth:`send`. Such a child is not killed
-            when this process ends, so it must exit when its input ends.
+            when this process exits, so it must exit when its input is closed.
         sends_messages: whether the standard output contains messages (:meth:`lines`). If not, the
             standard output is part of the log.
         own_group: whether to create a process group. Without one, the child stays in the group of
-            this process, and :meth:`stop` ends only the child.
+            this process, and :meth:`stop` stops only the child.
         shorten: truncates a long line of the log to a number of characters.
 
     Raises:
@@ -134,7 +134,7 @@ class Child:
     def lines(self, max_bytes: int = -1) -> Iterator[bytes]:
         """Yields the lines of the standard output until the output ends.
 
-        If :meth:`stop` ends the child, an incomplete last line is dropped.
+        If :meth:`stop` stops the child, an incomplete last line is dropped.
 
         Args:
             max_bytes: the maximum size of a line; negative for no limit.
@@ -151,7 +151,7 @@ class Child:
             yield line
 
     def send(self, text: str) -> None:
-        """Writes to the standard input, unless the child has ended or is ending."""
+        """Writes to the standard input, unless the child has exited or is exiting."""
         assert self._child.stdin is not None
         rest = memoryview(text.encode())
         with suppress(BrokenPipeError, ValueError):
@@ -178,7 +178,7 @@ class Child:
         return code
 
     def wait(self, seconds: float) -> bool:
-        """Waits at most `seconds` for the child to end by itself. Returns whether it has ended."""
+        """Waits at most `seconds` for the child to end by itself. Returns whether it has exited."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(seconds)
         return self._child.poll() is not None
@@ -214,7 +214,7 @@ class Child:
         return time.monotonic() - self.last_output_at > seconds and not self.wait(0)
 
     def has_lingering_output(self) -> bool:
-        """Returns whether the child has ended, but another process still holds its output."""
+        """Returns whether the child has exited, but another process still holds its output open."""
         if self._child.poll() is None:
             return False
         now = time.monotonic()
@@ -234,7 +234,7 @@ class Child:
                 self._child.send_signal(number)
 
     def _has_live_processes(self) -> bool:
-        """Returns whether the group still has a process, even if the child has ended."""
+        """Returns whether the group still has a process, even if the child has exited."""
         if not self._own_group:
             return self._child.poll() is None
         try:

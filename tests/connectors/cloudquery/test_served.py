@@ -73,7 +73,7 @@ def test_a_bridge_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatc
             bridge.end()
             assert list(messages) == []
             continue
-        with pytest.raises(TableError, match="the bridge to CloudQuery has ended"):
+        with pytest.raises(TableError, match="the bridge to CloudQuery has exited"):
             next(messages)
 
 
@@ -87,13 +87,13 @@ def test_the_loader_ends_with_java(project: Project, monkeypatch: pytest.MonkeyP
     bridge: Any = Bridge({**session, "rows": True}, {**session, "rows": True})
 
     def run_tables(*_: Any) -> Iterator[Outcome]:
-        yield Outcome("orders", error=JavaEndedError("Spark's Java process ended"))
+        yield Outcome("orders", error=JavaEndedError("Spark's Java process exited"))
 
     monkeypatch.setattr(ingest, "run_tables", run_tables)
     serves = CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None))
     with pytest.raises(JavaEndedError):
         serves.run()
-    assert bridge.errors == ["Spark's Java process ended."]
+    assert bridge.errors == ["Spark's Java process exited."]
 
 
 def test_the_group_of_a_sync_is_part_of_the_key(project: Project) -> None:

@@ -163,7 +163,7 @@ def test_a_sync_that_has_ended_before_its_turn_is_told_so(project: Project) -> N
     heard.release()
     [error, none] = bridge.errors
     assert error is not None
-    assert error.startswith("a sync ended before its rows could be appended")
+    assert error.startswith("a sync was aborted before its rows could be appended")
     assert none is None
     assert [text for text in heard.said if "before its rows could be appended" in text] != []
     assert [(outcome.table, outcome.error) for outcome in outcomes] == [("shop.orders", None)]

@@ -46,7 +46,7 @@ from .state_backend import (
 )
 from .state_barrier import StateBarrier
 
-_LOADER_ENDED = "the loader has ended, and has reported the reason; repeat the sync"
+_LOADER_ENDED = "the loader has exited, and has reported the reason; repeat the sync"
 _INTERRUPTED_MESSAGE = "the sync was interrupted"
 _TIMED_OUT = "the sync sent nothing for too long (`--idle-timeout`), so it was cancelled"
 _STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
@@ -271,7 +271,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         session.has_ended.set()
 
     def close(self) -> None:
-        """Fails all open syncs. Called when the loader has ended."""
+        """Fails all open syncs. Called when the loader has exited."""
         self._loader_has_ended = True
         self._loader_is_ready.set()
         with self._lock:
@@ -377,7 +377,7 @@ def _write_catalog(session: Session) -> dict[str, Any]:
 
 
 def send_to_loader(message: Mapping[str, Any]) -> None:
-    """Sends a message to the loader unless the loader has ended."""
+    """Sends a message to the loader unless the loader has exited."""
     with _output_lock, suppress(BrokenPipeError):
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()

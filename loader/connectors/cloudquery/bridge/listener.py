@@ -110,7 +110,7 @@ class Relay:
         try:
             inner = await self._connect(name)
             await asyncio.gather(_copy(reader, inner[1]), _copy(inner[0], writer))
-        except OSError:  # the server has ended
+        except OSError:  # the server has stopped
             writer.close()
         finally:
             self._open -= 1
@@ -169,7 +169,7 @@ def _is_free(address: str) -> bool:
 
 
 def serve(config: Mapping[str, Any]) -> int:
-    """Serves until the standard input ends, which the loader closes to stop the bridge."""
+    """Serves until the loader closes the standard input to stop the bridge."""
     os.umask(0o077)
     folder = Path(config["folder"])
     destination = Destination(folder, float(config.get("idle_timeout", _IDLE_TIMEOUT)))

@@ -26,12 +26,12 @@ class PluginError(Exception):
 
 
 class EndedError(Exception):
-    """The plugin has ended before it answered."""
+    """The plugin exited before it answered."""
 
 
 @contextmanager
 def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields a gRPC stub for a plugin. If this function started the plugin, ends it afterwards.
+    """Yields a gRPC stub for a plugin. If this function started the plugin, stops it afterwards.
 
     Args:
         config: the `command` that starts a plugin, or the `connection` to a running plugin.
@@ -42,7 +42,7 @@ def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
         return
     address = f"127.0.0.1:{_find_free_port()}"
     command = [*config["command"], "serve", "--address", address, *_OPTIONS]
-    # The plugin joins the bridge's process group, so that the loader ends both together.
+    # The plugin joins the bridge's process group, so that the loader terminates both together.
     child = Child(command, os.environ, _relay_log, sends_messages=False, own_group=False)
     try:
         with _open_stub(address, child) as stub:
@@ -52,9 +52,7 @@ def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
             code = child.end()
         except StartError as error:
             raise PluginError(f"the plugin {command[0]} cannot be started: {error}") from None
-        raise PluginError(
-            child.last_log_line or f"the plugin ended with exit code {code}"
-        ) from None
+        raise PluginError(child.last_log_line or f"the plugin exited with code {code}") from None
     finally:
         child.stop(patience=5.0)
 

@@ -180,7 +180,7 @@ def check_budget(used: int, batch: pa.RecordBatch) -> None:
     """
     if used + measure_batch(batch) > MAX_STATE_BYTES:
         raise OverBudgetError(
-            f"the plugins' states exceed {MAX_STATE_BYTES >> 20} MiB in total; each row takes "
+            f"plugin states exceed {MAX_STATE_BYTES >> 20} MiB in total; each row takes "
             f"{ROW_BYTES} bytes on top of the size of its strings"
         )
 
