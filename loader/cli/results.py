@@ -30,7 +30,8 @@ class TableResult:
             above the last stored cursor would have missed.
         rows_cursor_unmoved: the number of these rows that are updates without a change of the
             cursor.
-        complete_until: the time up to which raw contains all committed rows; None if unknown.
+        complete_until: the time up to which the raw table contains all committed rows; None if
+            unknown.
         error: the error if the table failed or was locked.
     """
 

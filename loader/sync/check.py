@@ -117,10 +117,11 @@ def _check_ownership(plan: TablePlan, lake: Lake) -> None:
 
 
 def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
-    """Returns a note about the schema changes that the next batch will make in raw.
+    """Returns a note about the schema changes that the next batch will make in the raw table.
 
     Raises:
-        TableError: if raw cannot represent the source's columns, or the spec forbids the change.
+        TableError: if the raw table cannot represent the source's columns, or the spec forbids the
+            change.
     """
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     return [f"with the next batch: {'; '.join(drift.notes)}"] if drift.notes else []
@@ -209,7 +210,7 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
 
 
 def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
-    """Returns a note about updates in raw that did not change the cursor."""
+    """Returns a note about updates in the raw table that did not change the cursor."""
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):
         return []
@@ -255,7 +256,7 @@ def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[
 
 
 def _describe_seen(plan: TablePlan, lake: Lake) -> str:
-    """Describes, for a note, how late rows in raw were and how many times are cut."""
+    """Describes, for a note, how late rows in the raw table were and how many times are cut."""
     cursor = plan.cursor
     if cursor is None or not lake.exists(plan.lake_table) or not lake.exists(LEDGER):
         return ""
