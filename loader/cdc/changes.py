@@ -282,7 +282,8 @@ class Changes:
                 )
             )
             # If an update makes a row match the filter, PostgreSQL logs it as an insert. So if the
-            # log omits a value, raw has no version of the row, or only an outdated version.
+            # log omits a value, the raw table has no version of the row, or only an outdated
+            # version.
             is_known = previous.isNotNull()
             if self.table.ref.native.where:
                 is_known = is_known & ~f.col(_INSERT)
