@@ -73,9 +73,10 @@ class SyncRecord:
         rows_at_cursor: the number of appended rows whose cursor equals the stored cursor. A query
             with `>` would miss these rows.
         rows_cursor_unmoved: the number of these two kinds of rows that are updates without a change
-            of the cursor: the key's newest version in raw has the same cursor and other values.
-        complete_until: a time taken from the source's clock. Raw contains all rows that were
-            committed up to this time. None if unknown.
+            of the cursor: the key's newest version in the raw table has the same cursor and other
+            values.
+        complete_until: a time taken from the source's clock. The raw table contains all rows that
+            were committed up to this time. None if unknown.
     """
 
     run_id: str

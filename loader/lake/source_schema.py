@@ -1,10 +1,10 @@
 """Stores the schema of a source's table at the last published batch.
 
-The schema is a property of the raw table. It cannot be derived from raw's columns. Raw retains
-columns that the source has dropped, and has variant columns that the source never had. The
-ledger's notes of schema changes are the differences between this property and the current source.
-The commit that publishes a batch writes both the property and the ledger row with the notes.
-Therefore both are always consistent, and no change is noted twice.
+The schema is a property of the raw table. It cannot be derived from the table's columns, because
+the raw table retains columns that the source has dropped, and has variant columns that the source
+never had. The ledger's notes of schema changes are the differences between this property and the
+current source. The commit that publishes a batch writes both the property and the ledger row with
+the notes. Therefore both are always consistent, and no change is noted twice.
 """
 
 from __future__ import annotations
