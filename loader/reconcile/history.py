@@ -46,8 +46,8 @@ class VerifiedBucket:
         bucket: the bucket's number. The bucket of a key is the key's hash modulo `buckets`.
         verified_at: a time in UTC. The compared version of the rows is not older than this time.
         rows_source: the number of rows in the source that the spec selects.
-        rows_snapshot: the number of keys in raw before a repair, without keys whose newest version
-            is a tombstone.
+        rows_snapshot: the number of keys in the raw table before a repair, without keys whose
+            newest version is a tombstone.
         repaired: whether all differences were appended to the raw table; false if there were no
             differences.
         batch: the batch with the appended differences. If there is a batch and `repaired` is false,
@@ -98,7 +98,7 @@ class LastComparison:
     Attributes:
         at: the time of the comparison in seconds since 1970.
         seconds: the bucket's part of the comparison's duration; 0 if unknown.
-        rows: the number of newest versions in raw.
+        rows: the number of newest versions in the raw table.
         has_unrepaired: whether differences were found and not repaired.
     """
 

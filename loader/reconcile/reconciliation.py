@@ -1,9 +1,9 @@
 """Reconciles tables by comparing contents, to find and repair changes that cursors miss.
 
 Each table is first synced and then compared in the same snapshot of its source. If the snapshot
-cannot change (`is_steady`), such as an exported PostgreSQL snapshot, raw then contains all rows
-that a sync can deliver, and the sync has missed all rows that still differ. Otherwise, and with
-`sync_mode: cdc`, a differing row may have changed after the sync, so the table is synced and
+cannot change (`is_steady`), such as an exported PostgreSQL snapshot, the raw table then contains
+all rows that a sync can deliver, and the sync has missed all rows that still differ. Otherwise, and
+with `sync_mode: cdc`, a differing row may have changed after the sync, so the table is synced and
 compared a second time, in a later snapshot. The syncs have missed a row if the row still differs
 and has not changed in the source between the two comparisons.
 """
