@@ -1,10 +1,10 @@
 """Finds redelivered rows and rows that override the cursor order.
 
-A row is redelivered if it is identical to the newest version of its key in raw. Older versions are
-irrelevant, so a value that changes back (A, B, A) is a new version.
+A row is redelivered if it is identical to the newest version of its key in the raw table. Older
+versions are irrelevant, so a value that changes back (A, B, A) is a new version.
 
 If the source declares the key, it returns only the current version of each key. This version is
-newer than the newest version in raw even if its cursor is lower. One possible reason is a
+newer than the newest version in the raw table even if its cursor is lower. One possible reason is a
 transaction that began earlier but committed later (`now()` is the transaction's start). Or an
 update has set the cursor column back, or has not changed it. Such a row overrides the order of
 cursors, and its batch begins a new generation (``_cq_generation``). A version is newer than all
@@ -57,9 +57,9 @@ def flag_redelivered(
       has the same cursor and this cursor is below the window.
     - ``_cq_cursor_unmoved`` is true if that version has the same cursor and other values.
 
-    Only the rows of raw at or above the window's lower bound are read. The bound is a literal, so
-    Iceberg prunes files, and the cost depends only on the size of the window. If the cursor is a
-    string that the source does not order by bytes, all rows of raw are read.
+    Only the rows of the raw table at or above the window's lower bound are read. The bound is a
+    literal, so Iceberg prunes files, and the cost depends only on the size of the window. If the
+    cursor is a string that the source does not order by bytes, all rows of the raw table are read.
 
     Args:
         raw: the raw table.
@@ -69,7 +69,7 @@ def flag_redelivered(
         is_authoritative: whether the source returns only the current version of each key. If false,
             :func:`assign_generation` must be called first.
         has_base: whether the window may contain versions of the base generation. If true, the query
-            that searches raw for versions of older generations is not needed.
+            that searches the raw table for versions of older generations is not needed.
     """
     in_window = _select_window(raw, window, bounds)
     raw_rows = _select_comparable(raw, in_window, generations, has_base)
@@ -106,8 +106,8 @@ def flag_redelivered(
         # Versions in older generations are ignored.
         exists = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
         in_raw = f.coalesce(exists, f.lit(False))
-        # Rows of a key with raw's newest cursor are either all dropped or all appended. If (A, B)
-        # were reread and only B were dropped, A would become the newest version.
+        # Rows of a key with the raw table's newest cursor are either all dropped or all appended.
+        # If (A, B) were reread and only B were dropped, A would become the newest version.
         group = Over.partitionBy(*(f.col(quote_name(name)) for name in key), same_cursor)
         all_in_raw = f.min(in_raw).over(group)
         last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
@@ -134,9 +134,9 @@ def flag_redelivered(
 
 
 def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Returns whether a new row has a null cursor, but its key has a cursor in raw.
+    """Returns whether a new row has a null cursor, but its key has a cursor in the raw table.
 
-    The function reads raw's keys, so it is only called if new rows have null cursors.
+    The function reads the raw table's keys, so it is only called if new rows have null cursors.
     """
     lost = new_rows.where(f.col(quote_name(cursor)).isNull())
     with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())
@@ -144,7 +144,7 @@ def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cur
 
 
 def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Returns the rows of raw whose keys are among the keys of a few rows."""
+    """Returns the rows of the raw table whose keys are among the keys of a few rows."""
     names = [quote_name(name) for name in key]
     keys = rows.select(*(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names)))
     same_key = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
@@ -154,7 +154,7 @@ def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFram
 def _select_comparable(
     raw: DataFrame, in_window: Column, generations: Generations, has_base: bool
 ) -> DataFrame:
-    """Returns the rows of raw that include the newest version of each key in a window.
+    """Returns the rows of the raw table that include the newest version of each key in a window.
 
     A key's newest version may be in a newer generation with a cursor below the window. Therefore,
     if the window contains versions of an older generation, all batches since the first of these
@@ -197,7 +197,7 @@ def _select_window(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     if window.cursor is None or floor is None or window.cursor.collated:
         return f.lit(True)  # only the source can order collated strings
     name = window.cursor.name
-    # If a column's name changes only in case in the source, raw retains the old name.
+    # If a column's name changes only in case in the source, the raw table retains the old name.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
     column = f.col(quote_name(name))
     above = column >= cursor_literal(floor, data_type)

@@ -42,7 +42,7 @@ def quote_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Generations:
-    """The generations of raw that are compared with a window's rows.
+    """The generations of the raw table that are compared with a window's rows.
 
     Attributes:
         base: the newest generation that began with a full read. Older generations are not compared.
@@ -56,14 +56,14 @@ class Generations:
 def assign_generation(
     rows: DataFrame, raw: DataFrame, key: Sequence[str], generations: Generations
 ) -> DataFrame:
-    """Assigns each row to its key's generation in raw.
+    """Assigns each row to its key's generation in the raw table.
 
     Some sources may return several versions of a key in any order. In this case the cursor
     determines the newest version, unless a repair has overridden the order. Later rows of repaired
     keys are appended in the repair's generation. Rows of all other keys are appended in the base
     generation, where versions with a higher cursor remain newer than late rows.
 
-    Only the rows of raw above the base generation are read.
+    Only the rows of the raw table above the base generation are read.
 
     Args:
         raw: the raw table.

@@ -58,14 +58,15 @@ class Window:
             read again would be appended again.
         is_exhaustive: whether all rows at or above the floor are read, including rows below `low`
             that are not late. This is necessary without a key, because the numbers of equal rows
-            are compared and the range must be the same in source and raw.
+            are compared and the range must be the same in the source and the raw table.
         has_key: whether rows have a key, so that a row that is read again replaces its older
             version.
         above: only rows above this cursor are read.
         initial: the lowest cursor to load according to the spec; None loads all rows.
         stored_cursor: the stored cursor; None if this sync reads all rows.
-        read_raw: reads columns of raw's rows since the newest full read; columns that raw lacks are
-            null. Connectors may use this function to find rows that were never loaded.
+        read_raw: reads columns of the raw table's rows since the newest full read; columns that the
+            raw table lacks are null. Connectors may use this function to find rows that were never
+            loaded.
     """
 
     cursor: CursorField | None = None
@@ -109,7 +110,7 @@ class LogRange:
     Attributes:
         low: the log position at which reading begins; None reads all rows of the table in a new
             generation.
-        high: the log position up to which raw is complete after the batch.
+        high: the log position up to which the raw table is complete after the batch.
         retained_bytes: the bytes of log that the source retains for the loader; None if unknown.
         is_first_load_chunk: whether a later chunk of the first load is read instead of the log.
     """
@@ -143,8 +144,8 @@ class Bounds:
         notes: warnings for the user, which do not stop the sync.
         log: the part of the source's log to read; None without `sync_mode: cdc`.
         deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
-        complete_until: a time taken from the source's clock. Raw, with the rows of this window,
-            contains all rows that were committed up to this time. None if unknown.
+        complete_until: a time taken from the source's clock. The raw table, with the rows of this
+            window, contains all rows that were committed up to this time. None if unknown.
     """
 
     rows: int | None
