@@ -155,8 +155,8 @@ class MaskedSnapshot(Snapshot):
     ) -> Digest | None:
         if not isinstance(table, MaskedTable):
             return self._snapshot.digest(table, window, rows, until)
-        # Digests are stored. An attacker who reads the other columns of a row in raw could guess
-        # the masked values until the digests are equal. The key prevents this.
+        # Digests are stored. An attacker who reads the other columns of a row in the raw table
+        # could guess the masked values until the digests are equal. The key prevents this.
         if self._key is None:
             return None
         digest = self._snapshot.digest(table.original, window, rows, until)

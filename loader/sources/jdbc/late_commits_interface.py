@@ -94,7 +94,7 @@ class LateCommits(Protocol):
         """
 
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
-        """Returns the time up to which raw, with this window's rows, contains all commits.
+        """Returns the time up to which the raw table and this window's rows contain all commits.
 
         The time is taken from the database's clock and is in UTC. Returns None if it is unknown.
         """
@@ -102,8 +102,8 @@ class LateCommits(Protocol):
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
         """Returns the number of rows that may have left the filter, and SQL that selects them.
 
-        These rows were written since the last sync and do not match the `where` option. Raw may
-        contain an earlier version that matched.
+        These rows were written since the last sync and do not match the `where` option. The raw
+        table may contain an earlier version that matched.
         """
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:

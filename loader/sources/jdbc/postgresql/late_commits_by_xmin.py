@@ -208,9 +208,9 @@ class PostgresLateCommits:
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
         """Returns the start of the oldest open transaction, unless older commits may be missing.
 
-        This start was read before the snapshot, so the snapshot contains all commits before it. Raw
-        contains their rows if this sync reads all rows or has swept the table, or if no transaction
-        has written since the last sweep. A backfill reads only a range.
+        This start was read before the snapshot, so the snapshot contains all commits before it. The
+        raw table contains their rows if this sync reads all rows or has swept the table, or if no
+        transaction has written since the last sweep. A backfill reads only a range.
         """
         now = self.transactions
         since = parse_known_start(now.since) if now is not None else None

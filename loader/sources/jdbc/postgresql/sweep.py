@@ -120,7 +120,7 @@ class Sweep:
         condition: SQL that is true for these rows; empty if there are none.
         must_store: whether the record must be stored even if no row is appended.
         excluded: the number of rows of any cursor that were written since the last sweep and do not
-            match the `where` option. Raw may contain an earlier version that matched.
+            match the `where` option. The raw table may contain an earlier version that matched.
         exclusion: SQL that is true for these rows; empty if there are none.
     """
 
