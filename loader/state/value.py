@@ -23,7 +23,7 @@ LARGEST = 2**62
 """The highest version, batch or generation, so that the next value also fits 64 bits."""
 
 MIXED = "mixed"
-"""The selection in a state if the batches of raw have different selections."""
+"""The selection in a state if the batches of the raw table have different selections."""
 
 _RESET = "reset "
 """The prefix of the selection in a state after `loader state reset`."""
@@ -67,7 +67,7 @@ class TableState:
             :mod:`loader.sync.boundary_digest`.
         selection: the rows that the source selected in the newest full read and the later syncs
             (:attr:`loader.sources.interface.SourceTable.selection`). See also :meth:`start_over`.
-        masks: the masks of columns in raw and the id of their key; see
+        masks: the masks of columns in the raw table and the id of their key; see
             :mod:`loader.sync.mask_changes`.
     """
 
