@@ -54,7 +54,7 @@ class AppendOnlyWindow:
 
     Attributes:
         window, bounds: the window and the bounds of this part.
-        redelivered: the number of the window's other rows, which raw already contains.
+        redelivered: the number of the window's other rows, which the raw table already contains.
     """
 
     window: Window

@@ -58,8 +58,8 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
 
     These are the keys whose newest version in the raw table is not a tombstone, and is not excluded
     by `initial_cursor` or `null_cursor`. Rows without a key (:func:`lacks_key`) are left out.
-    Returns None if raw lacks a needed column, or if `initial_cursor` is a collated text, which only
-    the source can compare.
+    Returns None if the raw table lacks a needed column, or if `initial_cursor` is a collated text,
+    which only the source can compare.
 
     Args:
         raw: the source's rows in the raw table.
@@ -80,7 +80,7 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
 
 
 def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
-    """Returns a condition for rows of raw that have no key.
+    """Returns a condition for rows of the raw table that have no key.
 
     Such rows were loaded before the key was changed. If only the spec declares the key, some of a
     row's key columns may be null, but not all.

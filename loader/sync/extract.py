@@ -1,4 +1,4 @@
-"""Reads the rows of a batch, adds the ``_cq_`` columns, and compares the rows with raw.
+"""Reads the rows of a batch, adds the ``_cq_`` columns, and compares the rows with the raw table.
 
 Writes nothing; :mod:`loader.sync.publish` appends the rows.
 """
@@ -57,7 +57,7 @@ _FEW_ROWS = 5_000
 """The maximum number of rows for which Spark's optimizer takes longer than the query itself."""
 
 _MANY_ROWS = 300_000
-"""The minimum number of rows in raw for which compiling Spark's generated code saves time."""
+"""The minimum size of a raw table, in rows, for which compiling Spark's generated code pays off."""
 
 _MAX_BROADCAST = 100_000
 """The maximum number of deletions that are sent to all of Spark's executors."""
@@ -76,7 +76,7 @@ class Batch:
 
     Attributes:
         rows: the rows with the source's columns and the ``_cq_`` columns; None if there are none.
-        drift: the changes that adapt raw to the source's columns.
+        drift: the changes that adapt the raw table to the source's columns.
         record: the ledger row.
         state: the state to store if the rows are published.
         idle_state: the state to store if no row is appended.
@@ -128,8 +128,8 @@ class _Extracted:
         """Returns a copy whose rows are in a new generation.
 
         Args:
-            condition: selects the rows that override raw, by default all rows. Other rows keep
-                their generation.
+            condition: selects the rows that override the raw table, by default all rows. Other rows
+                keep their generation.
         """
         assert self.rows is not None
         generation = state.generation + 1
@@ -141,7 +141,7 @@ class _Extracted:
 
 @contextmanager
 def extract(sync: SyncContext, planned: PlannedBatch) -> Iterator[Batch]:
-    """Yields a planned batch without the rows that already exist in raw.
+    """Yields a planned batch without the rows that already exist in the raw table.
 
     Any cached rows are freed on exit.
 
@@ -230,7 +230,7 @@ def _complete_batch(
 
 @contextmanager
 def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Extracted]:
-    """Reads a batch's rows. Compares them with raw if raw may contain some of them."""
+    """Reads a batch's rows. Compares them with the raw table if it may contain some of them."""
     plan, snapshot, lake, bounds = sync.plan, sync.snapshot, sync.lake, planned.bounds
     if planned.correction is not None:
         extracted = _Extracted(planned.correction(stamp), lost_rows=planned.corrected)
@@ -281,7 +281,7 @@ def _add_tombstones(
     stamp: Stamp,
     expected_rows: int | None,
 ) -> Iterator[_Extracted]:
-    """Yields all rows of the source, and a tombstone for each key that only raw has.
+    """Yields all rows of the source, and a tombstone for each key that only the raw table has.
 
     Raises:
         TableError: if the source returns no row, or more or fewer rows than it counted.
@@ -330,7 +330,7 @@ def _compare_with_raw(
     expected_rows: int | None,
     has_few_rows: bool,
 ) -> Iterator[_Extracted]:
-    """Compares a batch's rows with raw and yields the new rows and tombstones."""
+    """Compares a batch's rows with the raw table and yields the new rows and tombstones."""
     plan, state, keeps_redeliveries = sync.plan, planned.state, sync.plan.keeps_redeliveries
     window, bounds = planned.window, planned.bounds
     raw = select_own_rows(plan, sync.lake.frame(plan.lake_table))
@@ -348,8 +348,8 @@ def _compare_with_raw(
     has_base = False
     with ExitStack() as scan:
         if is_late:
-            # A late row may have an old cursor, so most rows of raw may be in the window. Only the
-            # rows with the batch's keys are compared.
+            # A late row may have an old cursor, so most rows of the raw table may be in the window.
+            # Only the rows with the batch's keys are compared.
             rows = hold_rows(rows)
             raw = select_keys(raw, rows, plan.key)
             if sync.lake.records(plan.lake_table).rows() > _MANY_ROWS:

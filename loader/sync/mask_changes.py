@@ -1,8 +1,8 @@
 """Detects masks that were added, changed or removed after rows were loaded.
 
-The state, and the commit of each batch, store the masks of the rows in the raw table. Raw is
-append-only, so a new mask does not change rows that are already loaded. A table with changed masks
-is therefore refused until all rows are read again.
+The state, and the commit of each batch, store the masks of the rows in the raw table. The raw table
+is append-only, so a new mask does not change rows that are already loaded. A table with changed
+masks is therefore refused until all rows are read again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def describe_masks(
     """Returns the masks to store with a batch, or None if no column is masked.
 
     Args:
-        stored: the stored masks. Masks of columns that the source has dropped are kept, because raw
-            still has these columns.
-        added: columns that this batch adds to raw, and that the next sync treats as added again
-            (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored even if they
-            have no mask, because the stored schema of the source lacks them.
+        stored: the stored masks. Masks of columns that the source has dropped are kept, because the
+            raw table still has these columns.
+        added: columns that this batch adds to the raw table, and that the next sync treats as added
+            again (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored even if
+            they have no mask, because the stored schema of the source lacks them.
     """
     columns = {name: mask for name, mask in _list_masks(stored).items() if not _has(plan, name)}
     columns |= {name.lower(): _UNMASKED for name in added}
@@ -58,11 +58,12 @@ def describe_masks(
 def check_masks(
     plan: TablePlan, lake: Lake, state: TableState | None, warn: Callable[[str], None]
 ) -> None:
-    """Checks that raw has the same masks as the spec, or that all rows are read again.
+    """Checks that the raw table has the same masks as the spec, or that all rows are read again.
 
     Args:
         state: the table's state.
-        warn: called with a warning if all rows are read again, because older rows stay in raw.
+        warn: called with a warning if all rows are read again, because older rows stay in the raw
+            table.
 
     Raises:
         TableError: if only new rows would be read with the changed masks, or if the mask of a key
@@ -103,7 +104,7 @@ def check_masks(
 
 
 def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None) -> list[str]:
-    """Returns the columns, in lower case, whose values in raw have another mask or mask key."""
+    """Returns the columns, in lower case, whose loaded values have another mask or mask key."""
     # The raw table's own columns are not used, because a run may have ended after it added a
     # column.
     properties = lake.properties(plan.lake_table)
@@ -132,7 +133,7 @@ def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None)
 
 
 def _has_rest(plan: TablePlan, lake: Lake) -> bool:
-    """Returns whether raw has a value in :data:`REST_COLUMN`."""
+    """Returns whether the raw table has a value in :data:`REST_COLUMN`."""
     raw = select_own_rows(plan, lake.frame(plan.lake_table))
     if REST_COLUMN not in raw.columns:
         return False

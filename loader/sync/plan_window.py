@@ -54,19 +54,20 @@ class PlannedBatch:
 
     Attributes:
         window, bounds: the window and its bounds in the source.
-        drift: the changes that adapt raw to the source's columns.
+        drift: the changes that adapt the raw table to the source's columns.
         mode: the mode that the ledger records.
-        state: the state to store in the batch's commit. If rows override raw,
+        state: the state to store in the batch's commit. If rows override the raw table,
             :mod:`loader.sync.extract` increases its generation.
         idle_state: the state to store if no row is appended.
-        is_unchanged: whether raw has all rows of the window, so that no row is read.
+        is_unchanged: whether the raw table has all rows of the window, so that no row is read.
         append_only: the new rows of the window if they can be identified without reading it; else
             None.
         correction: in a repair, a function that returns the rows to append; else None.
         corrected: the numbers of rows that a repair appends.
         is_followed: a function that returns whether another batch follows.
-        deletes_missing: whether keys of raw that the batch lacks become tombstones, because the
-            spec has begun to select other rows, or because a filtered table is refreshed.
+        deletes_missing: whether keys of the raw table that the batch lacks become tombstones,
+            because the spec has begun to select other rows, or because a filtered table is
+            refreshed.
         allows_mass_deletes: whether more than a tenth of these keys may become tombstones, because
             the spec has begun to select other rows, or because the source cannot change while it is
             read.
@@ -101,11 +102,11 @@ def plan_window(sync: SyncContext, prior: PriorState) -> PlannedBatch:
     """Plans the next batch of a normal sync, with the rows that changed since the stored cursor.
 
     Raises:
-        TableError: if raw cannot represent the source's columns, or if rows have a null cursor and
-            the spec forbids null cursors.
+        TableError: if the raw table cannot represent the source's columns, or if rows have a null
+            cursor and the spec forbids null cursors.
     """
     plan, snapshot, lake = sync.plan, sync.snapshot, sync.lake
-    # Raises an error before any row is read if raw cannot represent a schema change.
+    # Raises an error before any row is read if the raw table cannot represent a schema change.
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     if prior.has_new_selection:
         sync.warn(_describe_new_selection(plan))
@@ -167,7 +168,7 @@ def _describe_new_selection(plan: TablePlan) -> str:
 
 
 def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
-    """Returns whether the source's rows cannot be compared with raw, which would get duplicates.
+    """Returns whether rows cannot be compared with the raw table, which would get duplicates.
 
     In a table without a key, whole rows are compared. So rows cannot be compared after the
     `columns` option has changed which columns they have.
@@ -235,8 +236,8 @@ def advance_state(
 ) -> TableState:
     """Returns the state after a sync that appended no row.
 
-    Raw has all rows up to the upper bound, so the cursor may advance to this bound. If it did not,
-    every sync after a reset to an older cursor would reread these rows.
+    The raw table has all rows up to the upper bound, so the cursor may advance to this bound. If it
+    did not, every sync after a reset to an older cursor would reread these rows.
 
     Args:
         is_resumed: whether the source resumes from its mark, so that the mark is stored even before
@@ -428,7 +429,7 @@ def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[
 
 
 def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
-    """Returns the cursor column's name, with raw's spelling if only the case has changed."""
+    """Returns the cursor column's name, as in the raw table if only the case has changed."""
     before, cursor = prior.state.cursor_field, plan.cursor
     if before and cursor and before.lower() == cursor.name.lower():
         return before
@@ -438,7 +439,7 @@ def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
 def _open_raw_reader(
     plan: TablePlan, lake: Lake, prior: PriorState
 ) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Returns a reader of raw's rows since the newest full read, or None without a raw table."""
+    """Returns a reader of the rows loaded since the newest full read, or None without a table."""
     if not lake.exists(plan.lake_table):
         return None
     base = prior.state.base or prior.state.generation

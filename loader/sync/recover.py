@@ -32,8 +32,8 @@ class PriorState:
         total: the sum of this sync's batches so far; None before the first batch.
         has_new_selection: whether the spec selects other rows than at the last sync, because the
             source's filter or query was changed.
-        has_new_columns: whether rows in raw have other columns than the source's rows and cannot be
-            compared with them, because the table has no key.
+        has_new_columns: whether rows in the raw table have other columns than the source's rows and
+            cannot be compared with them, because the table has no key.
     """
 
     state: TableState
@@ -72,8 +72,9 @@ class PriorState:
     def partial_selection(self) -> str:
         """The selection to store with a sync that does not append all rows.
 
-        If the spec has begun to select other rows, raw afterwards has rows of both selections. So
-        the next sync must read all rows, even if the spec then selects the former rows again.
+        If the spec has begun to select other rows, the raw table afterwards has rows of both
+        selections. So the next sync must read all rows, even if the spec then selects the former
+        rows again.
         """
         return MIXED if self.has_new_selection else self.state.selection
 
@@ -139,8 +140,8 @@ def recover(sync: SyncContext) -> PriorState:
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
     """Returns whether the spec selects other rows than the batches in the raw table.
 
-    After a reset of the state, this is assumed for tables with a key, because raw may have keys
-    that are no longer selected.
+    After a reset of the state, this is assumed for tables with a key, because the raw table may
+    have keys that are no longer selected.
     """
     if not plan.key and state.was_reset(plan.table.selection):
         return False
