@@ -5,7 +5,7 @@
 
 
 {% macro _unique_key_sql(subject, asked) -%}
-    {#- In a history, a tombstone changes a row but does not add a row, so only raw shows that the
+    {#- In a history, a tombstone changes a row but does not add a row, so only the raw table shows that the
         key has changed. -#}
     {%- set history = subject.spec.kind == "history" if subject.spec is defined else false -%}
     select

@@ -97,7 +97,7 @@
 
 
 {% macro _check_raw_key(spec, owner) -%}
-    {#- Checks the unique_key. A tombstone contains only raw's key, so with another key, a deleted
+    {#- Checks the unique_key. A tombstone contains only the raw table's key, so with another key, a deleted
         row would remain in the table. -#}
     {%- set ours = ["_cq_table", "_cq_source_name"] -%}
     {%- set key = spec.key | map("lower") | reject("in", ours) | sort -%}

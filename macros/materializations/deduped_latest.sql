@@ -6,7 +6,7 @@
 {% macro _merge_latest(target_table, spec) -%}
     {#- Merges the newest version of each key in the new batches, unless the table already shows a
         newer version. The table does not contain keys that were deleted or filtered out. For these
-        keys, only raw shows that a late version is outdated. -#}
+        keys, only the raw table shows that a late version is outdated. -#}
     {%- set known = spec.columns | map("lower") | list -%}
     {%- set stored = spec.stored_columns -%}
     {%- set shown = strandline._shown(spec) -%}
