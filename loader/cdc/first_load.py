@@ -1,6 +1,6 @@
 """Runs first loads, and prevents other runs from moving the slot during them.
 
-Before a table's first load is published, the state contains no mark (no log position) for the
+Before a table's first load is published, the state contains no checkpoint (no log position) for the
 table. Other runs would therefore ignore the table when they move the slot. An advisory lock
 prevents this: first loads lock the slot in shared mode, and a run that moves the slot locks the
 slot in exclusive mode.

@@ -87,12 +87,12 @@ class LogSnapshot(Snapshot):
         stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        # A full refresh ignores the stored mark. So each of its chunks after the first continues
-        # from the mark of the previous chunk.
+        # A full refresh ignores the stored checkpoint. So each of its chunks after the first
+        # continues from the checkpoint of the previous chunk.
         unfinished = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or unfinished
-        # The mark is recorded first, because the slot must not move past this mark if the table
-        # fails later.
+        # The checkpoint is recorded first, because the slot must not move past this checkpoint if
+        # the table fails later.
         self._slot_advance.record_mark(table.ref.name, mark)
         with self._lock:
             setup = self._run_once(self._prepare)

@@ -1,4 +1,4 @@
-"""Positions in PostgreSQL's log, and the mark, which is the state that a table's sync stores.
+"""Positions in PostgreSQL's log, and the checkpoint (`mark`), the state that each sync stores.
 
 If a table was read up to a position, it contains every transaction whose commit record begins below
 this position.
@@ -178,7 +178,7 @@ class Mark:
     def move_to(
         self, position: int, columns: Mapping[str, str], partitions: Iterable[str] = ()
     ) -> Mark:
-        """Returns the mark after the log was read up to a position."""
+        """Returns the checkpoint after the log was read up to a position."""
         position = max(position, self.position)
         overlaps_load = self.snapshot is not None and position < self.snapshot.until
         return replace(
@@ -192,7 +192,7 @@ class Mark:
         )
 
     def add_chunk(self, last_key: tuple[str, ...] | None, snapshot: VisibleTransactions) -> Mark:
-        """Returns the mark after another chunk of the first load.
+        """Returns the checkpoint after another chunk of the first load.
 
         Args:
             last_key: the chunk's last key, or None if this is the last chunk.

@@ -395,8 +395,8 @@ class SlotAdvance:
     """Moves the slot to the lowest stored position of the source's tables.
 
     Attributes:
-        load_marks: returns the stored marks of a table that this run does not select; None if the
-            marks cannot be loaded.
+        load_marks: returns the stored checkpoints of a table that this run does not select; None if
+            the checkpoints cannot be loaded.
     """
 
     def __init__(self, slot: SourceSlot) -> None:
@@ -426,7 +426,7 @@ class SlotAdvance:
         with database.connect() as connection:
             self._slot.await_free(connection, database.lock_timeout)
             with exclude_loads(connection) as no_loads:
-                # No first load is running, so all marks are stored and can be loaded.
+                # No first load is running, so all checkpoints are stored and can be loaded.
                 if not no_loads or not self._look_up_unselected_tables():
                     return
                 current = self._slot.read_slot(connection)

@@ -40,7 +40,7 @@ class SlotSetup:
     complete_until: dt.datetime | None = None
 
     def explain_loss(self, source_slot: SourceSlot, table: SourceTable, mark: Mark) -> str:
-        """Explains why the log lacks changes since a table's mark, or returns ""."""
+        """Explains why the log lacks changes since a table's checkpoint, or returns ""."""
         if self.created:
             return "its replication slot was missing"
         if mark.system and self.system and mark.system != self.system:
