@@ -1,4 +1,4 @@
-"""Stores a program's states with its tables (in the mark, a field of a table's state).
+"""Stores a program's states with its tables (in the checkpoint, a field of a table's state).
 
 The states are stored unchanged, but encrypted if the source has a `mask_key`.
 
@@ -58,11 +58,11 @@ class ConnectorState:
     def to_mark(
         self, previous: Mapping[str, Any] | None = None, cipher: StateCipher | None = None
     ) -> Mapping[str, Any]:
-        """Returns the state as the mark of a table.
+        """Returns the state as the checkpoint of a table.
 
         Args:
-            previous: the previous mark. If it contains the same state, it is returned unchanged, so
-                that no new version is stored.
+            previous: the previous checkpoint. If it contains the same state, it is returned
+                unchanged, so that no new version is stored.
             cipher: encrypts the state; None if the source has no `mask_key`.
         """
         mark: dict[str, Any] = {
@@ -89,13 +89,14 @@ class ConnectorState:
         where: str,
         cipher: StateCipher | None = None,
     ) -> ConnectorState | None:
-        """Returns the state in a table's mark, or None if there is no mark.
+        """Returns the state in a table's checkpoint, or None if there is no checkpoint.
 
         Args:
             cipher: decrypts the state; None if the source has no `mask_key`.
 
         Raises:
-            StateError: if the mark is damaged, belongs to another protocol, or cannot be decrypted.
+            StateError: if the checkpoint is damaged, belongs to another protocol, or cannot be
+                decrypted.
         """
         if mark is None:
             return None
@@ -120,7 +121,7 @@ class ConnectorState:
 
 
 def _decrypt(mark: Mapping[str, Any], cipher: StateCipher | None) -> Mapping[str, Any]:
-    """Returns a mark without its number and encryption, for comparisons."""
+    """Returns a checkpoint without its number and encryption, for comparisons."""
     plain = {**mark, "number": 0}
     if cipher is not None and "encrypted" in mark:
         with suppress(ValueError, zlib.error):
