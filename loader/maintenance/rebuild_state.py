@@ -151,9 +151,9 @@ def _add_states(
 
 
 def _is_current(row: StateRow, committed: TableState) -> bool:
-    """Returns whether a stored state equals the committed state, except for the connector's mark.
+    """Returns whether a stored state equals the committed state, ignoring the checkpoint.
 
-    A sync without new rows may store a new mark, such as a log position, without a commit.
+    A sync without new rows may store a new checkpoint, such as a log position, without a commit.
     """
     try:
         stored = TableState.from_json(row.value, row.key)
