@@ -36,9 +36,9 @@ UNITS = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
 """The names of the units that make the next window noticeably larger."""
 
 _UNIT = "unit"
-"""The mark's entry for the unit of the cursor column."""
+"""The checkpoint's entry for the unit of the cursor column."""
 _FLOOR = "floor"
-"""The mark's entry for a cursor that a user has set to skip the rows below it."""
+"""The checkpoint's entry for a cursor that a user has set to skip the rows below it."""
 
 
 def measure_unit(*cursors: Cursor | None) -> int | None:
@@ -90,8 +90,8 @@ def limit_reach(reach: Cursor, window: Window) -> Cursor:
 def lower_window(window: Window) -> Window:
     """Returns the window of a source that shows neither new rows nor open transactions.
 
-    The window begins below the stored cursor by the slack. If there is no mark, the user has set
-    the cursor, so the window begins exactly at this cursor.
+    The window begins below the stored cursor by the slack. If there is no checkpoint, the user has
+    set the cursor, so the window begins exactly at this cursor.
     """
     stored = window.stored_cursor
     if window.slack is None or window.mark is None or stored is None or window.low is None:
@@ -102,7 +102,7 @@ def lower_window(window: Window) -> Window:
 
 
 def describe_times(window: Window, low: Cursor | None, high: Cursor | None) -> dict[str, Any]:
-    """Returns the entries of the mark that the next sync needs to compute the slack.
+    """Returns the entries of the checkpoint that the next sync needs to compute the slack.
 
     Args:
         low, high: the lowest and the highest cursor of the window.

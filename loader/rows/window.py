@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""The mark's entry for a cursor set by a user. Such a cursor is valid in a replaced source, too."""
+"""The checkpoint's entry for a cursor set by a user, which also applies to a replaced source."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Bounds:
             late rows.
         mark: the connector's opaque state to store with the cursor.
         is_rewound: whether the source may reuse cursors, so that a lower cursor may be stored.
-        must_store_mark: whether the mark must be stored even if nothing else has changed, for
+        must_store_mark: whether the checkpoint must be stored even if nothing else has changed, for
             instance because no late rows are expected any longer.
         notes: warnings for the user, which do not stop the sync.
         log: the part of the source's log to read; None without `sync_mode: cdc`.
