@@ -206,9 +206,9 @@ class Source(ABC):
         self.mask_key: bytes | None = None
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets the function that returns the stored marks of a table, by the table's name.
+        """Sets the function that returns the stored checkpoints of a table, by the table's name.
 
-        Called before a run plans its tables, because :meth:`describe` may use the marks.
+        Called before a run plans its tables, because :meth:`describe` may use the checkpoints.
         """
 
     @abstractmethod
@@ -369,13 +369,14 @@ class Snapshot(ABC):
         return self.read(spark, table, window, self.bounds(table, window)).limit(limit)
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
-        """Notifies the source that a mark, and all rows up to the mark, are stored.
+        """Notifies the source that a checkpoint, and all rows up to the checkpoint, are stored.
 
-        A source that retains changes until they are read may delete the changes up to the mark.
+        A source that retains changes until they are read may delete the changes up to the
+        checkpoint.
         """
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets the function that returns the stored marks of a table, by the table's name."""
+        """Sets the function that returns the stored checkpoints of a table, by the table's name."""
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
         """Lists a table's unmet requirements and their remedies, for `loader check`."""
@@ -422,8 +423,8 @@ class Snapshot(ABC):
     delivers: ClassVar[bool] = False
     """Whether the source itself decides which rows it sends next.
 
-    Such a source reads all tables concurrently, starting at their marks. Its :meth:`bounds` waits
-    for the next batch of a table.
+    Such a source reads all tables concurrently, starting at their checkpoints. Its :meth:`bounds`
+    waits for the next batch of a table.
     """
 
     def lower_window(self, table: SourceTable, window: Window) -> Window:
@@ -586,7 +587,7 @@ def parse_bound(
 
 
 def is_connector_state(mark: Mapping[str, Any] | None) -> bool:
-    """Returns whether a mark is the state of a connector that runs as a child process."""
+    """Returns whether a checkpoint is the state of a connector that runs as a child process."""
     return mark is not None and {"protocol", "kind", "number"} <= mark.keys()
 
 

@@ -116,7 +116,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Parses the mark (stored state) of the last sync. Returns None if there is none."""
+        """Parses the checkpoint (stored state) of the last sync. Returns None if there is none."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (
@@ -138,7 +138,7 @@ class Seen:
         )
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the mark to store in the state."""
+        """Returns the checkpoint to store in the state."""
         mark: dict[str, Any] = {
             "before": self.cursor.text,
             "files": self.below.count,
@@ -263,7 +263,7 @@ def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
 def build_mark(
     files: DataFrame, table: SourceTable, window: Window, cursor: Cursor, listed_at: Cursor
 ) -> dict[str, Any]:
-    """Returns the mark of a sync that has processed all files up to a time.
+    """Returns the checkpoint of a sync that has processed all files up to a time.
 
     Args:
         cursor: this time; the next sync reads all files with a later time.

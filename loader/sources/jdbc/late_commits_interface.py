@@ -82,10 +82,10 @@ class LateCommits(Protocol):
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the mark to store for the next sync. Must be called after reading the bounds."""
+        """Returns the checkpoint to store for the next sync. Call it after reading the bounds."""
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the mark must be stored even without new rows."""
+        """Returns whether the checkpoint must be stored even without new rows."""
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numeric cursors.

@@ -28,7 +28,7 @@ from loader.sources.jdbc.mysql.open_transactions import (
 from loader.spark.error_translation import ConnectionRefusedByServer
 
 _IDENTITY = "stands_for"
-"""The mark's entry for the identity of the table."""
+"""The checkpoint's entry for the identity of the table."""
 
 
 class MysqlLateCommits:
@@ -78,7 +78,7 @@ class MysqlLateCommits:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the mark for the next sync, or None if there is nothing to store.
+        """Returns the checkpoint for the next sync, or None if there is nothing to store.
 
         Args:
             window: the window up to its highest cursor.
@@ -92,13 +92,13 @@ class MysqlLateCommits:
         until = self.snapshot.read_clock(connection)
         is_newer = window.high and stored and window.high.order > stored.order
         if before is not None and not is_newer:
-            until = before.until  # the newest row is unchanged since the last mark
+            until = before.until  # the newest row is unchanged since the last checkpoint
         open_work = activity.to_open_work(before, until)
         self.open_work[table.ref.name] = open_work
         return {**open_work.to_mark(), **(mark or {})}
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the mark must be stored even without new rows."""
+        """Returns whether the checkpoint must be stored even without new rows."""
         identity = self.identities.get(table.ref.name)
         if identity and window.low is not None and (window.mark or {}).get(_IDENTITY) != identity:
             return True
@@ -154,7 +154,7 @@ class MysqlLateCommits:
         return limit_reach(open_work.reach(newest, self.snapshot.wall_offset, slack), window)
 
     def _may_rise(self, before: OpenWork, after: OpenWork, window: Window) -> bool:
-        """Returns whether the new mark keeps the next sync from reading rows below the cursor."""
+        """Returns whether the new checkpoint keeps the next sync from rows below the cursor."""
         stored = window.stored_cursor
         old, new = (self._find_reach(work, window) for work in (before, after))
         if stored is None or old is None or new is None:

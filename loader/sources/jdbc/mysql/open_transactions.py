@@ -81,10 +81,10 @@ class OpenTransactions:
     blind: str = ""
 
     def to_open_work(self, before: OpenWork | None, until: dt.datetime) -> OpenWork:
-        """Returns the mark for the next sync.
+        """Returns the checkpoint for the next sync.
 
         Args:
-            before: the mark of the last sync; None if there is none.
+            before: the checkpoint of the last sync; None if there is none.
             until: the database's clock after the bounds of the table were read.
         """
         opened: dict[str, dt.datetime] = {}
@@ -109,7 +109,7 @@ def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> 
 
 @dataclass(frozen=True)
 class OpenWork:
-    """The open transactions at a sync, stored in the mark. Times are in UTC.
+    """The open transactions at a sync, stored in the checkpoint. Times are in UTC.
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.
@@ -135,7 +135,7 @@ class OpenWork:
         return self.since < self.clock - _ROUNDING
 
     def is_settled(self, now: OpenWork) -> bool:
-        """Returns whether `now` can replace this mark: the transactions in this mark have ended."""
+        """Returns whether `now` can replace this checkpoint: its transactions have ended."""
         return self.expects_late_rows and now.since > self.clock
 
     def reach(
@@ -162,7 +162,7 @@ class OpenWork:
         return Cursor.parse(late.isoformat(sep=" ", timespec="microseconds"), newest.type)
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the mark to store in the state."""
+        """Returns the checkpoint to store in the state."""
         return {
             "base": str(self.base),
             "clock": str(self.clock),
@@ -172,7 +172,7 @@ class OpenWork:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> OpenWork | None:
-        """Parses a stored mark. Returns None if it does not contain open transactions."""
+        """Parses a stored checkpoint. Returns None if it does not contain open transactions."""
         if mark is None or not {"base", "clock", "open", "until"} <= set(mark):
             return None
         clock, base, until = (

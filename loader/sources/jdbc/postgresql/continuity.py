@@ -46,7 +46,7 @@ _WRAP = 2**32
 _FEW_IDS = 100
 """The maximum number of transaction ids that a query lists instead of comparing a range."""
 _MOST_UNSEEN = 1_000
-"""The maximum number of unseen transaction ids that a mark stores."""
+"""The maximum number of unseen transaction ids that a checkpoint stores."""
 _MOST_CHECKED = 2_000_000
 """The maximum number of transactions whose state is read."""
 _USUAL_FLUSH_SECONDS = 0.3
@@ -64,7 +64,7 @@ XMIN = "xmin"
 
 @dataclass(frozen=True)
 class TransactionMark:
-    """The state of transactions in a snapshot, stored in the mark for the next sync.
+    """The state of transactions in a snapshot, stored in the checkpoint for the next sync.
 
     Attributes:
         since: a lower bound in UTC for `now()` in later commits, if the clock is not set back. None
@@ -95,7 +95,7 @@ class TransactionMark:
     unseen_from: int = 0
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the mark to store in the state."""
+        """Returns the checkpoint to store in the state."""
         return {
             "open": self.open,
             "since": self.since,
@@ -105,7 +105,7 @@ class TransactionMark:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> TransactionMark | None:
-        """Parses a stored mark. Returns None if it does not contain transactions."""
+        """Parses a stored checkpoint. Returns None if it does not contain transactions."""
         if mark is None or not {"open", "since", "system", "xmin"} <= set(mark):
             return None
         since = mark["since"]
@@ -159,7 +159,7 @@ class TransactionMark:
         return f"({' or '.join(parts)})" if len(parts) > 1 else parts[0]
 
     def is_outlived(self, now: TransactionMark) -> bool:
-        """Returns whether the mark is so old that transaction ids will soon wrap around."""
+        """Returns whether the checkpoint is so old that transaction ids will soon wrap around."""
         return now.xmin > self.xmin + _HALF // 2
 
     def is_clock_behind(self, now: TransactionMark) -> bool:
@@ -167,7 +167,7 @@ class TransactionMark:
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def compare_database(self, now: TransactionMark) -> DatabaseContinuity:
-        """Detects a restore or failover since the mark was stored.
+        """Detects a restore or failover since the checkpoint was stored.
 
         Args:
             now: the current state of transactions.

@@ -35,7 +35,7 @@ from loader.sources.jdbc.postgresql.sweep import SWEEP, Sweep, SweepRecord, must
 from loader.spark.error_translation import DatabaseError
 
 _FLUSH_SECONDS = 3.0
-"""How many seconds to wait for the server's log if the last sync's mark can be kept instead."""
+"""How many seconds to wait for the server's log if the last checkpoint can be kept instead."""
 _FIRST_FLUSH_SECONDS = 15.0
 
 
@@ -77,7 +77,7 @@ class PostgresLateCommits:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the mark for the next sync.
+        """Returns the checkpoint for the next sync.
 
         Raises:
             DatabaseError: if a crash could undo transactions that the table's first sync has read.
@@ -167,10 +167,11 @@ class PostgresLateCommits:
         return None if self._is_replicated(table, window) else before.reach(window.cursor.type, now)
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the mark must be stored even without new rows.
+        """Returns whether the checkpoint must be stored even without new rows.
 
         It must be stored if the next sync would otherwise read the same rows again. It must also be
-        stored after `loader state set`, because the stored mark may lack the open transactions.
+        stored after `loader state set`, because the stored checkpoint may lack the open
+        transactions.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -298,17 +299,18 @@ class PostgresLateCommits:
         return tuple(notes)
 
     def _read_comparable_mark(self, table: SourceTable, window: Window) -> TransactionMark | None:
-        """Returns the last sync's mark if it can identify late rows of the table, else None."""
+        """Returns the last checkpoint if it can identify late rows of the table, else None."""
         return self._read_last_mark(window) if table.ref.native.stored else None
 
     def _read_last_mark(self, window: Window) -> TransactionMark | None:
-        """Returns the last sync's mark, or None if the search for late rows must ignore it."""
+        """Returns the last checkpoint, or None if the search for late rows must ignore it."""
         if window.low is None or self.transactions is None:
             return None
         before = TransactionMark.from_mark(window.mark)
         if before is None or before.compare_database(self.transactions) is DatabaseContinuity.SAME:
             return before
-        # The mark belongs to another database, so a cursor that the user has set overrides it.
+        # The checkpoint belongs to another database, so a cursor that the user has set overrides
+        # it.
         return None if _is_set_by_hand(window) else before
 
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
@@ -498,5 +500,5 @@ class PostgresLateCommits:
 
 
 def _is_set_by_hand(window: Window) -> bool:
-    """Returns whether `loader state set` has set the cursor since the mark was stored."""
+    """Returns whether `loader state set` has set the cursor since the checkpoint was stored."""
     return bool((window.mark or {}).get(BY_HAND))

@@ -22,7 +22,7 @@ from loader.sources.jdbc.connections import Connection
 _FIRST_USER_ID = 16384
 """The lowest object id of a type that a user has created."""
 _LONGEST = 20_000
-"""The maximum characters of a list in a mark. A longer list is stored as a hash."""
+"""The maximum characters of a list in a checkpoint. A longer list is stored as a hash."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Lineage:
         columns: the number and type of each column. The number under a name changes if the column
             is recreated, or if another column is renamed to this name.
         view: a hash of the name and definition of a view; empty for tables.
-        view_in_path: the hash of the definition relative to the search_path, as in older marks.
+        view_in_path: the hash of the definition relative to the search_path, as in older
+            checkpoints.
         labels: maps the object id of each enum in the columns to its labels, and the number of each
             virtual column to its expression. Both determine values that are not stored.
         bytes: the size of the stored rows, without their TOAST tables.
@@ -58,7 +59,7 @@ class Lineage:
     clock: float = field(default=0.0, compare=False)
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the entries to store in the mark."""
+        """Returns the entries to store in the checkpoint."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
             text = "md5:" + hash_text(text)
@@ -71,11 +72,11 @@ class Lineage:
         return mark | ({"replicated": True} if self.replicated else {})
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
-        """Returns the tables added since a mark was stored.
+        """Returns the tables added since a checkpoint was stored.
 
-        Returns all tables if the mark contains only a hash of the tables, if the name referred to a
-        view, if a column's name now refers to another column, or if the mark is from another
-        database.
+        Returns all tables if the checkpoint contains only a hash of the tables, if the name
+        referred to a view, if a column's name now refers to another column, or if the checkpoint is
+        from another database.
         """
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
@@ -88,7 +89,7 @@ class Lineage:
         return self.tables - set(map(int, stored_ids))
 
     def is_replaced(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether another table has replaced the table since the mark was stored."""
+        """Returns whether another table has replaced the table since the checkpoint was stored."""
         before = str((mark or {}).get("tables") or "")
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return True
@@ -96,7 +97,7 @@ class Lineage:
         return bool(has_ids) and self.root not in set(map(int, before.split()))
 
     def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a column name refers to a different column than in a mark.
+        """Returns whether a column name refers to a different column than in a checkpoint.
 
         Also returns True if a column was changed to another text type, which rewrites its values.
         Other type changes are detected elsewhere, because they change the column's type in Spark.
@@ -111,9 +112,9 @@ class Lineage:
         return False
 
     def has_changed_labels(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether labels or expressions (:attr:`labels`) changed since a mark was stored.
+        """Returns whether labels or expressions (:attr:`labels`) changed since a checkpoint.
 
-        Added labels do not count as a change. Returns true if the mark has no labels.
+        Added labels do not count as a change. Returns true if the checkpoint has no labels.
         """
         before = (mark or {}).get("labels")
         if not mark or before is None:
@@ -133,12 +134,12 @@ class Lineage:
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def is_in_other_database(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a mark identifies another database."""
+        """Returns whether a checkpoint identifies another database."""
         before = (mark or {}).get("database")
         return before is not None and before != self.database
 
     def is_redefined(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a view has another name or definition than in a mark, or was a table."""
+        """Returns whether a view was a table or had another name or definition in a checkpoint."""
         before = (mark or {}).get("view")
         was_table = bool((mark or {}).get("tables"))
         if before is None:
@@ -146,7 +147,7 @@ class Lineage:
         return before not in (self.view, self.view_in_path)
 
     def is_changed(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a mark differs from this lineage."""
+        """Returns whether a checkpoint differs from this lineage."""
         before = {name: value for name, value in (mark or {}).items() if name in _NAMES}
         return self.to_mark() != before
 

@@ -21,7 +21,7 @@ from loader.rows.cursor import Cursor
 from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
 
 SWEEP = "sweep"
-"""The mark's entry for the record of the last sweep."""
+"""The checkpoint's entry for the record of the last sweep."""
 
 _BYTES_PER_SECOND = 100e6
 """The assumed speed of a scan if the last sweep was too small to measure it."""
@@ -50,7 +50,7 @@ class SweepRecord:
     seconds: float = 0.0
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the entry to store in the mark."""
+        """Returns the entry to store in the checkpoint."""
         seen = self.transactions
         return {
             "at": round(self.at, 3),
@@ -66,7 +66,7 @@ class SweepRecord:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> SweepRecord | None:
-        """Parses the entry of a stored mark. Returns None if the mark has no such entry."""
+        """Parses the entry in a stored checkpoint. Returns None if there is no such entry."""
         entry = (mark or {}).get(SWEEP)
         if entry is None:
             return None
