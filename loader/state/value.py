@@ -176,7 +176,7 @@ class TableState:
             _check_format(format_, key)
 
     def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """Returns a copy with another cursor and without the old cursor's mark and digest."""
+        """Returns a copy with another cursor and without the old cursor's checkpoint and digest."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
     def start_over(self) -> TableState:
@@ -197,9 +197,9 @@ class TableState:
     def set_by_hand(self, cursor: Cursor) -> TableState:
         """Returns a copy with a cursor that the user has set.
 
-        The mark is retained unless the cursor skips rows, because transactions that were open at
-        the last sync may still commit rows. A retained mark records that a user set the cursor,
-        because this matters if the source was replaced.
+        The checkpoint is retained unless the cursor skips rows, because transactions that were open
+        at the last sync may still commit rows. A retained checkpoint records that a user set the
+        cursor, because this matters if the source was replaced.
         """
         moved = self.move_cursor(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:
@@ -250,8 +250,8 @@ def _order_by_cursor(
 
     Raises:
         StateError: if the states cannot be ordered. Examples are cursors of different columns,
-            strings (which only the database can order), and equal cursors with different marks or
-            generations.
+            strings (which only the database can order), and equal cursors with different
+            checkpoints or generations.
     """
     cursors = [state.cursor for state in states if state.cursor]
     kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}
