@@ -240,8 +240,8 @@ def advance_state(
     did not, every sync after a reset to an older cursor would reread these rows.
 
     Args:
-        is_resumed: whether the source resumes from its mark, so that the mark is stored even before
-            the first batch.
+        is_resumed: whether the source resumes from its checkpoint, so that the checkpoint is stored
+            even before the first batch.
     """
     before = prior.state
     cursor = before.cursor if bounds.future > 0 else after.cursor

@@ -125,9 +125,9 @@ class TablePlan:
     def is_authoritative(self) -> bool:
         """Returns whether the source declares the key and so returns one version of each key.
 
-        This is false for files, for connectors with a mark, and for tables whose key only the spec
-        declares. Such sources may return several versions of a key, and only the cursor determines
-        the newest version.
+        This is false for files, for connectors with a checkpoint, and for tables whose key only the
+        spec declares. Such sources may return several versions of a key, and only the cursor
+        determines the newest version.
         """
         declared = self.table.primary_key
         if self.table.progress is not Progress.CURSOR:
@@ -138,8 +138,8 @@ class TablePlan:
     def keeps_redeliveries(self) -> bool:
         """Returns whether redelivered rows are appended.
 
-        A connector with a mark returns each row only once, so without a key, equal rows may be
-        different records.
+        A connector with a checkpoint returns each row only once, so without a key, equal rows may
+        be different records.
         """
         keyless = self.table.progress is Progress.MARK and not self.key
         return self.options.redelivered_rows == "append" or keyless
