@@ -43,7 +43,7 @@ def refuse_moved(here: str, recorded: str, name: str) -> None:
         f"its warehouse was copied or moved: the table is in {here}, "
         f"but its metadata says {recorded}, where its files are written",
         where=f"table {name}",
-        remedy="Move it back, or leave a link at its old place. A copy cannot be used: point "
+        remedy="Move it back, or leave a link at its old location. A copy cannot be used: point "
         "STRANDLINE_WAREHOUSE, or the catalog's warehouse, to a new folder, and run",
     )
 

@@ -1,10 +1,10 @@
-"""Reconciles a rotating part of a table's keys in the runs, as the `reconcile` option requests.
+"""Reconciles the buckets of a table's keys in rotation, as the `reconcile` option requests.
 
-All keys are compared once in the time `every`. A large table has eight parts, which are compared at
-equal intervals. A small table has one part. After a comparison, the next comparison waits until
-comparisons take at most the share `budget` of the time. The history of comparisons shows which
-parts are due. A bucket is recorded only after its differences were appended, so after a crash, or
-if the history is lost, comparisons are only repeated.
+All keys are compared once within `every`. The buckets of a large table are split into eight groups,
+which are compared at equal intervals. A small table has one group. After a comparison, the next one
+waits until comparisons take at most the share `budget` of the time. The history of comparisons
+shows which groups are due. A bucket is recorded only after its differences were appended, so after
+a crash, or if the history is lost, comparisons are merely repeated.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from loader.sync.runner import Work
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH
 
-_PARTS = 8
-"""The number of parts of a large table. Each comparison reads all keys, so more parts cost more."""
+_GROUPS = 8
+"""The groups of a large table. Each comparison reads all keys, so more groups cost more."""
 
 SMALL_ROWS = 100_000
-"""Tables with fewer rows have one part. In a part with few rows, a few deletes would be more than a
+"""Tables with fewer rows have one group. In a small group, a few deletes would be more than a
 tenth, and :func:`loader.reconcile.repair.has_too_many_deletes` would refuse them."""
 
 COMPARING_SINCE = "strandline.comparing-since"
-"""The property of a raw table with the start of a comparison; empty after its end.
+"""The raw table's property with the start of a running comparison; otherwise empty.
 
 If the process is killed during a comparison, for instance for lack of memory, the start remains.
 """
@@ -80,11 +80,11 @@ def choose_due_buckets(
     last: Attempt,
     options: ReconcileOptions,
     clock: float,
-    parts: int,
+    groups: int,
 ) -> tuple[int, ...]:
     """Returns the buckets to compare now; empty if no bucket is due.
 
-    Parts are due at intervals of `every` / `parts`, so that each part is compared again within
+    Groups are due at intervals of `every` / `groups`, so that each group is compared again within
     `every`. Buckets that were never compared count as compared when the first comparison began.
     Buckets with differences that were not repaired are always due. If the budget does not suffice
     for all due buckets, buckets with unrepaired differences alternate with the other due buckets,
@@ -98,9 +98,9 @@ def choose_due_buckets(
         compared: the last comparison of each bucket. Comparisons in the future are ignored, because
             they mean that the clock was set back.
         clock: the present time in seconds since 1970.
-        parts: the number of parts into which the keys are divided.
+        groups: the number of groups into which the buckets are split.
     """
-    size = BUCKETS // parts
+    size = BUCKETS // groups
     unrepaired = [number for number, each in compared.items() if each.has_unrepaired]
     unrepaired.sort(key=lambda number: (compared[number].at, number))
     times = {
@@ -114,10 +114,10 @@ def choose_due_buckets(
         key=lambda number: (times.get(number, first), number in times, number),
     )
     ages = [clock - times.get(number, first) for number in others[::size]]
-    step = options.seconds / parts
+    step = options.seconds / groups
     count = next(
         count
-        for count in range(parts + 1)
+        for count in range(groups + 1)
         if all(
             age + (index - count) * step < options.seconds
             for index, age in enumerate(ages)
@@ -137,12 +137,12 @@ def choose_due_buckets(
         paid = idle * share / (1 - share)
         if paid < last.seconds:
             return ()
-        count = min(count, max(1, int(paid / (last.seconds_for_all() / parts))))
+        count = min(count, max(1, int(paid / (last.seconds_for_all() / groups))))
     return tuple([*due, *later][: count * size])
 
 
 class Rotation:
-    """Chooses the tables of which a run reconciles a part after the sync.
+    """Chooses the tables of which a run reconciles some buckets after the sync.
 
     Stores the last comparisons, so that only the first run of a process reads the history.
     """
@@ -155,7 +155,7 @@ class Rotation:
         self._loading = threading.Lock()
 
     def __call__(self, sync: SyncContext) -> Work | None:
-        """Returns the work for a table if a part of the table is due, else None."""
+        """Returns the work for a table if some of its buckets are due, else None."""
         plan, options = sync.plan, sync.plan.options.rotation
         if options is None or plan.mode == FULL_REFRESH or not sync.lake.exists(plan.lake_table):
             return None
@@ -176,7 +176,7 @@ class Rotation:
             self._attempts.get(key) or Attempt.find_last(compared),
             options,
             self.clock(),
-            1 if _is_small(sync, compared) else _PARTS,
+            1 if _is_small(sync, compared) else _GROUPS,
         )
         if not numbers or self._waits_after_kill(sync, options):
             return None
@@ -191,7 +191,7 @@ class Rotation:
         began = sync.lake.properties(plan.lake_table).get(COMPARING_SINCE)
         if not began:
             return False
-        step = options.seconds / _PARTS
+        step = options.seconds / _GROUPS
         waits = 0 <= self.clock() - float(began) < step
         if waits:
             sync.warn(

@@ -344,8 +344,7 @@ class Pipeline:
         return PlannedSource(bound, source, plans, errors, refused)
 
     def find_marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
-        """Returns the checkpoints (connector states) stored for a table, whose name is
-        case-insensitive.
+        """Returns the checkpoints stored for a table, whose name is case-insensitive.
 
         If there is no state under the source's current name, former names are searched.
         """
