@@ -26,7 +26,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class PostgresCapture(LogCapture):
-    """Reads the changes of PostgreSQL's tables with Debezium."""
+    """Reads changes to PostgreSQL tables with Debezium."""
 
     def check_installed(self, where: str) -> None:
         if not is_installed():

@@ -3,7 +3,7 @@
 An attached or detached partition adds or removes rows that were never logged for this table. A
 second ALTER can revert the first. Changes that were logged between the two ALTERs may use a
 different column name or format than the table has now. These changes may also lack the old value of
-the key. Changes of a detached partition are missing from the log. Each ALTER rewrites a row of
+the key. Changes of a detached partition are missing from the log. Each ALTER rewrites a row in
 PostgreSQL's catalog, which changes the row's `xmin`. So each sync stores a fingerprint of the
 catalog rows, and the next sync compares it with the current fingerprint.
 """

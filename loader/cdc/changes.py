@@ -134,7 +134,7 @@ class Changes:
         """Returns the parsed text of a change. Reading fails if the text cannot be parsed."""
         if not self._masks:
             return f.from_json("text", schema, _JSON)
-        # With the mode FAILFAST, Spark would write the values to its log and its event log.
+        # In FAILFAST mode, Spark would write the values to its log and its event log.
         options = {**_JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         schema = t.StructType([*schema.fields, t.StructField(_CORRUPT, t.StringType())])
         change = f.from_json("text", schema, options)

@@ -3,7 +3,7 @@
 If a table was read up to a position, it contains every transaction whose commit record begins below
 this position.
 
-A first load reads a database snapshot. Later syncs skip the changes of transactions that are
+A first load reads a database snapshot. Later syncs skip changes made by transactions that are
 visible in this snapshot.
 """
 

@@ -235,7 +235,7 @@ def check_table(
     if native.where and connection.major_version < 15:
         unmet.append(
             UnmetRequirement(
-                "the table has the option where, and publications of PostgreSQL 14 cannot filter "
+                "the table has the `where` option, and PostgreSQL 14 publications cannot filter "
                 "rows",
                 "Upgrade it to 15, or read the table with a cursor (sync_mode: incremental)",
             )

@@ -26,7 +26,7 @@ FLUSH_PREFIX = "strandline-flush"
 """The prefix of log messages that are written only to flush the log to disk."""
 _MAX_NAME_BYTES = 63
 _FILTERS_SINCE = 15
-"""The major version of PostgreSQL from which publications can filter rows."""
+"""The first major version of PostgreSQL in which publications can filter rows."""
 _PEEK_BYTES = 16 * 1024 * 1024
 """If the log has grown by more bytes than this, Debezium reads it without a check for changes."""
 

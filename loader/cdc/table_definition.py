@@ -275,7 +275,7 @@ def _describe_column(column: LoggedColumn) -> str:
 
 
 class TableDefinitions:
-    """The current definitions of tables.
+    """The current table definitions.
 
     Attributes:
         catalogs: maps each table's name to its fingerprints (`read_fingerprints`).

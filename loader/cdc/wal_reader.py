@@ -174,8 +174,8 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _VALUE_FORMATS = (
     "-c bytea_output=hex -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=3"
 )
-"""The formats of values that Debezium expects. They override settings of the role, the database and
-the server."""
+"""The value formats that Debezium expects. They override settings of the role, the database and the
+server."""
 
 
 def needs_source_names(log_names: Sequence[str]) -> bool:

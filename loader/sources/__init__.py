@@ -1,1 +1,1 @@
-"""Sources of rows: the interface of a connector, databases, and files."""
+"""Row sources: the connector interface, databases, and files."""

@@ -16,7 +16,7 @@ is the full md5 of the key's strings, so SQL can select a key of any type by its
 bits of the hash determine the key's bucket.
 
 Databases and Spark format floating point numbers differently. Checksums that a database computes
-therefore exclude floating point columns. They also exclude columns of types without a text format.
+therefore exclude floating point columns. They also exclude columns whose types have no text format.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ def test_columns_of_files_that_cannot_be_masked(project: Project, tmp_path: Path
     (tmp_path / "drop/lines/one.json").write_text('{"id": 1, "email": "a@x.org"}\n{"id\n')
     options = {"format": "json", "options": {"mode": "PERMISSIVE"}}
     for table, masks, expected in (
-        ("events", {"name": "redact"}, "its values are in the names of folders"),
+        ("events", {"name": "redact"}, "its values are in folder names"),
         ("events", {"_file_path": "hash"}, "the loader needs its values"),
         ("events", {"emial": "redact"}, "Did you mean `email`?"),
         ("events", {"email": "year"}, "it masks dates and timestamps"),

@@ -25,7 +25,7 @@ POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSc
         (
             JdbcOptions,
             {"url": "jdbc:mariadb://h/shop", "table_options": {"orders": {"sync_mode": "cdc"}}},
-            "orders has sync_mode: cdc, which reads the log of PostgreSQL only",
+            "orders has sync_mode: cdc, which reads only PostgreSQL logs",
         ),
         (
             FileOptions,
@@ -58,7 +58,7 @@ POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSc
         (
             JdbcOptions,
             {"url": "jdbc:mariadb://x/y", "table_options": {"*": {"sweep": "1 hour"}}},
-            "* has the option sweep, which needs the transaction ids of PostgreSQL's rows",
+            "* has the `sweep` option, which needs PostgreSQL's transaction ids",
         ),
         (
             JdbcOptions,

@@ -1,8 +1,8 @@
-"""The program of Debezium's process: `python -m loader.cdc.debezium.program`.
+"""The program that runs in Debezium's process: `python -m loader.cdc.debezium.program`.
 
 The first line of its input is a request (:class:`ReadRequest`), which includes passwords. The
-program reads the log up to the run's marker, completes the spool, prints its result as one line of
-JSON, and exits. It also exits when its input is closed, because then the loader has exited.
+program reads the log up to the run's marker, completes the spool, prints its result as a JSON line,
+and exits. It also exits when its input is closed, because then the loader has exited.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ReadRequest:
     spool_key: str = ""
 
     def to_line(self) -> str:
-        """Returns the request as one line of JSON."""
+        """Returns the request as a JSON line."""
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
@@ -176,14 +176,14 @@ def main() -> None:
 
 
 def describe_error(error: Exception, hides_values: bool) -> str:
-    """Returns the text of an error, without values of rows if they must be hidden."""
+    """Returns an error's message, without row values if they must be hidden."""
     if hides_values and not isinstance(error, OSError):
         return _HIDDEN.format(type(error).__name__)
     return f"{type(error).__name__}: {error}"
 
 
 def _encrypt(key: bytes, data: bytes) -> bytes:
-    """Encrypts data with AES-GCM, in the format of Spark's function `aes_decrypt`."""
+    """Encrypts data with AES-GCM, in the format of Spark's `aes_decrypt` function."""
     import jpype
 
     def to_java(content: bytes) -> Any:
@@ -308,7 +308,7 @@ class _CompletionCallback:
 
 
 def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
-    """Returns the text of a Java error's cause, without values of rows if they must be hidden.
+    """Returns the message of a Java error's cause, without row values if they must be hidden.
 
     Args:
         message: the text if there is no error.

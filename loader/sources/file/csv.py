@@ -59,7 +59,7 @@ class Group:
 
 
 def is_matched_by_name(native: ReaderOptions) -> bool:
-    """Returns whether the loader matches the columns of CSV files by the names in their headers.
+    """Returns whether the loader matches the columns in CSV files by the names in their headers.
 
     If the spec sets `enforceSchema`, Spark matches the columns instead.
     """

@@ -222,8 +222,8 @@ def check_masks(
     for column in of_folders:
         if column.name in masked:
             raise TableError(
-                f"the column {column.name!r} cannot be masked: its values are in the names of "
-                "folders, and the loader stores the paths of files",
+                f"the column {column.name!r} cannot be masked: its values are in folder names, "
+                "and the loader stores file paths",
                 where=f"{where}, mask",
                 remedy="Rename the folders, or move the files into other folders",
             )

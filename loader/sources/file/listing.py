@@ -42,7 +42,7 @@ _COARSEST = dt.timedelta(seconds=2)
 """The coarsest resolution of modification times, found in the FAT file system."""
 
 _LONGEST_COLUMNS = 16_000
-"""The maximum length of columns in the state, because each commit contains the state."""
+"""The maximum length of the column list in the state, because each commit contains the state."""
 
 
 def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:

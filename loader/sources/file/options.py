@@ -17,7 +17,7 @@ class FileTableOptions(TableOptions):
 
     Attributes:
         path: a folder, file or glob relative to the source's path; by default the table's name.
-        format, options: the format and options of Spark's reader; by default the source's format
+        format, options: the format and options for Spark's reader; by default the source's format
             and options.
         column_types: types by column name, or all columns as DDL (`id bigint, name string`). With
             DDL, Spark infers no types.

@@ -125,7 +125,7 @@ def _refuse_malformed_records(
 ) -> DataFrame:
     """Returns the rows. Reading fails on malformed records, and the error does not quote them.
 
-    With the mode FAILFAST, Spark would write the record's values to its log and its event log.
+    In FAILFAST mode, Spark would write the record's values to its log and its event log.
 
     Raises:
         TableError: if the columns were inferred, and a record is malformed.

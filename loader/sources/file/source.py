@@ -1,6 +1,6 @@
 """The `file` connector. It reads folders of files in any format that Spark supports.
 
-By default, the cursor is the modification time of files, so a sync reads new and rewritten files. A
+By default, the cursor is each file's modification time, so a sync reads new and rewritten files. A
 column in the files can be used instead.
 """
 

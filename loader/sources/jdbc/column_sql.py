@@ -22,7 +22,7 @@ _NEEDS_TEXT = (CursorType.DATE, CursorType.STRING)
 
 
 class ColumnSql:
-    """A builder of SQL for the columns of tables. It is the base class of a snapshot.
+    """Builds SQL for table columns. It is the base class of a snapshot.
 
     Args:
         source: the database.

@@ -80,7 +80,7 @@ class Connection:
     def open(
         cls, spark: SparkSession, options: Mapping[str, str], where: str
     ) -> Iterator[Connection]:
-        """Opens a connection with the same driver and properties as the JDBC reader of Spark.
+        """Opens a connection with the same driver and properties as Spark's JDBC reader.
 
         Args:
             options: Spark's JDBC options (`url`, `driver`, `user`, `password`, properties).
@@ -208,7 +208,7 @@ class Connection:
         """Returns the schema of a query as a Java ``StructType`` of Spark.
 
         Args:
-            dialect: the JDBC dialect of Spark, which maps the types.
+            dialect: Spark's JDBC dialect, which maps the types.
         """
         return self._run_query(
             lambda: jdbc_schema(self._jvm, self.java, self._statement.executeQuery(sql), dialect)

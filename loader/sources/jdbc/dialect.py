@@ -53,7 +53,7 @@ class Dialect:
     """A database that follows the JDBC standard. Subclasses describe databases that differ.
 
     Attributes:
-        prefixes: the prefixes of the JDBC URLs of this kind of database.
+        prefixes: the prefixes of JDBC URLs for this kind of database.
         driver: the class of the default driver; None if the URL determines it.
         session: statements that every connection runs first, so that all sessions are in UTC.
         shares_snapshots: whether several connections can read the same snapshot.
@@ -83,7 +83,7 @@ class Dialect:
         self.folds_to_upper = folds_to_upper
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        """Returns a URL that both the driver and the dialect of Spark support.
+        """Returns a URL that both the driver and Spark's dialect support.
 
         Args:
             properties: the driver properties that are set outside of the URL.

@@ -51,7 +51,7 @@ JAVA_TYPES = {
     "timestamp": TIMESTAMP,
     "timestamptz": TIMESTAMP,
 }
-"""The date and time types of PostgreSQL, by name."""
+"""PostgreSQL's date and time types, by name."""
 TIMES = (TIME, "2013")  # without and with time zone
 _UNDECLARED = (38, 18)  # Spark's default precision and scale
 

@@ -1,4 +1,4 @@
-"""The SQL of MariaDB and MySQL."""
+"""The SQL dialect of MariaDB and MySQL."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MySQL(Dialect):
         return f"nullif({expression}, '0000-00-00')"
 
     def match_null(self, column: str, type_: CursorType) -> str:
-        # A zero date is loaded as null. In a NOT NULL column of MariaDB, `is null` matches zero
+        # A zero date is loaded as null. In a NOT NULL column, MariaDB's `is null` matches zero
         # dates.
         null = super().match_null(column, type_)
         return f"({null} or {column} <= '0000-00-00')" if type_.is_time else null

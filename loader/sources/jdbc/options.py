@@ -32,7 +32,7 @@ from loader.spec.validation import OptionError
 
 _NEEDS_TABLE = {
     "where": "which filters the rows of a table; add the condition to the query",
-    "sync_mode": "which reads the log, and the log contains only the changes of tables",
+    "sync_mode": "which reads the log, and the log contains only changes to tables",
     "sweep": "which needs the transaction ids that only the rows of a table have",
 }
 """Options that cannot be combined with a query, with the reason."""
@@ -192,14 +192,14 @@ class JdbcOptions(BaseModel):
         cdc_tables = [name for name, options in tables.items() if options.sync_mode == "cdc"]
         if cdc_tables and url and not url.lower().startswith("jdbc:postgresql:"):
             raise OptionError(
-                f"{cdc_tables[0]} has sync_mode: cdc, which reads the log of PostgreSQL only",
+                f"{cdc_tables[0]} has sync_mode: cdc, which reads only PostgreSQL logs",
                 "Use incremental or full_refresh",
             )
         swept_tables = [name for name, options in tables.items() if options.sweep != "auto"]
         if swept_tables and url and not url.lower().startswith("jdbc:postgresql:"):
             raise OptionError(
-                f"{swept_tables[0]} has the option sweep, which needs the transaction ids of "
-                "PostgreSQL's rows",
+                f"{swept_tables[0]} has the `sweep` option, which needs PostgreSQL's transaction "
+                "ids",
                 "Remove it; a lookback or `loader reconcile` finds late rows in this database",
             )
         for name in cdc_tables:

@@ -62,7 +62,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     Args:
         source: the database.
-        exported: the exported snapshot of PostgreSQL; None for other databases.
+        exported: the exported PostgreSQL snapshot; None for other databases.
     """
 
     def __init__(self, source: Database, exported: ExportedSnapshot | None = None) -> None:

@@ -245,7 +245,7 @@ class JdbcSource(Database):
             raise TableError(
                 "the options of a wildcard filter this table, which is a query",
                 where=where,
-                remedy="Add the condition to the query, and set `where` in the options of tables",
+                remedy="Add the condition to the query, and set `where` for single tables instead",
             )
         remedy = "Write a condition as after the word WHERE in a SELECT of this table"
         with self.lend_catalog_connection(where) as connection, add_remedy(remedy):

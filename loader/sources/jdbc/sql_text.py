@@ -52,7 +52,7 @@ def check_sql(text: str, option: str, url: str, kind: str) -> None:
         depth += {"(": 1, ")": -1}.get(found, 0)
         reason = _REFUSED.get(found, "")
         if found == "#" and not is_mysql:
-            reason = ""  # an operator of PostgreSQL
+            reason = ""  # a PostgreSQL operator
         if depth < 0:
             reason = "has no opening parenthesis"
         if reason:

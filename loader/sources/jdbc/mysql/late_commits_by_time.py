@@ -115,7 +115,7 @@ class MysqlLateCommits:
         return not is_time and self._is_replaced(table, window)
 
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
-        """Returns None, because the writers of rows are unknown."""
+        """Returns None, because it is unknown which transaction wrote a row."""
         return None
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:

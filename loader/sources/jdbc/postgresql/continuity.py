@@ -64,7 +64,7 @@ XMIN = "xmin"
 
 @dataclass(frozen=True)
 class TransactionMark:
-    """The state of transactions in a snapshot, stored in the checkpoint for the next sync.
+    """The transaction state of a snapshot, stored in the checkpoint for the next sync.
 
     Attributes:
         since: a lower bound in UTC for `now()` in later commits, if the clock is not set back. None
@@ -170,7 +170,7 @@ class TransactionMark:
         """Detects a restore or failover since the checkpoint was stored.
 
         Args:
-            now: the current state of transactions.
+            now: the current transaction state.
         """
         before, after = self.system.partition("/")[0], now.system.partition("/")[0]
         is_hidden = not before or not after
@@ -312,7 +312,7 @@ _TRUE = ("t", "true")
 
 
 def read_transaction_mark(connection: Connection, seen: ServerActivity) -> TransactionMark:
-    """Reads the state of transactions in a connection's snapshot.
+    """Reads the transaction state of a connection's snapshot.
 
     Args:
         seen: the activity before the snapshot.
@@ -417,7 +417,7 @@ def wait_for_flush(
 
     Args:
         connection: a connection, which may be in a transaction.
-        seen: the state of transactions in the snapshot.
+        seen: the snapshot's transaction state.
         seconds: the maximum wait.
         connect: opens a connection for the empty transaction.
 

@@ -37,7 +37,7 @@ class ExportedSnapshot:
     Attributes:
         name: the identifier with which other sessions import the snapshot. Empty on a replica,
             where each session has its own, later snapshot.
-        transactions: the state of transactions in the snapshot.
+        transactions: the snapshot's transaction state.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
         check: a statement that fails in a session whose own snapshot is older than this one; empty

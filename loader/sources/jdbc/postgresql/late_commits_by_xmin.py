@@ -44,7 +44,7 @@ class PostgresLateCommits:
 
     Args:
         snapshot: the snapshot to search for late rows.
-        transactions: the state of transactions in the snapshot; None if unreadable.
+        transactions: the snapshot's transaction state; None if unreadable.
         blind: why the age of open transactions is unknown; empty if it is known.
     """
 

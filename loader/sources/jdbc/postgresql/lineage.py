@@ -3,8 +3,8 @@
 Open transactions are not the only cause of late rows. A table that is attached as a partition, or
 renamed to replace another table, may contain rows that were written before the last sync. Rows from
 logical replication have times that the publisher's clock wrote, and these times may be earlier than
-the start of every local transaction. A renamed label of an enum changes the values of rows that
-nobody has written.
+the start of every local transaction. Renaming an enum label changes values in rows that nobody has
+written.
 """
 
 from __future__ import annotations

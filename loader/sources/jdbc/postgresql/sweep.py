@@ -38,7 +38,7 @@ class SweepRecord:
     """The transactions that the last sweep of a table could see, and the cost of this sweep.
 
     Attributes:
-        transactions: the state of transactions in the snapshot of the sweep.
+        transactions: the transaction state of the sweep's snapshot.
         at: the database's clock at the sweep, in seconds since 1970; 0 if there was no sweep.
         bytes: the size of the table.
         seconds: the duration of the sweep; 0 if a sync has read all rows instead.
