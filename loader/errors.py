@@ -6,7 +6,7 @@ import re
 
 
 def sentence(error: BaseException) -> str:
-    """Returns the first line of Spark's message, without the error class and the full stop.
+    """Returns the first line of a Spark message, without the error class and the full stop.
 
     If Py4J reports a Java exception, the message is in the second line, after the exception's
     class.

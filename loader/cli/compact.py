@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--select",
     multiple=True,
     help="source.table or a wildcard; repeatable. Without it, the loader's own tables are "
-    "compacted too.",
+    "also compacted.",
     shell_complete=complete_tables,
 )
 @click.option(

@@ -247,7 +247,7 @@ class EventOutput(Output):
                 _log.exception("on_event failed for the event %s", record["event"])
 
     def warning(self, text: str, **facts: Any) -> None:
-        if "table" not in facts:  # Watch logs the warnings of tables
+        if "table" not in facts:  # Watch logs the tables' warnings
             _log.warning("%s", self.redact(text))
         super().warning(text, **facts)
 
@@ -256,7 +256,7 @@ class EventOutput(Output):
 
 
 class ConnectorLogHandler(logging.Handler):
-    """Prints the redacted logs of connectors (the logger `loader.program`) for `--debug`."""
+    """Prints the connectors' redacted logs (the `loader.program` logger) for `--debug`."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.DEBUG)

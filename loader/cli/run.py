@@ -44,7 +44,9 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
     help="Widen key and cursor columns of raw tables to their types in the source.",
 )
 @click.option(
-    "--from", "low", help="Reread a range from this cursor. The stored cursor stays unchanged."
+    "--from",
+    "low",
+    help="Reread a range of rows, starting at this cursor. The stored cursor stays unchanged.",
 )
 @click.option(
     "--to", "high", help="With --from: the end of the range, inclusive; default: the stored cursor."

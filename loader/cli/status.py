@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.pass_obj
 def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | None) -> None:
-    """Shows each table's cursor, last batch, total of rows appended, age and last error."""
+    """Shows each table's cursor, last batch, total number of appended rows, age and last error."""
     rows = read_progress(settings, list_last_attempts)
     has_failed = print_status(settings.output, rows, fail_if_failing, fail_if_stale)
     sys.exit(1 if has_failed else 0)

@@ -100,8 +100,8 @@ def properties_file(
         new: the content that codegen would write now.
         before: the current text of the file; None if the file does not exist.
         where: the file, for errors.
-        spaced: in a new file, a list item gets a blank line before it if its dash is indented by
-            one of these numbers of columns.
+        spaced: in a new file, a list item gets a blank line before it if its dash has one of these
+            indents.
 
     Raises:
         SpecError: if the text is not YAML, or does not have the structure of a properties file.

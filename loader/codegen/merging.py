@@ -1,8 +1,8 @@
 """Three-way merge of codegen's last output, the current file and the new output.
 
-If a value is still equal to codegen's last output, the new output replaces it. If users have
-changed, added or deleted a value, their edit is kept. The merge works on data (mappings, lists,
-scalars). Then :mod:`loader.codegen.yaml_text` edits the text of the file.
+If a value still matches codegen's last output, the new output replaces it. If users have changed,
+added or deleted a value, their edit is kept. The merge works on data (mappings, lists, scalars).
+Then :mod:`loader.codegen.yaml_text` edits the text of the file.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class NamedTable:
 
 
 def sources(schemas: Mapping[str, str], tables: Sequence[NamedTable]) -> dict[str, Any]:
-    """Returns the data of sources.yml.
+    """Returns the data for sources.yml.
 
     Args:
         schemas: maps each source to its `schema` in the YAML file.
@@ -66,7 +66,7 @@ def sources(schemas: Mapping[str, str], tables: Sequence[NamedTable]) -> dict[st
 
 
 def models(latest: Iterable[NamedTable], history: Iterable[NamedTable]) -> dict[str, Any]:
-    """Returns the data of models.yml."""
+    """Returns the data for models.yml."""
     newest = list(latest)
     entries = [*map(_latest, newest), *(_history(one, one not in newest) for one in history)]
     return {"models": sorted(entries, key=lambda entry: str(entry["name"]))}

@@ -26,7 +26,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def choose_scalar_style(self) -> Any:
-        # Within single quotes, YAML would double the single quotes of Jinja expressions.
+        # Within single quotes, YAML would double the single quotes in Jinja expressions.
         style = super().choose_scalar_style()
         return '"' if style == "'" else style
 
@@ -69,8 +69,8 @@ def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
 
     Args:
         header: comments at the top.
-        spaced: a list item gets a blank line before it if its dash is indented by one of these
-            numbers of columns, unless the item is the first of its list.
+        spaced: a list item gets a blank line before it if its dash has one of these indents, unless
+            the item is the first of its list.
     """
     output: list[str] = []
     for line in lines(value):

@@ -1,1 +1,1 @@
-"""The lake's raw tables and their commits, the locks of tables, and the ledger."""
+"""The lake's raw tables and their commits, table locks, and the ledger."""

@@ -1,4 +1,4 @@
-"""The lock records of tables and the heartbeats of runs.
+"""The lock records of tables, and the heartbeats of runs.
 
 A table's lock record identifies the run that has locked the table, and is written once. A run's
 heartbeat is one record for all tables of the run, and is rewritten while the run is alive.
@@ -108,7 +108,7 @@ class LockStore(Protocol):
         """Returns a table's lock record, or None if the table is unlocked."""
 
     def swap(self, table: str, before: str | None, after: str | None) -> bool:
-        """Replaces a lock record if it equals `before`. Returns whether it was replaced."""
+        """Replaces a lock record if it matches `before`. Returns whether it was replaced."""
 
     def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
         """Replaces the lock records of many tables. Returns the tables whose record was `before`.

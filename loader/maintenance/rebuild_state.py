@@ -151,7 +151,7 @@ def _add_states(
 
 
 def _is_current(row: StateRow, committed: TableState) -> bool:
-    """Returns whether a stored state equals the committed state, ignoring the checkpoint.
+    """Returns whether a stored state matches the committed state, ignoring the checkpoint.
 
     A sync without new rows may store a new checkpoint, such as a log position, without a commit.
     """

@@ -27,8 +27,8 @@ from loader.rows.window import Window
 DEFAULT_SLACK = 300
 """How many seconds an application's clock may be behind the database's without a `lookback`.
 
-Five minutes is also the largest difference between two clocks that Kerberos accepts. Rereading five
-minutes of rows costs little compared with reading a table, and unchanged rows are dropped.
+Five minutes is also the largest difference between two clocks that Kerberos accepts. Rereading the
+rows of five minutes costs little compared with reading a table, and unchanged rows are dropped.
 """
 
 SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400

@@ -1,9 +1,10 @@
 """Records a class archive, which halves Spark's start-up time.
 
 The archive contains parsed classes for the JVM. It is recorded once for each combination of Java
-and Spark, during a small run (:mod:`loader.cli.class_archive_workload`). Java uses the archive only
-if the class path begins with the recorded class path. So jars that are added later go to the end of
-the class path. See https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+and Spark versions, during a small run (:mod:`loader.cli.class_archive_workload`). Java uses the
+archive only if the class path begins with the recorded class path. So jars that are added later go
+to the end of the class path. See
+https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ JVM_FILE = "jvm.json"
 
 _MIN_JAVA_VERSION = 13  # the first version that can record an archive from a run
 _RECORDING_SECONDS = 900
-_NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves an old archive of 190 MB
+_NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves behind an old archive of 190 MB
 _LOG_OFF_OPTION = "-Xlog:cds*=off"
 # The recording is so short that optimized code and parallel garbage collection would not save time.
 _RECORDING = (_LOG_OFF_OPTION, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

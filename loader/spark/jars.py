@@ -1,7 +1,7 @@
-"""Finds and fetches the jars of the Iceberg runtime and of JDBC drivers.
+"""Finds and fetches the jars of the Iceberg runtime and the JDBC drivers.
 
 A jar is searched for in the `STRANDLINE_JARS` folder and in the user's cache. A missing jar is
-fetched from Maven Central or its mirror. The jars folder of Spark does not change.
+fetched from Maven Central or its mirror. Spark's own jars folder does not change.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Java:
 
 
 def choose_java(line: SparkLine) -> Java:
-    """Chooses the Java for a minor version of Spark.
+    """Chooses a Java installation for a minor version of Spark.
 
     Raises:
         SpecError: if the Java in `JAVA_HOME` cannot run this Spark, or no suitable Java is found.

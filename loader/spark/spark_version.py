@@ -1,4 +1,4 @@
-"""Lists the supported versions of Spark, and contains all code that depends on the version.
+"""Lists the supported Spark versions, and contains all code that depends on the version.
 
 No other module checks the version of Spark, Scala, Iceberg or Java.
 """

@@ -283,7 +283,7 @@ def list_names(value: Any, is_name: bool = False) -> Iterator[str]:
 
 
 def key_path(keys: Sequence[str | int]) -> str:
-    """Formats a path of keys, such as ``spec.tables[0]`` or ``table_options["a.b"].lookback``."""
+    """Formats a key path, such as ``spec.tables[0]`` or ``table_options["a.b"].lookback``."""
     text = ""
     for key in keys:
         if isinstance(key, int):

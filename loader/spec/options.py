@@ -271,7 +271,7 @@ class ColumnSelection(Strict):
 
 
 def _match_columns(names: Sequence[str], patterns: Collection[str]) -> set[str]:
-    """Returns the names that a pattern matches. A name may be equal to a wildcard."""
+    """Returns the names that a pattern matches. A name may be identical to a wildcard."""
     lowered = [pattern.lower() for pattern in patterns]
     return {
         name
@@ -439,7 +439,7 @@ def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     from_name: dict[str, Any] = {}
     for pattern, entry in options.items():
         fields = {field: getattr(entry, field) for field in entry.model_fields_set}
-        if is_wildcard(pattern):  # a table's name may be equal to the wildcard
+        if is_wildcard(pattern):  # a table's name may be identical to the wildcard
             if fnmatchcase(name, pattern.lower()):
                 from_wildcards = _override(from_wildcards, fields)
         elif pattern.lower() == name:

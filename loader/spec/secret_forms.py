@@ -72,8 +72,8 @@ class FormIndex:
 
     Args:
         forms: maps each form to its matching rules.
-        names: forms that are equal to registered names. These forms are not masked in the loader's
-            messages.
+        names: forms that are identical to registered names. These forms are not masked in the
+            loader's messages.
     """
 
     def __init__(self, forms: Mapping[str, FormMatch], names: Collection[str] = ()) -> None:

@@ -37,8 +37,8 @@ class RedisState(StateBackend):
 
     A member is JSON text ``{"updated_at": …, "value": …, "version": …}``.
 
-    The guarantees against missing and duplicate rows do not depend on the persistence of Redis. The
-    data commit contains the state, so the next run restores states that Redis loses in a crash or a
+    The guarantees against missing and duplicate rows do not depend on Redis persistence. The data
+    commit contains the state, so the next run restores states that Redis loses in a crash or a
     failover. With ``appendonly yes`` and ``appendfsync always``, each write is durable before it is
     acknowledged. With ``everysec``, a crash within a second can undo a change of the cursor by the
     user (``loader state set``). State must not expire, so ``maxmemory-policy`` must be

@@ -215,7 +215,7 @@ def _format_time(value: object) -> str | None:
 
 
 def _create_engine(text: str, location: StoreLocation) -> sa.Engine:
-    """Creates an engine from a connection string in the format of CloudQuery, libpq or SQLAlchemy.
+    """Creates an engine from a connection string in CloudQuery, libpq or SQLAlchemy format.
 
     Raises:
         SpecError: if the text has another format or specifies an in-memory SQLite database.

@@ -102,7 +102,7 @@ class Ingest:
         self._lake = Lake(spark, spec.destination(destination).lake.schema_)
 
     def prepare(self) -> None:
-        """Creates the table of states, without which commands do not search for pushed tables."""
+        """Creates the state table, without which commands do not search for pushed tables."""
         ensure_table(self._lake, STATES, _SCHEMA)
 
     def append(

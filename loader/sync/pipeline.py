@@ -382,7 +382,7 @@ class Pipeline:
         """Raises an error if a raw table and a state table would have the same name.
 
         Raises:
-            TableError: if the names are equal. The error contains the state table's source.
+            TableError: if the names are the same. The error contains the state table's source.
         """
         owner = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if owner is not None:

@@ -150,7 +150,7 @@ def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
 
 
 def list_state_readers(readers: Iterable[StatusReaders]) -> list[StateReader]:
-    """Returns the distinct state backends of sources."""
+    """Returns the sources' distinct state backends."""
     backends = {each.source.state_location: each.state for each in reversed([*readers])}
     return list(backends.values())[::-1]
 

@@ -1,4 +1,4 @@
-"""Appends the rows of `cloudquery sync` to the lake, and stores the state of plugins.
+"""Appends the rows of `cloudquery sync` to the lake, and stores plugin state.
 
 The bridge spools the rows of a sync to a folder (:mod:`loader.connectors.cloudquery.bridge`). When
 the stream of the sync ends, the loader appends the sync's tables in the same way as tables of its

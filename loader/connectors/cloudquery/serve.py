@@ -86,7 +86,7 @@ def parse_seconds(duration: str) -> float:
     type=click.Choice(["unix", "tcp"]),
     default="unix",
     show_default=True,
-    help="tcp: every user of this machine can write to the lake and read the state of plugins.",
+    help="tcp: every user of this machine can write to the lake and read plugin state.",
 )
 @click.option(
     "--idle-timeout",
@@ -124,8 +124,8 @@ def serve(
     if network == "tcp":
         settings.output.warning(
             f"{listen_at} has no password: everyone who can connect to it, such as every user of "
-            "this machine, can write to the lake, delete stale rows, and read the state of "
-            "plugins. Omit --network tcp to use a Unix socket"
+            "this machine, can write to the lake, delete stale rows, and read plugin state. Omit "
+            "--network tcp to use a Unix socket"
         )
     # Listens before Spark starts, because CloudQuery waits only five seconds with `registry:
     # local`.

@@ -263,7 +263,7 @@ def _to_microseconds(value: Any) -> int:
 @lru_cache(maxsize=8192)  # many records have equal times
 def _parse_microseconds(text: str) -> int:
     try:
-        # The usual format, which all versions of Python parse identically.
+        # The usual format, which all Python versions parse identically.
         moment = dt.datetime.fromisoformat(text) if text[10:11] == "T" else _parse_time(text)
     except ValueError:
         moment = _parse_time(text)

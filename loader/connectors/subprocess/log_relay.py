@@ -47,7 +47,7 @@ def strip_trace(text: str) -> str:
 
 
 def is_log_shown() -> bool:
-    """Returns whether all output of programs is shown."""
+    """Returns whether all program output is shown."""
     return _log.isEnabledFor(logging.DEBUG)
 
 

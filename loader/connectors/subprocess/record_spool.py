@@ -51,7 +51,7 @@ class SpooledBatch:
 
     Attributes:
         path: the file that contains the records, or None if there are no records.
-        counts: statistics of the records.
+        counts: statistics on the records.
         state: the state to store when the records are published, or None if the program sent none.
         is_last: whether this is the last batch of the stream.
         warnings: warnings about the records.

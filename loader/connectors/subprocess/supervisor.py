@@ -210,7 +210,7 @@ class Child:
         self.last_output_at = self.last_message_at = time.monotonic()
 
     def is_silent(self, seconds: float) -> bool:
-        """Returns whether the child runs and has written nothing for `seconds`."""
+        """Returns whether the child is running but has written nothing for `seconds`."""
         return time.monotonic() - self.last_output_at > seconds and not self.wait(0)
 
     def has_lingering_output(self) -> bool:

@@ -59,8 +59,8 @@ class Session:
     """A sync's stream of rows.
 
     Attributes:
-        number: the number of the stream.
-        folder: the folder of its files.
+        number: the stream's number.
+        folder: the folder with its files.
         is_alive: returns whether the client is still connected.
         disk: the disk space that the session may still use.
         has_rows: whether the stream has sent rows or deletions of rows.

@@ -146,7 +146,7 @@ class _UnusableError(Exception):
 
 
 def _is_free(address: str) -> bool:
-    """Returns whether a host and port are valid, and the port is free on all the host's addresses.
+    """Returns whether a host and port are valid and the port is free on all the host's addresses.
 
     This check is necessary because gRPC accepts a port that is free on only one address, such as
     the IPv6 address, and replaces a port above 65535.

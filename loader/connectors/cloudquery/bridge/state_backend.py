@@ -189,7 +189,7 @@ def check_state(batch: pa.RecordBatch) -> None:
     """Checks the types of state rows, because the loader cannot store other types.
 
     Raises:
-        MalformedError: if a type is not a type of CloudQuery's state.
+        MalformedError: if a column type does not occur in CloudQuery state.
     """
     schema, name = batch.schema, read_table_name(batch.schema)
     for column in ("key", "value"):
