@@ -149,7 +149,7 @@
     {#- Returns the condition for the rows that a test must check, or none for all rows. Rows that
         have passed the check according to the table's properties are skipped. If the build has
         checked all rows, the condition is "false". If another program has written to the table or
-        to its raw tables, all rows are checked. If this run of dbt has built the table, the raw
+        to its raw tables, all rows are checked. If this dbt run has built the table, the raw
         tables are not read again. -#}
     {%- set check = strandline._check_of(model, subject) -%}
     {%- set mark = subject.mark -%}

@@ -23,7 +23,7 @@
         tables without a current verdict in the properties of a model of this package. `records` is
         the ledger or state table, pinned to a snapshot after the raw tables were read. Sets
         `fingerprint` and `snapshot_before` of each raw table. `table_name` is SQL for the name of
-        the raw table in a row of the ledger or state table. If this run of dbt has built the tested
+        the raw table in a row of the ledger or state table. If this dbt run has built the tested
         model, the tables that passed are not read again. -#}
     {%- if target.type != "spark" -%}
         {{ return({"tables": tables, "unproved": tables, "records": records}) }}
