@@ -53,7 +53,7 @@ class _NewWarnings:
 
 @dataclass
 class _Backoff:
-    """The consecutive failures of a source or of the build, and the time of the retry.
+    """A source's or the build's consecutive failures, and the time of the next retry.
 
     Attributes:
         until: the monotonic time of the next attempt.
@@ -185,7 +185,7 @@ class Daemon:
         output = self.settings.output
         failed: dict[str, Outcome] = {}
         for outcome in outcomes:
-            if outcome.error is not None:  # two errors of a source may have the same table
+            if outcome.error is not None:  # a source may report two errors for the same table
                 name = outcome.table
                 failed[f"{name}: {outcome.error.what}" if name in failed else name] = outcome
         if run_error is not None:
