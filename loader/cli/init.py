@@ -59,7 +59,7 @@ def init(settings: Settings, url: str | None) -> None:
 
 @dataclass(frozen=True)
 class DatabaseUrl:
-    """A database's URL, split into the parts of a spec.
+    """A database URL, split into the values that a spec needs.
 
     Attributes:
         jdbc: the JDBC URL, without credentials.
