@@ -21,13 +21,13 @@ def retry_lost_connections(
 ) -> None:
     """Syncs tables again whose connection to the database was lost during the run.
 
-    An error of the first connection, such as a wrong host, is not retried.
+    An error from the first connection, such as a wrong host, is not retried.
 
     Args:
         outcomes: the outcomes so far. The outcome of a retry replaces the table's earlier outcome.
         run_again: syncs the tables with these names, and appends their outcomes to `outcomes`.
     """
-    # An outcome without a record is the error of a source, whose tables are unknown.
+    # An outcome without a record is a source error: the source's tables are unknown.
     lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record]
     if not lost:
         return
@@ -48,7 +48,7 @@ def retry_lost_connections(
             latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
             lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
     finally:
-        # Besides errors of tables, the last retry may have errors of the source, for instance if
-        # the source's tables could not be listed.
+        # Besides table errors, the last retry may have source errors, for instance if the source's
+        # tables could not be listed.
         others += [outcome for outcome in outcomes if outcome.table not in latest]
         outcomes[:] = [*others, *latest.values()]
