@@ -83,7 +83,7 @@ class RunResult:
 
     Attributes:
         tables: the results of the tables, by name.
-        errors: the distinct errors of tables and sources.
+        errors: the distinct table and source errors.
         build: the result of `dbt build`; None if it did not run.
     """
 
@@ -144,7 +144,7 @@ class ReconciledTable:
     Attributes:
         status: ``equal``, ``differs``, ``repaired``, ``changed`` or ``skipped``.
         synced: the number of rows that were appended before the comparison.
-        buckets_compared, buckets: the numbers of compared buckets, and of all buckets.
+        buckets_compared, buckets: the number of compared buckets, and the total number of buckets.
         rows: the number of the source's rows in the compared buckets.
         missed_updates, missed_rows, missed_deletes: the numbers of differences.
         repaired: the number of differences that were repaired.
@@ -177,7 +177,7 @@ class ReconcileResult:
 
     @property
     def success(self) -> bool:
-        """Returns whether source and lake are equal or were repaired, and no table failed."""
+        """Returns whether the lake matches the source or was repaired, and no table failed."""
         differing = any(table.status in ("differs", "changed") for table in self.tables)
         return not self.errors and not differing
 
@@ -215,7 +215,7 @@ class TableStatus:
 
 
 def list_table_results(outcomes: Iterable[Outcome]) -> list[TableResult]:
-    """Returns the results of the tables, by name. Errors of sources are not included."""
+    """Returns the results of the tables, by name. Source errors are not included."""
     return [
         TableResult(
             outcome.table,
