@@ -55,7 +55,7 @@ def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipe
     """Opens spec, profile and Spark, in this order, to report mistakes before Spark starts."""
     spec = spec or settings.spec()
     profile = _begin_java(settings, spec)
-    from loader.sync.pipeline import Pipeline  # this import is slow, so Java starts meanwhile
+    from loader.sync.pipeline import Pipeline  # this import is slow, so Java starts in the meantime
 
     yield Pipeline(spec, _start_spark(settings, profile))
 
@@ -103,7 +103,7 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], 
 
 
 def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:
-    """Restarts Spark after its JVM has ended, and returns a pipeline of the same spec."""
+    """Restarts Spark after its JVM has exited, and returns a pipeline for the same spec."""
     from loader.spark.jvm import forget_ended
     from loader.sync.pipeline import Pipeline
 
@@ -115,7 +115,7 @@ def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:
 
 
 def profile_of(settings: Settings, spec: Spec) -> Profile:
-    """Loads the target of dbt's profile that a spec uses.
+    """Loads the target in dbt's profile that a spec uses.
 
     Raises:
         SpecError: if the target does not exist, or the spec's sources use several targets.
@@ -160,7 +160,7 @@ def open_session(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSess
 
 
 def _begin_java(settings: Settings, spec: Spec) -> Profile:
-    """Starts Java in the background. While Java starts, validates the options of connectors."""
+    """Starts Java in the background. Validates connector options while Java starts."""
     from loader.spark.profile import refuse_moved_project
     from loader.spark.session import begin
     from loader.spark.setup import provide_jars
