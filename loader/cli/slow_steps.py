@@ -1,4 +1,4 @@
-"""Reports steps that take more than a few seconds, and the progress of tables meanwhile."""
+"""Reports steps that take more than a few seconds, and the tables' progress in the meantime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST = 60.0
 """The longest interval between two reports of a step, in seconds."""
 
 PROGRESS_SECONDS = 10.0
-"""The interval between two reports of the progress of tables, in seconds."""
+"""The interval between two reports on the tables' progress, in seconds."""
 
 _PAUSE = 0.5
 
@@ -43,7 +43,7 @@ class SlowSteps(logging.Handler):
         self._steps: dict[int | None, tuple[str, float]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Records that a step has begun or ended."""
+        """Records that a step has started or finished."""
         self._steps.pop(record.thread, None)
         if record.getMessage():
             self._steps[record.thread] = record.getMessage(), time.monotonic()
@@ -62,7 +62,7 @@ class SlowSteps(logging.Handler):
 
     @contextmanager
     def report(self) -> Iterator[None]:
-        """Reports the progress of tables, without other steps."""
+        """Reports the tables' progress, without other steps."""
         thread = threading.Thread(target=self._show, name="slow-steps", daemon=True)
         thread.start()
         try:
