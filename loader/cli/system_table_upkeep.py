@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loader.sync.stores import Stores
 
 VERSIONS = 10
-"""The number of versions to keep of each cursor, and of the results of `loader reconcile`."""
+"""How many versions of each cursor, and of the `loader reconcile` results, to keep."""
 
 MANY_FILES = 200
 """A run merges a table's files after this many new files. Merging takes one or two seconds."""
