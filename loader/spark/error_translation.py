@@ -1,4 +1,4 @@
-"""Translates exceptions of Spark, JDBC drivers and the system into errors with remedies."""
+"""Translates exceptions from Spark, JDBC drivers and the system into errors with remedies."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _REMEDIES = {
 def translate_error(error: BaseException, where: str) -> LoaderError:
     """Translates an exception into an error for the user. Returns loader errors unchanged.
 
-    If Spark's Java process has ended, `error` is only a consequence. The result then reports the
+    If Spark's Java process has exited, `error` is only a consequence. The result then reports the
     end of the process.
     """
     if isinstance(error, JavaEndedError):
@@ -172,7 +172,8 @@ def find_long_line(text: str) -> tuple[int, int] | None:
 def may_precede_java_end(error: LoaderError) -> bool:
     """Returns whether an error can be an early symptom of the JVM's exit.
 
-    If a task runs out of memory, Spark first reports an error, then stops, then ends its JVM.
+    If a task runs out of memory, Spark first reports an error, then stops, and finally exits the
+    JVM.
     """
     text = error.what.lower()
     lacks_memory = any(sign in text for sign in _OUT_OF_MEMORY_TEXTS)
@@ -210,7 +211,7 @@ def _remedy(text: str, remedy: str) -> str:
 
 
 class DatabaseError(TableError):
-    """An error of the database, with the database's message and a remedy.
+    """A database error, with the database's message and a remedy.
 
     Attributes:
         state: the SQLSTATE; empty if there is none.
@@ -230,11 +231,11 @@ class DatabaseError(TableError):
 
 
 class ConnectionLostError(DatabaseError):
-    """The database, or the network, has ended a connection that was open."""
+    """The database or the network has closed an open connection."""
 
 
 class ConnectionRefusedByServer(DatabaseError):
-    """An error of the database after which the connection is still usable."""
+    """A database error that leaves the connection usable, such as a rejected statement."""
 
 
 def translate_jdbc_error(
@@ -328,7 +329,7 @@ def _unknown_host(throwable: Any) -> str | None:
 
 
 def _is_catalog_error(throwable: Any) -> bool:
-    """Returns whether Iceberg's JDBC catalog raised the error, instead of the read of a source."""
+    """Returns whether the error came from Iceberg's JDBC catalog and not from reading a source."""
     return any(
         cause.getClass().getName().startswith("org.apache.iceberg.jdbc.")
         for cause in (throwable, *_causes(throwable))
@@ -385,7 +386,7 @@ _OUT_OF_MEMORY_REMEDY = (
 )
 
 _LONGEST = 2000
-"""The maximum length of the part of a database's message that errors quote."""
+"""The maximum length of the excerpt from a database message that errors quote."""
 
 OVERDUE = "Check whether the database is overloaded or the network drops packets, and run again"
 
