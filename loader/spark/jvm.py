@@ -32,7 +32,7 @@ from loader.spec.redaction import excerpt, redact_foreign
 _CONNECTION_FILE_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and the length of the secret in bytes
 _SECONDS = 1.0
-"""How many seconds to wait for the remaining output of a JVM that has ended."""
+"""How many seconds to wait for the remaining output of a JVM that has exited."""
 _EXIT_WAIT_SECONDS = 5.0
 """After this many seconds, Java's output is shown even if Java has neither started nor failed."""
 _LONGEST_LINE = 1 << 20
@@ -48,7 +48,7 @@ _log = logging.getLogger("loader")
 
 
 class Gateway:
-    """A starting JVM. The JVM ends when this process ends or closes the JVM's standard input.
+    """A starting JVM. The JVM exits when this process exits or closes the JVM's standard input.
 
     Args:
         command: the command that starts the JVM.
@@ -261,7 +261,7 @@ def start(settings: Mapping[str, str]) -> None:
 
 
 def forget_ended() -> None:
-    """Clears PySpark's references to a JVM that has ended, so that :func:`start` can replace it."""
+    """Clears PySpark's references to an exited JVM, so that :func:`start` can replace it. """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
