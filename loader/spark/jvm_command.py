@@ -99,7 +99,7 @@ def build_command(
     """Builds the command, and writes the settings into a file that only this user can read.
 
     Args:
-        settings: settings of the profile and of the loader.
+        settings: the profile's and the loader's settings.
         folder: a private folder for the file, which must exist until the JVM runs.
 
     Raises:
