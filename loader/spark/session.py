@@ -31,7 +31,7 @@ _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
     # Undecodable bytes become U+FFFD, which the loader detects and reports with the file's path.
-    # The error of Spark 4 does not contain the path.
+    # Spark 4's error does not contain the path.
     "spark.sql.legacy.codingErrorAction": "true",
     SUBSTITUTION: "false",
 }
@@ -46,8 +46,8 @@ _STATUS_STORE_LIMITS = {
 }
 
 # Spark caches the classes that it compiles for queries, 100 by default. A build of one latest table
-# with its tests needs more classes, so each build would recompile all of them. This compilation is
-# a third of the cost of the tests.
+# with its tests needs more classes, so each build would recompile all of them. This compilation
+# accounts for a third of the tests' run time.
 _CODEGEN_CACHE = {"spark.sql.codegen.cache.maxEntries": "1000"}
 
 _SINGLE_PROCESS_SETTINGS = {
@@ -170,8 +170,7 @@ def is_stopped(spark: SparkSession) -> bool:
 def adopt_session(spark: SparkSession) -> SparkSession:
     """Returns a separate session with the required settings, on a Spark that a program started.
 
-    The settings and temporary views of `spark` do not change. The logs of JDBC drivers are
-    disabled.
+    The settings and temporary views of `spark` do not change. JDBC driver logs are disabled.
 
     Raises:
         SpecError: if it is not a running Spark in this process, or if it lacks settings without
@@ -256,7 +255,7 @@ def _sql_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def silence_drivers(spark: SparkSession) -> None:
-    """Disables the logs of JDBC drivers, which contain URLs with passwords."""
+    """Disables JDBC driver logs, which contain URLs with passwords."""
     log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     for package in _DRIVERS:
         log4j.core.config.Configurator.setLevel(package, log4j.Level.OFF)
