@@ -347,7 +347,7 @@ def discover_tables(
 
 
 DEADLINE = 60.0
-"""The timeout of a check in seconds. If Spark has no executors, a job never ends."""
+"""The timeout of a check in seconds. If Spark has no executors, a job never finishes."""
 
 
 def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
