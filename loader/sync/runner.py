@@ -77,12 +77,12 @@ def run_tables(
     work: Work = sync_table,
     choose_work: ChooseWork | None = None,
 ) -> Iterator[Outcome]:
-    """Syncs the selected tables and yields each outcome as soon as the table's sync has ended.
+    """Syncs the selected tables and yields each outcome as soon as the table's sync has finished.
 
     Args:
         concurrency: the number of tables to sync in parallel; by default the spec's setting.
         work: the function to call for each table after it is locked and its source is open.
-        choose_work: replaces `work` for some tables, for example if a part of the table is
+        choose_work: replaces `work` for some tables, for example if some of a table's buckets are
             reconciled after the sync (:class:`loader.reconcile.rotation.Rotation`).
 
     Raises:
@@ -259,7 +259,7 @@ class _Run:
     ) -> Generator[Outcome, None, list[tuple[TablePlan, Lease]]]:
         """Locks a source's tables in one commit, and reuses the leases of shared tables.
 
-        Yields the outcomes of tables that cannot be locked. Returns the locked tables.
+        Yields an outcome for each table that cannot be locked. Returns the locked tables.
 
         Args:
             sharing: the number of the run's tables that are loaded into each raw table.
