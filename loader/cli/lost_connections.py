@@ -27,7 +27,7 @@ def retry_lost_connections(
         outcomes: the outcomes so far. The outcome of a retry replaces the table's earlier outcome.
         run_again: syncs the tables with these names, and appends their outcomes to `outcomes`.
     """
-    # An outcome without a record is a source error: the source's tables are unknown.
+    # An outcome without a record is the error of a source, whose tables are unknown.
     lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record]
     if not lost:
         return

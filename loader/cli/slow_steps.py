@@ -43,7 +43,7 @@ class SlowSteps(logging.Handler):
         self._steps: dict[int | None, tuple[str, float]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Records that a step has started or finished."""
+        """Records that a step has begun or ended."""
         self._steps.pop(record.thread, None)
         if record.getMessage():
             self._steps[record.thread] = record.getMessage(), time.monotonic()

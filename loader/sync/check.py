@@ -347,7 +347,7 @@ def discover_tables(
 
 
 DEADLINE = 60.0
-"""The timeout of a check in seconds. If Spark has no executors, a job never finishes."""
+"""The timeout of a check in seconds. If Spark has no executors, a job never ends."""
 
 
 def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
