@@ -11,7 +11,7 @@ Load a spec, or build it in code. Then run it, and read typed results::
         result.raise_if_failed()
 
 The module prints nothing, installs no signal handlers and does not end the process. The logger
-``loader`` receives phases (DEBUG), results (INFO), warnings and errors. Texts contain no secrets.
+``loader`` receives phases (DEBUG), results (INFO), warnings and errors. Strings contain no secrets.
 
 Errors are subclasses of :class:`LoaderError` with the attributes `what`, `where` and `remedy`:
 
@@ -348,7 +348,7 @@ class Loader:
             raise LoaderError(
                 "another call is still running",
                 where="Loader",
-                remedy="Wait for its end, or create a second Loader",
+                remedy="Wait until it finishes, or create a second Loader",
             )
         try:
             self._settings.output = output = EventOutput(self.spec.redactor.redact, on_event)
