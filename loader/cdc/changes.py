@@ -352,7 +352,7 @@ class Changes:
         return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
 
     def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Replaces each TRUNCATE by tombstones of the keys that existed at this time."""
+        """Replaces each TRUNCATE with tombstones for the keys that existed at this time."""
         no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
         rows = self.cache(rows)

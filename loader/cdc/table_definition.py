@@ -346,7 +346,7 @@ class TableDefinitions:
     def refuse_replaced_values(
         self, table: SourceTable, columns: Sequence[LoggedColumn], spool: ChangeSpool
     ) -> None:
-        """Refuses changes in which Debezium has replaced a value by null.
+        """Rejects changes in which Debezium has replaced a value with null.
 
         Raises:
             TableError: if there is such a change.

@@ -63,7 +63,7 @@ def convert_value(
     Args:
         row: a change's `before` or `after`.
         data_type: the JDBC reader's type for the column.
-        has_replaced: whether Debezium has replaced elements of an array in this column by null.
+        has_replaced: whether Debezium has replaced elements of an array in this column with null.
         hides_value: whether errors omit the value, because the column is masked.
     """
     raw = row.getField(column.name)

@@ -262,7 +262,7 @@ def build_debezium_settings(
         # Drops the fields that the spool does not need, to save memory.
         "transforms": "slim",
         "transforms.slim.type": "org.apache.kafka.connect.transforms.ReplaceField$Value",
-        # By default, Debezium replaces a null by the column's default value.
+        # By default, Debezium replaces a null with the column's default value.
         "value.converter.replace.null.with.default": "false",
         "transforms.slim.replace.null.with.default": "false",
         "transforms.slim.exclude": ",".join(

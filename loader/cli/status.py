@@ -85,7 +85,7 @@ def print_status(
     fail_if_failing: bool,
     fail_if_stale: float | None,
 ) -> bool:
-    """Prints the table of `loader status`.
+    """Prints the table that `loader status` shows.
 
     Args:
         rows: the result of :func:`list_last_attempts`.

@@ -45,12 +45,12 @@ class File:
 
     Attributes:
         status: `written` (a new file), `updated`, `unchanged`, `kept` (the file differs only by
-            edits by hand), `left out` (deleted by hand), or `moved` (to another folder of the
+            manual edits), `left out` (deleted manually), or `moved` (to another folder of the
             project).
         before: the current text; None if the file does not exist.
         text: the new text; None if the file should not exist.
         data: the data of a YAML file after the merge.
-        notes: edits by hand that differ from the generated content.
+        notes: manual edits that differ from the generated content.
         merged: False if the file could not be updated. The next run then retries the update.
     """
 
@@ -64,7 +64,7 @@ class File:
 
 
 def model_file(name: str, text: str, before: str | None, manifest: Manifest, moved: bool) -> File:
-    """Returns the file of a model. Keeps the current text if it was edited by hand.
+    """Returns the file of a model. Keeps the current text if it was edited manually.
 
     Args:
         before: the current text of the file; None if the file does not exist.

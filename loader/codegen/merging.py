@@ -32,7 +32,7 @@ ABSENT: Any = _Absent()
 
 @dataclass(frozen=True)
 class KeptEdit:
-    """An edit by hand that was kept. Codegen would now write another value.
+    """A manual edit that was kept. Codegen would now write another value.
 
     Attributes:
         path: the keys and names that lead to the value.
@@ -45,7 +45,7 @@ class KeptEdit:
 
 @dataclass(frozen=True)
 class ThreeWay:
-    """A three-way merge. Collects the edits by hand that it keeps.
+    """A three-way merge. Collects the manual edits that it keeps.
 
     Args:
         commented: a function of a path and a flag. Returns whether the file would lose a comment if

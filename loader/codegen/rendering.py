@@ -181,7 +181,7 @@ def _model(
 def as_text(text: str) -> str:
     """Escapes a source's text for YAML that dbt renders, so that Jinja does not interpret braces.
 
-    Jinja also removes a trailing line break, and replaces carriage returns by line feeds.
+    Jinja also removes a trailing line break, and replaces carriage returns with line feeds.
     """
     return _NOT_AS_IT_IS.sub(lambda found: "{{ " + _quote(found[0]) + " }}", text)
 

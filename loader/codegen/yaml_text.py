@@ -29,7 +29,7 @@ def in_brackets(node: yaml.Node) -> bool:
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes with their positions. Replaces each alias by a scalar at its position."""
+    """Composes nodes with their positions. Replaces each alias with a scalar at its position."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -126,7 +126,7 @@ class Layout:
         return line + match.start(1) if match else None
 
     def column(self, position: int) -> int:
-        """Returns the distance of a position from the start of its line."""
+        """Returns a position's offset from the start of its line."""
         return position - self.line_start(position)
 
     def line_start(self, position: int) -> int:

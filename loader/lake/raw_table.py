@@ -174,7 +174,7 @@ def may_reach_staged(
 ) -> bool:
     """Returns whether a row of a staged batch may be at or above a cursor, by file statistics.
 
-    Texts are compared by their bytes, which the source may order differently. Returns true for
+    Strings are compared by their bytes, which the source may order differently. Returns true for
     decimal and floating point numbers, and if the types of column and cursor differ.
     """
     found = _may_match(lake, table, column, cursor, "greaterThanOrEqual", batch, snapshot_id)

@@ -80,7 +80,7 @@ class Upkeep:
     Attributes:
         keep: the versions to keep; None keeps all versions.
         expire_days: the minimum age in days of Iceberg snapshots to expire.
-        now: the present time, from which the days are counted back.
+        now: the current time, from which the days are counted back.
         dry_run: whether to report the effects of a compaction without changing tables.
     """
 

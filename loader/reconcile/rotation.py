@@ -97,7 +97,7 @@ def choose_due_buckets(
     Args:
         compared: the last comparison of each bucket. Comparisons in the future are ignored, because
             they mean that the clock was set back.
-        clock: the present time in seconds since 1970.
+        clock: the current time in seconds since 1970.
         groups: the number of groups into which the buckets are split.
     """
     size = BUCKETS // groups

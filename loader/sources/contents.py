@@ -214,7 +214,7 @@ def sum_buckets(hashes: DataFrame, of: int) -> DataFrame:
 def is_wanted(schema: StructType, window: Window) -> Column:
     """Returns whether a row is at or above the window's lower bound.
 
-    Texts are not compared with the bound, because only the database can apply their collation.
+    Strings are not compared with the bound, because only the database can apply their collation.
     """
     cursor = window.cursor
     if cursor is None:

@@ -418,7 +418,7 @@ class Snapshot(ABC):
         return ()
 
     missing_means_deleted: ClassVar[bool] = True
-    """Whether a row that the source lacks was deleted. False for files, which may be archived."""
+    """Whether a row missing from the source was deleted. False for files, which may be archived."""
 
     delivers: ClassVar[bool] = False
     """Whether the source itself decides which rows it sends next.

@@ -337,7 +337,7 @@ def _is_catalog_error(throwable: Any) -> bool:
 
 
 def _catalog_remedy(remedy: str) -> str:
-    """Replaces the remedy for a source's database by the remedy for the catalog's database."""
+    """Replaces the remedy for a source's database with the one for the catalog's database."""
     if remedy == _ERRORS_BY_SQLSTATE["28"]:
         return "Check the catalog's user and password in the profile's target" + _CATALOG
     if remedy == _ERRORS_BY_SQLSTATE["42501"]:

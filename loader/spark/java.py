@@ -1,4 +1,4 @@
-"""Chooses the Java that runs Spark from `JAVA_HOME`, `PATH` and the bundled JDK."""
+"""Chooses the Java installation for Spark from `JAVA_HOME`, `PATH` and the bundled JDK."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def start(settings: Mapping[str, str]) -> None:
 
 
 def forget_ended() -> None:
-    """Clears PySpark's references to an exited JVM, so that :func:`start` can replace it. """
+    """Clears PySpark's references to an exited JVM, so that :func:`start` can replace it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

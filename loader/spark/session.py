@@ -293,7 +293,7 @@ def hold_rows(rows: DataFrame) -> DataFrame:
     """Runs a query, and returns its few thousand rows as a frame in the driver's memory.
 
     Queries of the frame do not reread the source, and most of these queries run no job. Call
-    :func:`plan_simply` first. Texts must be valid UTF-8, because they are converted to Java
+    :func:`plan_simply` first. Strings must be valid UTF-8, because they are converted to Java
     strings.
     """
     from pyspark.sql import DataFrame

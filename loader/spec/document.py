@@ -35,7 +35,7 @@ class Document:
 
 
 def read_documents(text: str, where: str) -> list[Document]:
-    """Returns the documents of a YAML file, except empty documents.
+    """Returns the documents in a YAML file, except empty ones.
 
     Raises:
         SpecError: with the line, if the text is not YAML, repeats a key or has a recursive alias.

@@ -170,7 +170,7 @@ def _find_matches(text: str) -> Iterator[re.Match[str]]:
 
 
 class Redactor:
-    """A thread-safe filter that replaces secrets in text by ``***``.
+    """A thread-safe filter that replaces secrets in text with ``***``.
 
     Example:
         redactor = Redactor()

@@ -94,7 +94,7 @@ class FormIndex:
         """
         if not self._forms:
             return
-        # Replaces each character by one character, so positions stay the same.
+        # Replaces each character with exactly one, so positions stay the same.
         folded = text.encode("ascii", "replace").translate(_LOWER_CASE_TABLE).decode()
         yield from self._matches(self._folded, folded, text, [], in_own_text)
         views: list[_View] = []

@@ -124,7 +124,7 @@ class Pipeline:
         return open_state(self.spec, source, open_lake)
 
     def prepare(self, source: SourceSpec) -> None:
-        """Creates missing schemas, ledgers and state stores of a source.
+        """Creates a source's missing schemas, ledgers and state stores.
 
         Raises:
             StateError: if the state backend is unreachable or not writable.

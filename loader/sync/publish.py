@@ -90,7 +90,7 @@ def _misses_cursor(sync: SyncContext, batch: Batch, staged: int, rows_staged: in
 
 
 def _stage_with_lower_cursor(sync: SyncContext, batch: Batch, staged: int) -> tuple[Batch, int]:
-    """Stages a staged batch again with the cursor that its rows have reached."""
+    """Restages a batch with the cursor that its rows have reached."""
     lake, table = sync.lake, sync.plan.lake_table
     rows = read_staged(lake, table, staged, batch.state.batch)
     cursor = batch.find_cursor(rows)

@@ -176,7 +176,7 @@ def _build_readers(spec: Spec, source: SourceSpec, warehouse: Any) -> StatusRead
 
 
 class FolderState:
-    """A reader of the state table of a lake in a local folder."""
+    """Reads the state table of a lake in a local folder."""
 
     def __init__(self, tables: FolderTables, table: str) -> None:
         self.tables = tables

@@ -56,7 +56,7 @@ class ConversionWarnings:
     mentions: frozenset[str] = frozenset()
 
     def has_replaced_values(self, table: str, column: str) -> bool:
-        """Returns whether values of a column may have been replaced by null.
+        """Returns whether values of a column may have been replaced with null.
 
         Args:
             table: the table's name in the log. Warnings without a table apply to all tables.

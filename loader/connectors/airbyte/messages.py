@@ -106,7 +106,7 @@ class AirbyteMessages:
             )
 
     def _find_stream(self, key: Key, reader: MessageReader) -> Key:
-        """Returns the stream of a record.
+        """Returns a record's stream.
 
         Raises:
             TableError: unless exactly one stream matches. Without this error, a state could cover a

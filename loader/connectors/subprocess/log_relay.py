@@ -124,7 +124,7 @@ def is_untyped_record(message: Any, line: bytes) -> bool:
 
 
 def truncate_nesting(line: bytes, max_depth: int = 10) -> bytes:
-    """Replaces deeply nested values by null. Keeps the message's type and stream.
+    """Replaces deeply nested values with null. Keeps the message's type and stream.
 
     Args:
         max_depth: the number of nested levels to keep.

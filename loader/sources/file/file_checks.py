@@ -133,8 +133,8 @@ def _check_link(entry: str, home: str, follow_links: bool) -> TableError | None:
         return None
     return TableError(
         f"{entry} is a link to a path outside the folder {home}",
-        remedy="Remove it, or move its target into the folder; if you trust all users who may "
-        "write to the folder, set follow_links: true in the source's spec",
+        remedy="Remove it, or move its target into the folder; if you trust all users with write "
+        "access to the folder, set follow_links: true in the source's spec",
     )
 
 

@@ -38,7 +38,7 @@ class FileTableOptions(TableOptions):
 
     @property
     def types(self) -> dict[str, str]:
-        """The types that the spec sets for single columns, by name."""
+        """The types that the spec sets for individual columns, by name."""
         given: dict[str, str] | str = self.column_types
         return {} if isinstance(given, str) else given
 
@@ -88,7 +88,7 @@ class ReaderOptions:
         line_limit: the maximum number of bytes in a line.
         given: the lower-case names of the options that the spec sets.
         columns: all columns as DDL; None if the spec does not list all columns.
-        types: the types that the spec sets for single columns.
+        types: the types that the spec sets for individual columns.
         as_read: columns that Spark reads with one type and casts to the table's type.
         rivals: other files and folders with the same table name.
         apart: whether no schema fits all files, because types differ or are not supported.

@@ -1,13 +1,13 @@
 """Reads the open transactions and running statements of MariaDB and MySQL.
 
-`now()` returns the start of the statement. In a trigger or stored function, it returns the start of
-the calling statement. If a transaction is open during a sync and commits later, its rows may have
+`now()` returns the statement's start time. In a trigger or stored function, it returns the calling
+statement's start time. If a transaction is open during a sync and commits later, its rows may have
 cursors below the stored cursor. The condition `cursor >= stored` would miss these rows. Each sync
 therefore stores a lower bound for their times (`since`), and the next window begins at this bound.
 Rows that are read repeatedly are dropped. (In PostgreSQL, rows contain the id of the writing
 transaction, so only late rows are read. See :mod:`loader.sources.jdbc.postgresql.continuity`.)
 
-The database reports the start of a transaction, but the first statement may have started earlier
+The database reports a transaction's start time, but the first statement may have started earlier
 and waited for a lock. Two facts limit the difference. A statement that was running at the last sync
 was in the process list. All other statements started after the last sync.
 
@@ -55,9 +55,9 @@ class Writer:
     """An open transaction that has changed rows.
 
     Attributes:
-        started: the start of the transaction in UTC, in whole seconds.
+        started: the transaction's start time in UTC, in whole seconds.
         is_prepared: whether the transaction is prepared and has no session. If so, `started` may be
-            the start of the server.
+            the server's start time.
     """
 
     started: dt.datetime

@@ -1,6 +1,6 @@
 """Reads PostgreSQL's open transactions and detects restores and failovers.
 
-In PostgreSQL, `now()` returns the start of the transaction. If a transaction is open during a sync
+In PostgreSQL, `now()` returns the transaction's start time. If a transaction is open during a sync
 and commits later, its rows may have cursors below the stored cursor. The condition `cursor >=
 stored` would miss these rows. Each sync therefore stores two values: `since`, the start of the
 oldest open transaction just before the snapshot, and the snapshot's xmin, the id of the oldest
@@ -235,7 +235,7 @@ class ServerActivity:
 
 
 def parse_known_start(since: str | None) -> dt.datetime | None:
-    """Parses the start of the oldest open transaction.
+    """Parses the start time of the oldest open transaction.
 
     Returns None if it is unknown, as it is while a transaction is prepared.
     """
@@ -248,7 +248,7 @@ def parse_utc(text: str) -> dt.datetime:
 
 
 def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
-    """Reads the start of the oldest open transaction.
+    """Reads the start time of the oldest open transaction.
 
     Must be called before the snapshot is created. Otherwise, a transaction that commits between the
     two steps would be missed.

@@ -207,7 +207,8 @@ class PostgresLateCommits:
         return may_reuse and not window.cursor.type.is_time
 
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
-        """Returns the start of the oldest open transaction, unless older commits may be missing.
+        """Returns the start time of the oldest open transaction, unless older commits may be
+        missing.
 
         This start was read before the snapshot, so the snapshot contains all commits before it. The
         raw table contains their rows if this sync reads all rows or has swept the table, or if no
