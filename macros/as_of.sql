@@ -1,7 +1,7 @@
 {% macro as_of(relation, moment, owner="as_of()") -%}
-    {#- Returns the versions that a raw table contained at a moment. All rows of a batch have the
-        start time of the batch's sync, so a time selects all batches up to that time. For Iceberg
-        snapshots and tags, Iceberg itself reads the versions. -#}
+    {#- Returns the versions that a raw table contained at a point in time. All rows of a batch
+        have the start time of the batch's sync, so a time selects all batches up to that time. For
+        Iceberg snapshots and tags, Iceberg itself reads the versions. -#}
     {%- set parsed = strandline._moment(moment, owner) -%}
     {%- if parsed is none -%}
         {{ return(relation) }}
@@ -21,7 +21,7 @@
 
 
 {% macro _moment(moment, owner) -%}
-    {#- Parses a moment. A number is a batch, and a string is a time in UTC. Returns {kind,
+    {#- Parses a point in time. A number is a batch, and a string is a time in UTC. Returns {kind,
         literal}. -#}
     {%- if moment is none -%}
         {{ return(none) }}
@@ -52,8 +52,8 @@
 
 
 {% macro _batch_as_of(relation, moment, owner) -%}
-    {#- Returns the newest batch that a raw table contained at a moment, or none if there is no
-        moment. -#}
+    {#- Returns the newest batch that a raw table contained at a point in time, or none if
+        none is given. -#}
     {%- set parsed = strandline._moment(moment, owner) -%}
     {%- if parsed is none -%}
         {{ return(none) }}

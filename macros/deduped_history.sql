@@ -12,11 +12,11 @@
 
 
 {% macro _history_sql(versions, key, cursor_field, changed_at, union=false, shown=none) -%}
-    {#- Orders the versions of each key and removes repetitions. A version is valid until the next
+    {#- Orders the versions of each key and removes repeated ones. A version is valid until the next
         version begins. If a version has a later time than a newer version of its key, both begin at
         the earlier of the two times, and the older version is never valid. Therefore valid_from
-        never decreases within a key, and any time falls into at most one version. The times of
-        repetitions are included, so that a late version can only decrease valid_from. -#}
+        never decreases within a key, and any time falls into at most one version. The times
+        of repeated versions are included, so that a late version can only decrease valid_from. -#}
     {{- return(adapter.dispatch("_history_sql", "strandline")(
         versions, key, cursor_field, changed_at, union, shown
     )) -}}

@@ -34,7 +34,7 @@
 
 {% macro _check_substitution(name) -%}
     {#- Rejects a name with `${` unless the session has disabled substitution. By default, Spark
-        replaces `${env:NAME}` by an environment variable, even in a quoted name. -#}
+        replaces `${env:NAME}` with an environment variable, even in a quoted name. -#}
     {%- if execute and "${" in name -%}
         {%- if strandline._setting("spark.sql.variable.substitute") | lower != "false" -%}
             {{ exceptions.raise_compiler_error(

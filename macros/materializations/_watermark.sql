@@ -52,7 +52,7 @@
 
 
 {% macro _watermark_properties(spec, snapshot, verdicts) -%}
-    {#- Returns the table's properties. Texts that contain names or SQL are encoded; see
+    {#- Returns the table's properties. Strings that contain names or SQL are encoded; see
         _encode(). -#}
     {%- set tables = [] -%}
     {%- for table in spec.tables -%}

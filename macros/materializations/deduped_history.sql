@@ -5,8 +5,8 @@
 
 {% macro _merge_history(target_table, spec) -%}
     {#- Recomputes the histories of all keys in the new batches and merges the differences. These
-        are new versions, versions that end now, and stored versions that a late version has turned
-        into repetitions. -#}
+        are new versions, versions that end now, and stored versions that now merely repeat a
+        late version. -#}
     {%- set known = (spec.columns + ["valid_from", "valid_to", "is_current"]) | map(
         "lower") | list -%}
     {%- set stored = spec.stored_columns -%}
