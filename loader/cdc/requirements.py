@@ -284,7 +284,7 @@ def check_table(
                 unmet.append(
                     UnmetRequirement(
                         f"the log does not show whether an updated or deleted row of {leaf} "
-                        "matched the option where: the table's replica identity "
+                        "matched the `where` option: the table's replica identity "
                         f"({', '.join(listed)}) lacks a column of the condition",
                         f"Run `alter table {leaf} replica identity full`",
                     )
@@ -380,7 +380,7 @@ def find_unpublishable_tables(
         if is_published and table.ref.native.where and relation not in filters:
             unfiltered[table.ref.name] = UnmetRequirement(
                 f"the publication {slot.name} publishes all tables, or all tables of a schema, "
-                "which PostgreSQL does not filter by the option where",
+                "which PostgreSQL does not filter by the `where` option",
                 "Set the source's `slot` to another name",
             )
         elif not is_published:
@@ -427,7 +427,7 @@ def find_unpublishable_tables(
     if dropped:
         drop = f"alter publication {dialect.quote(slot.name)} drop table {', '.join(dropped)}"
         sql = f"{drop}; {sql}"
-        lacks += f", or does not filter {'it' if len(names) == 1 else 'them'} by the option where"
+        lacks += f", or does not filter {'it' if len(names) == 1 else 'them'} by the `where` option"
     requirement = UnmetRequirement(
         f"the publication {slot.name} {lacks}, and this role may not add "
         f"{'it' if len(names) == 1 else 'them'}",

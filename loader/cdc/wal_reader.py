@@ -213,7 +213,7 @@ def build_debezium_settings(
         raise TableError(
             "sync_mode: cdc needs a url with one host and a database",
             where=f"{where}, url",
-            remedy="Write jdbc:postgresql://host:5432/database",
+            remedy="Use jdbc:postgresql://host:5432/database",
         )
     if re.search("[+%?]", database):
         raise TableError(

@@ -95,7 +95,7 @@ def check_key_and_cursor(
             remedy=f"Accept it with `loader run --accept-key-change --select {policy.select}`: "
             "the raw table can be changed in place"
             if follows
-            else "The raw table cannot be changed in place: undo the change by column_types or a "
+            else "The raw table cannot be changed in place: undo the change with column_types or a "
             "view of the source, or reload the table into another schema or under another name",
         )
 

@@ -123,7 +123,7 @@ def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Depe
         raise UnreadableTableError(
             f"it cannot be read, and may be a latest table or history: {sentence(problem)}",
             where=f"table {name}",
-            remedy="No version of a row was removed. Repair or drop it, or let this user read it",
+            remedy="No row version was removed. Repair or drop it, or let this user read it",
         ) from problem
 
 

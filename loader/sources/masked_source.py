@@ -283,7 +283,7 @@ def check_roles(
     for name, role in ((cursor, "cursor_field"), (deleted, "deleted_field")):
         if name and name in table.masks:
             is_named = name.lower() in {pattern.lower() for pattern in table.patterns}
-            change = "Remove its mask" if is_named else "Write wildcards that do not match it"
+            change = "Remove its mask" if is_named else "Use wildcards that do not match it"
             raise TableError(
                 f"the {role} {name!r} cannot be masked: the loader needs its values",
                 where=where,
@@ -294,7 +294,7 @@ def check_roles(
             raise TableError(
                 f"the mask `{table.masks[name]}` does not keep the key column {name!r} unique",
                 where=where,
-                remedy="Write `hash`, the only mask that keeps keys unique",
+                remedy="Use `hash`, the only mask that keeps keys unique",
             )
 
 

@@ -95,7 +95,7 @@ def test_any_other_asks_to_load_anew(project: Project, postgres_database: Databa
         assert ran.code == 1
         assert sorted(ran.errors) == sorted(
             f"table shop.{table}: the {role} column '{column}' changed its type from int to "
-            f"{shown}. The raw table cannot be changed in place: undo the change by column_types "
+            f"{shown}. The raw table cannot be changed in place: undo the change with column_types "
             "or a view of the source, or reload the table into another schema or under another "
             "name"
             for table, (column, role, _, shown) in OTHERS.items()

@@ -280,7 +280,7 @@ def test_the_mask_of_a_key_that_changes_before_any_row_is_loaded(
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a cursor": ({"mask": {"at": "year"}}, "the cursor_field 'at' cannot be masked"),
-    "a cursor, by a wildcard": ({"mask": {"a*": "redact"}}, "Write wildcards that do not match it"),
+    "a cursor, by a wildcard": ({"mask": {"a*": "redact"}}, "Use wildcards that do not match it"),
     "a mark": (
         {"deleted_field": "born", "mask": {"born": "null"}},
         "the deleted_field 'born' cannot be masked",

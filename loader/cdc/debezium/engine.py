@@ -107,7 +107,7 @@ def read_into_spool(
         process.stop(patience=0)
     if interrupted:
         raise TableError(
-            "the reading of the log was interrupted",
+            "reading the log was interrupted",
             where=where,
             remedy="No changes were appended; run again",
         )

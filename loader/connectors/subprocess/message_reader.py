@@ -291,7 +291,7 @@ class MessageReader:
                 deep = TableError(
                     "a record's values are nested too deeply to be read",
                     where=f"table {stream.name}",
-                    remedy="Exclude the field in the connector's `config`, or by the option "
+                    remedy="Exclude the field in the connector's `config`, or with the option "
                     f"table_options.{stream.name.partition('.')[2]}.columns",
                 )
                 self._end_stream(stream, deep)

@@ -264,7 +264,7 @@ class ProgramSource(Source):
                 f"the field {excluded[0]!r} cannot be excluded: the key, the cursor_field and the "
                 "deleted_field are always read",
                 where=f"{where}, columns",
-                remedy="Exclude other fields, by their names or by a wildcard that does not match "
+                remedy="Exclude other fields, by name or with a wildcard that does not match "
                 "this field",
             )
         if selection.include is None:

@@ -180,7 +180,7 @@ class RecordLayout:
                     f"the source deletes rows by their {name}, whose mask "
                     f"`{self.masks.columns[name]}` does not distinguish all values",
                     where=f"table {self.name}, mask",
-                    remedy="Write `hash`, the only mask that distinguishes all values",
+                    remedy="Use `hash`, the only mask that distinguishes all values",
                 )
             try:
                 field, convert = self._fields[name]

@@ -217,7 +217,7 @@ def check_masks(
             raise TableError(
                 f"the column {name!r} cannot be masked: the loader needs its values",
                 where=f"{where}, mask",
-                remedy="Write the names of columns, or a wildcard that does not match this column",
+                remedy="Use column names, or a wildcard that does not match this column",
             )
     for column in of_folders:
         if column.name in masked:
@@ -232,5 +232,5 @@ def check_masks(
         raise TableError(
             f"the column {records!r} contains whole records, and so the values of masked columns",
             where=f"{where}, mask",
-            remedy="Mask it, too (redact), or exclude it by the table's `columns`",
+            remedy="Also mask it (redact), or exclude it with the table's `columns`",
         )

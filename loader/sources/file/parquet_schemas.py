@@ -131,7 +131,7 @@ def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
             raise TableError(
                 f"the column {name} of {path} has times in nanoseconds within a nested value",
                 remedy="Write it in microseconds (pyarrow: coerce_timestamps='us'), or exclude the "
-                "column by the table's `column_types`",
+                "column with the table's `column_types`",
             )
         zoned = kind.endswith("true)")
         types[name.lower()] = t.TimestampType() if zoned else t.TimestampNTZType()

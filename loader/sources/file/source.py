@@ -175,7 +175,7 @@ class FileSource(Source):
             raise TableError(
                 f"the files have a column {taken[0]!r}, which the loader writes itself",
                 where=where,
-                remedy="Rename it in the files, or exclude it by the table's `columns`",
+                remedy="Rename it in the files, or exclude it with the table's `columns`",
             )
         loader_fields = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
         table = SourceTable(
