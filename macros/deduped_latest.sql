@@ -9,7 +9,7 @@
 
 
 {% macro _given_versions(name, relation, unique_key, as_of, delete_stale) -%}
-    {#- Returns the versions from which the macro `name` selects: {key, versions, refreshes}.
+    {#- Returns the versions from which the `name` macro selects: {key, versions, refreshes}.
         `refreshes` are the complete full refreshes whose result delete_stale shows. -#}
     {%- set owner = name ~ "(" ~ relation ~ ")" -%}
     {%- set key = strandline._require_key(unique_key, owner) -%}

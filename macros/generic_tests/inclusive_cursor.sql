@@ -107,7 +107,7 @@
 
 
 {% macro _cursor_at_most(left, right, type) -%}
-    {#- Compares two stored cursors as values of the type in the ledger's column `cursor_type`. -#}
+    {#- Compares two stored cursors as values of the type in the ledger's `cursor_type` column. -#}
     case
         when {{ type }} = 'integer' then try_cast({{ left }} as decimal(38, 0))
             <= try_cast({{ right }} as decimal(38, 0))

@@ -49,7 +49,7 @@
 
 
 {% macro _matches_raw_sql(subject, asked) -%}
-    {#- Returns the rows that differ between a table and its SELECT from the same batches of raw.
+    {#- Returns the rows that differ between a table and its SELECT from the same raw batches.
         Also returns the keys that the table contains more than once. -#}
     {%- set spec = subject.spec -%}
     {%- set identity = spec.key + (["_cq_batch", "_cq_seq"] + (["_cq_table"] if spec.union else [])
