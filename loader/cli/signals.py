@@ -12,6 +12,8 @@ from loader.spark.interruption import interrupt as interrupt_work
 from loader.spark.interruption import resume
 from loader.spark.temporary_files import remove_all
 
+GRACE = 20.0
+"""How many seconds after a signal the process is killed if it has not ended."""
 AT_ONCE = 1.0
 """Signals within this many seconds count as one, because the program `timeout` sends two, to its
 child and to the process group."""
@@ -25,8 +27,9 @@ def stop_on_signal(
 ) -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, cancels running reads and publishes nothing more.
 
-    A second signal after :data:`AT_ONCE` seconds kills the process immediately, because closing a
-    connection may hang.
+    A second signal after :data:`AT_ONCE` seconds kills the process immediately. Without a second
+    signal, the process is killed after :data:`GRACE` seconds, because a call to an object store or
+    a database may wait for minutes.
 
     Args:
         stop: requests the stop.
@@ -46,6 +49,7 @@ def stop_on_signal(
 
     stops = threading.Thread(target=end, name="stop", daemon=True)
     cancels = threading.Thread(target=cancel, name="cancel", daemon=True)
+    killers: list[threading.Timer] = []
 
     def handle(number: int, frame: object) -> None:
         nonlocal first
@@ -62,6 +66,11 @@ def stop_on_signal(
         # may be using the connection to the JVM that `cancel` needs.
         stops.start()
         cancels.start()
+        # The second call of this function kills the process, in the main thread.
+        main = threading.main_thread().ident
+        killers.append(threading.Timer(GRACE, signal.pthread_kill, (main, number)))
+        killers[0].daemon = True
+        killers[0].start()
         stops.join(0.2)
         if interrupt():
             raise KeyboardInterrupt
@@ -75,6 +84,8 @@ def stop_on_signal(
     try:
         yield received
     finally:
+        for killer in killers:
+            killer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
         if first is not None:

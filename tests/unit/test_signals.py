@@ -126,6 +126,23 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     assert not folder.exists(), "what holds secrets stays behind"
 
 
+def test_one_signal_ends_a_call_that_never_returns() -> None:
+    """Such as a call to an object store that does not answer: neither a thread nor its end."""
+    script = _PREPARED + "import loader.cli.signals as own\nown.GRACE = 1.5\n" + _TWICE
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            folder = Path(child.stdout.readline().strip())
+            os.kill(child.pid, signal.SIGTERM)
+            child.wait(10)
+        finally:
+            child.kill()
+    assert child.returncode == -signal.SIGTERM
+    assert not folder.exists(), "what holds secrets stays behind"
+
+
 def test_work_that_asks_nobody_is_ended() -> None:
     """Such as a program that reads a database's log; not work that is done."""
     done = subprocess.run(
