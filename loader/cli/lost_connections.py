@@ -1,11 +1,15 @@
-"""Syncs tables again whose connection to the database was lost during a run."""
+"""Syncs tables again whose connection to the database or the catalog was lost during a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from loader.cli.console import Output, list_names
-from loader.spark.error_translation import ConnectionLostError, DatabaseError
+from loader.spark.error_translation import (
+    CatalogLostError,
+    ConnectionLostError,
+    DatabaseError,
+)
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
 
@@ -19,7 +23,7 @@ def retry_lost_connections(
     outcomes: list[Outcome],
     run_again: Callable[[Sequence[str]], None],
 ) -> None:
-    """Syncs tables again whose connection to the database was lost during the run.
+    """Syncs tables again whose connection to the database or the catalog was lost during the run.
 
     An error from the first connection, such as a wrong host, is not retried.
 
@@ -28,11 +32,16 @@ def retry_lost_connections(
         run_again: syncs the tables with these names, and appends their outcomes to `outcomes`.
     """
     # An outcome without a record is the error of a source, whose tables are unknown.
-    lost = [o.table for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record]
+    errors = {
+        o.table: o.error for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record
+    }
+    lost = list(errors)
     if not lost:
         return
+    is_catalog = any(isinstance(error, CatalogLostError) for error in errors.values())
     output.warning(
-        f"the connection to the database was lost: {list_names(lost)}. "
+        f"the connection to the {'catalog' if is_catalog else 'database'} was lost: "
+        f"{list_names(lost)}. "
         f"Syncing again, up to {len(RETRY_PAUSES)} times",
         tables=lost,
     )

@@ -478,6 +478,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     run_id = uuid.uuid4().hex[:12]
     leases: list[Lease] = []
     with ExitStack() as stack:
+        stack.enter_context(Heartbeat(leases))
         locked: set[tuple[str, str]] = set()
         for table in tables:
             lake, raw = stores_of(pipeline, table).lake, table.partition(".")[2]
@@ -485,6 +486,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
                 continue  # several sources share the table
             locked.add((lake.schema, raw))
             lease = create_lease(lake, raw, f"table {table}", run_id)
+            leases.append(lease)
             try:
                 lease.acquire()
             except LockedError:
@@ -494,6 +496,4 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
                     remedy="Retry after the run, which would otherwise overwrite the change",
                 ) from None
             stack.callback(lease.release)
-            leases.append(lease)
-        stack.enter_context(Heartbeat(leases))
         yield run_id

@@ -3,7 +3,9 @@
 The records are in tags of the ``_cq_locks`` table, which has no rows. The tag of a raw table refers
 to an empty snapshot, and the snapshot's summary contains the lock record. A swap moves the tags of
 any number of tables in one commit. An unlocked table has no tag, so the metadata stays small. Each
-run also has a tag, for its heartbeat.
+run also has a tag, for its heartbeat. The branch ``main`` has one empty snapshot, because some REST
+servers accept no tag before it. All snapshots share its manifest list, so a swap writes no file
+except the table's metadata.
 
 Properties are unsuitable, because a REST catalog, unlike other catalogs, does not reject a commit
 whose base is outdated. The client sends its changes with requirements, and the server applies the
@@ -16,9 +18,10 @@ commit.
 
 from __future__ import annotations
 
+import json
+import secrets
 import time
-import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -37,10 +40,13 @@ RECORD = "strandline.owner"
 _OWNER_PREFIX = "owner."
 _RUN_PREFIX = "run."
 _ATTEMPTS = 20
+_REFUSALS = 3
+"""After this many refusals of a commit, although no other process has committed, it is an error."""
 # The maximum age of a tag in ms. It is set only to change the tag, because no process expires tags.
 _MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
-_RETRIED = ("CommitFailedException", "CommitStateUnknownException")
+_REFUSED = "CommitFailedException"
+_RETRIED = (_REFUSED, "CommitStateUnknownException")
 
 
 class CatalogLockStore:
@@ -57,60 +63,51 @@ class CatalogLockStore:
         return bool(self.swap_all({table: (before, after)}))
 
     def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
-        if not changes:
-            return set()
-        self._create()
-        for attempt in range(_ATTEMPTS):
-            handle = self.lake.handle(TABLE)
-            operations = handle.operations()
-            base = operations.refresh()
+        swapped: set[str] = set()
+        tried: set[str] = set()
+
+        def change(base: Any) -> Any:
+            nonlocal swapped
             current = {table: _read_record(base, table) for table in changes}
             # An earlier attempt may have succeeded even if its commit raised an error.
-            done = {t for t, (_, after) in changes.items() if attempt and current[t] == after}
-            pending = {t: a for t, (b, a) in changes.items() if t not in done and current[t] == b}
+            done = {table for table in tried if current[table] == changes[table][1]}
+            pending = {
+                table: after
+                for table, (before, after) in changes.items()
+                if table not in done and current[table] == before
+            }
+            swapped = done | pending.keys()
+            tried.update(pending)
             if not pending:
-                return done
+                return None
             texts = {text for text in pending.values() if text}
-            snapshots = {text: _make_snapshot(handle, text) for text in texts}
+            snapshots = {text: self._make_snapshot(base, text) for text in texts}
             moved = {table: snapshots[text] if text else None for table, text in pending.items()}
-            try:
-                operations.commit(base, self.move_tags(base, moved))
-            except Py4JJavaError as error:
-                # Another process has changed one of the records, so the next attempt rereads them.
-                _wait_or_raise(error, attempt)
-                continue
-            tags = [_OWNER_PREFIX + table for table in moved]
-            _delete_manifest_lists(handle, _list_untagged(base, tags))
-            return done | pending.keys()
-        return set()
+            return self.move_tags(base, moved)
+
+        if changes:
+            self._commit(change)
+        return swapped
 
     def read_heartbeat(self, run_id: str) -> str | None:
         base = self._load_metadata()
         return _read_tag(base, _RUN_PREFIX + run_id) if base is not None else None
 
     def write_heartbeat(self, run_id: str, text: str | None) -> None:
-        self._create()
         tag = _RUN_PREFIX + run_id
-        for attempt in range(_ATTEMPTS):
-            handle = self.lake.handle(TABLE)
-            operations = handle.operations()
-            base = operations.refresh()
+
+        def change(base: Any) -> Any:
             if _read_tag(base, tag) == text:
-                return
+                return None
             builder = self._builder(base)
             if text is None:
                 builder.removeRef(tag)
             else:
-                snapshot = _make_snapshot(handle, text)
+                snapshot = self._make_snapshot(base, text)
                 builder.addSnapshot(snapshot).setRef(tag, self._tag(snapshot))
-            untagged = _list_untagged(base, [tag])
-            try:
-                operations.commit(base, self._build_without(builder, untagged))
-            except Py4JJavaError as error:
-                _wait_or_raise(error, attempt)
-                continue
-            _delete_manifest_lists(handle, untagged)
-            return
+            return self._build_without(builder, _list_untagged(base, [tag]))
+
+        self._commit(change)
 
     def remove_heartbeat(self, run_id: str) -> None:
         base = self.lake.handle(TABLE).operations().current()
@@ -176,6 +173,25 @@ class CatalogLockStore:
         jvm: Any = self.lake.spark._jvm
         return jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
 
+    def _make_snapshot(self, base: Any, record: str) -> Any:
+        """Creates an empty snapshot with a record in its summary, but does not add it to the table.
+
+        The snapshot has no parent, like the first snapshot of a branch. For snapshots with a
+        parent, a catalog requires increasing sequence numbers, and one of two concurrent swaps
+        would fail.
+        """
+        jvm: Any = self.lake.spark._jvm
+        main = base.currentSnapshot()
+        values = {
+            "snapshot-id": secrets.randbits(63),
+            "sequence-number": base.nextSequenceNumber(),
+            "timestamp-ms": int(time.time() * 1000),
+            "summary": {"operation": "append", RECORD: record},
+            "manifest-list": main.manifestListLocation(),
+            "schema-id": main.schemaId(),
+        }
+        return jvm.org.apache.iceberg.SnapshotParser.fromJson(json.dumps(values))
+
     def _tag(self, snapshot: Any, age: int | None = None) -> Any:
         jvm: Any = self.lake.spark._jvm
         builder = jvm.org.apache.iceberg.SnapshotRef.tagBuilder(snapshot.snapshotId())
@@ -210,19 +226,57 @@ class CatalogLockStore:
                 f"{RECOVERY}",
             ) from problem
 
-    def _create(self) -> None:
+    def _commit(self, change: Callable[[Any], Any]) -> None:
+        """Commits a change of the metadata. Retries it if another process has committed meanwhile.
+
+        Args:
+            change: builds the new metadata from the current metadata, or returns None if nothing
+                must be changed.
+
+        Raises:
+            TableError: if the catalog refuses the commit for another reason.
+        """
+        refusals: list[str] = []
+        handle = self._create()
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                handle = self.lake.handle(TABLE)
+            operations = handle.operations()
+            base = operations.refresh()
+            changed = change(base)
+            if changed is None:
+                return
+            try:
+                operations.commit(base, changed)
+                return
+            except Py4JJavaError as error:
+                # Another process has changed one of the records, so the next attempt rereads them.
+                reported = str(error.java_exception)
+                is_last = attempt == _ATTEMPTS - 1
+                if is_last or not any(kind in reported for kind in _RETRIED):
+                    raise
+                if _REFUSED in reported:
+                    refusals.append(str(base.metadataFileLocation()))
+                if refusals.count(str(base.metadataFileLocation())) == _REFUSALS:
+                    raise TableError(
+                        f"the catalog refuses lock records: {error.java_exception.getMessage()}",
+                        where=f"table {self.lake.schema}.{TABLE}",
+                        remedy="Check the catalog server's log. Locks need a catalog that accepts "
+                        "tags of Iceberg tables",
+                    ) from error
+            time.sleep(0.05 * (attempt + 1))
+
+    def _create(self) -> Any:
+        """Returns Iceberg's object for ``_cq_locks``, and creates the table if it is missing."""
         self.lake.spark.sql(
             f"create table if not exists {self.lake.name(TABLE)} (table_name string) using iceberg "
             "tblproperties ('write.metadata.delete-after-commit.enabled' = 'true', "
             "'write.metadata.previous-versions-max' = '5')"
         )
-
-
-def _wait_or_raise(error: Py4JJavaError, attempt: int) -> None:
-    """Waits before the next attempt. Raises errors that a retry cannot solve."""
-    if not any(kind in str(error.java_exception) for kind in _RETRIED):
-        raise error
-    time.sleep(0.05 * (attempt + 1))
+        handle = self.lake.handle(TABLE)
+        if handle.currentSnapshot() is None:
+            handle.newFastAppend().commit()
+        return handle
 
 
 def _read_record(metadata: Any, table: str) -> str | None:
@@ -243,16 +297,6 @@ def _read_tag(metadata: Any, name: str) -> str | None:
     return metadata.snapshot(tag.snapshotId()).summary().get(RECORD) or None
 
 
-def _make_snapshot(handle: Any, record: str) -> Any:
-    """Creates an empty snapshot with a record in its summary, but does not add it to the table.
-
-    The snapshot has no parent, like the first snapshot of a branch. For snapshots with a parent, a
-    catalog requires increasing sequence numbers, and one of two concurrent swaps would fail.
-    """
-    append = handle.newFastAppend().toBranch(uuid.uuid4().hex)
-    return append.set(RECORD, record).apply()
-
-
 def _list_untagged(base: Any, moved: Collection[str]) -> list[Any]:
     """Returns the snapshots that have no tag once these tags have moved."""
     tagged = {ref.snapshotId() for name, ref in _list_refs(base) if name not in moved}
@@ -262,12 +306,3 @@ def _list_untagged(base: Any, moved: Collection[str]) -> list[Any]:
 def _list_refs(metadata: Any) -> Iterator[tuple[str, Any]]:
     refs = metadata.refs()
     return ((str(name), refs.get(name)) for name in refs)
-
-
-def _delete_manifest_lists(handle: Any, snapshots: Sequence[Any]) -> None:
-    """Deletes the manifest lists of removed snapshots. Remaining files are harmless."""
-    for each in snapshots:
-        try:
-            handle.io().deleteFile(each.manifestListLocation())
-        except Py4JJavaError:
-            continue

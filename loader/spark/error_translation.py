@@ -141,7 +141,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", translated.what, re.IGNORECASE):
             # Spark's message identifies only the job, by its number.
             return interruption_error(where)
-        kind = ConnectionLostError if isinstance(translated, ConnectionLostError) else TableError
+        kind = type(translated) if isinstance(translated, ConnectionLostError) else TableError
         return kind(
             _first_informative_line(translated.what),
             where=where,
@@ -234,6 +234,10 @@ class ConnectionLostError(DatabaseError):
     """The database or the network has closed an open connection."""
 
 
+class CatalogLostError(ConnectionLostError):
+    """The server of the lake's catalog cannot be reached."""
+
+
 class ConnectionRefusedByServer(DatabaseError):
     """A database error that leaves the connection usable, such as a rejected statement."""
 
@@ -258,6 +262,13 @@ def translate_jdbc_error(
         detail = f" ({message})" if "no suitable driver" not in message.lower() else ""
         message = f"there is no JDBC driver for {protocol(url) or 'this url'}{detail}"
         return DatabaseError(message, where=where, remedy=_driver_remedy(url))
+    if _is_rest_catalog_lost(throwable):
+        return CatalogLostError(
+            f"the catalog cannot be reached: {message}",
+            where=where,
+            remedy="Check that the catalog's server is up, and spark.sql.catalog.<name>.uri in the "
+            "profile's target",
+        )
     state = _state(cause)
     lost = re.search(_LOST_SNAPSHOT, message)
     message = "the session with the run's snapshot has ended" if lost else message
@@ -279,8 +290,8 @@ def translate_jdbc_error(
     kind = DatabaseError
     if answered and not is_closed:
         kind = ConnectionRefusedByServer
-    elif is_closed and not url and not is_catalog:
-        kind = ConnectionLostError
+    elif is_closed and not url:
+        kind = CatalogLostError if is_catalog else ConnectionLostError
     translated = kind(message, where=where, remedy=remedy)
     translated.state = state
     return translated
@@ -336,6 +347,14 @@ def _is_catalog_error(throwable: Any) -> bool:
     )
 
 
+def _is_rest_catalog_lost(throwable: Any) -> bool:
+    """Returns whether a REST catalog's server cannot be reached or is not ready."""
+    names = [each.getClass().getName() for each in (throwable, *_causes(throwable))]
+    is_rest = "org.apache.iceberg.exceptions.RESTException" in names
+    is_lost = any(name.startswith(_NETWORK_ERRORS) for name in names)
+    return (is_rest and is_lost) or _UNAVAILABLE in names
+
+
 def _catalog_remedy(remedy: str) -> str:
     """Replaces the remedy for a source's database with the one for the catalog's database."""
     if remedy == _ERRORS_BY_SQLSTATE["28"]:
@@ -372,6 +391,8 @@ def _driver_remedy(url: str) -> str:
     )
 
 
+_NETWORK_ERRORS = ("java.net.", "java.io.", "org.apache.iceberg.shaded.org.apache.hc.")
+_UNAVAILABLE = "org.apache.iceberg.exceptions.ServiceUnavailableException"  # HTTP status 503
 _CATALOG = ": spark.sql.catalog.<name>.uri, .jdbc.user and .jdbc.password"
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
 _CONNECTION_LOST_TEXTS = (

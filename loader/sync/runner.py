@@ -23,6 +23,7 @@ from loader.lake.lake import Lake
 from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
 from loader.lake.locks import Heartbeat, Lease, acquire_all, create_lease
 from loader.sources.interface import Bounds, Window
+from loader.spark.error_translation import CatalogLostError, DatabaseError
 from loader.spec.plugins import SourceSpec
 from loader.sync.engine import sync_table
 from loader.sync.pipeline import Pipeline, PlannedSource
@@ -251,7 +252,11 @@ class _Run:
         try:
             self.pipeline.prepare(part.spec)
         except Exception as problem:
-            return self.pipeline.redact_error(problem, f"source {part.spec.name}")
+            error = self.pipeline.redact_error(problem, f"source {part.spec.name}")
+            if isinstance(error, CatalogLostError):
+                # This is the first connection to the catalog, so its address may be wrong.
+                return DatabaseError(error.what, where=error.where, remedy=error.remedy)
+            return error
         return None
 
     def _lock_tables(
@@ -270,7 +275,7 @@ class _Run:
             p for p, shared_lease in zip(part.plans, shared, strict=True) if shared_lease is None
         ]
         lake = self.pipeline.open_stores(part.spec).lake
-        results = iter(lock_all(not_shared, lake, self.watch, self.id))
+        results = iter(lock_all(not_shared, lake, self.watch, self.id, self.leases))
         locks: list[tuple[TablePlan, Lease]] = []
         refused: list[tuple[TablePlan, Exception]] = []
         for plan, raw, shared_lease in zip(part.plans, raws, shared, strict=True):
@@ -282,7 +287,6 @@ class _Run:
                 refused.append((plan, lease))
                 continue
             opened.callback(lease.release)
-            self.leases.append(lease)
             if sharing[raw] > 1:
                 self.shared_leases[raw] = SharedLease(lease, sharing[raw])
                 lease = LeaseTurn(self.shared_leases[raw])
@@ -428,11 +432,16 @@ class LeaseTurn(Lease):
 
 
 def lock_all(
-    plans: Sequence[TablePlan], lake: Lake, watch: Watch, run_id: str
+    plans: Sequence[TablePlan], lake: Lake, watch: Watch, run_id: str, heartbeat: list[Lease]
 ) -> list[Lease | Exception]:
     """Locks tables for this run. Returns each table's lease or error.
 
     Acquires all leases in one commit, before the source's snapshot is opened.
+
+    Args:
+        heartbeat: the list of leases for which the run writes heartbeats. This function adds the
+            new leases before it waits for runs that may be dead, because the wait may take longer
+            than another machine waits for a heartbeat.
     """
     results: dict[int, Lease | Exception] = {}
     leases: dict[int, Lease] = {}
@@ -441,6 +450,7 @@ def lock_all(
             leases[number] = create_lease(lake, plan.lake_table, f"table {plan.name}", run_id)
         except Exception as problem:
             results[number] = problem
+    heartbeat.extend(leases.values())
     label = ", ".join(plan.name for plan in plans[:3]) + (", …" if len(plans) > 3 else "")
     outcomes = acquire_all(list(leases.values()), lambda text: watch.warn(label, text))
     for (number, lease), outcome in zip(leases.items(), outcomes, strict=True):

@@ -9,10 +9,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from filelock import FileLock
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from loader.errors import LockedError, TableError
@@ -21,9 +23,12 @@ from loader.lake.lake import Lake
 from loader.lake.lock_store import FileLockStore, LockRecord, LockStore, StalenessClock
 from loader.lake.locks import POLL_INTERVAL, Heartbeat, Lease, acquire_all, create_lease
 from loader.spark.session import sibling
+from loader.sync import runner
+from loader.sync.run_context import Watch
 from tests.crash import shop
 from tests.crash.steps import run_with
 from tests.services import Database
+from tests.services.pyiceberg_catalog import PyIcebergCatalog
 from tests.services.rest_catalog import RestCatalog
 from tests.sync.project import Project
 
@@ -93,7 +98,15 @@ def rest_catalog(spark: SparkSession, tmp_path: Path) -> Iterator[RestCatalog]:
     catalog.close()
 
 
-@pytest.fixture(params=["jdbc", "rest", "hadoop"])
+@pytest.fixture
+def pyiceberg_catalog(tmp_path: Path) -> Iterator[PyIcebergCatalog]:
+    """A REST catalog on loopback with other rules for commits."""
+    catalog = PyIcebergCatalog(tmp_path / "pyiceberg")
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture(params=["jdbc", "rest", "pyiceberg", "hadoop"])
 def shared_lake(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Lake:
     """A lake in each kind of catalog that several machines may share."""
     if request.param == "jdbc":
@@ -101,6 +114,9 @@ def shared_lake(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSess
     if request.param == "rest":
         served: RestCatalog = request.getfixturevalue("rest_catalog")
         return _lake(spark, served.settings("served_" + uuid.uuid4().hex[:8]))
+    if request.param == "pyiceberg":
+        other: PyIcebergCatalog = request.getfixturevalue("pyiceberg_catalog")
+        return _lake(spark, other.settings("served_" + uuid.uuid4().hex[:8]))
     return _lake(
         spark,
         {
@@ -315,10 +331,10 @@ def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None
 
     leases = [_lease(tmp_path / "here", owners, "a", f"t{number}") for number in range(50)]
     assert acquire_all(leases) == [None] * 50
-    assert commits() == 2  # creating the table, and all records
+    assert commits() == 3  # creating the table and its branch, and all records
     owners.write_heartbeat("a", _ago(0))
-    assert commits() == 3
-    assert len(list(lake.handle("_cq_locks").snapshots())) == 2
+    assert commits() == 4
+    assert len(list(lake.handle("_cq_locks").snapshots())) == 3
     owners.write_heartbeat("a", None)
     for lease in leases[:2]:
         lease.release()
@@ -356,10 +372,56 @@ def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
     assert [owners.read(name) for name in ("orders", "customers", "main")] == ["again", "c", "m"]
     assert owners.swap("orders", "again", None)
     assert owners.read("orders") is None
-    # Released tables leave no trace: one snapshot per held table, and heartbeats add none.
+    # Released tables leave no trace: one snapshot per held table, and heartbeats add none. The
+    # branch has one, too.
     for sign in range(3):
         assert owners.swap("main", "m" if not sign else str(sign - 1), str(sign))
-    assert len(list(shared_lake.handle("_cq_locks").snapshots())) == 2
+    assert len(list(shared_lake.handle("_cq_locks").snapshots())) == 3
+
+
+def test_a_catalog_that_refuses_lock_records_is_quoted(
+    spark: SparkSession, pyiceberg_catalog: PyIcebergCatalog, tmp_path: Path
+) -> None:
+    """A refusal that no other run has caused is not another run's lock."""
+    lake = _lake(spark, pyiceberg_catalog.settings("refusing_" + uuid.uuid4().hex[:8]))
+    owners = CatalogLockStore(lake)
+    assert owners.swap("orders", None, None)  # the table exists
+    pyiceberg_catalog.refusal = 409, "Requirement failed: tags are not supported"
+    with pytest.raises(TableError) as refused:
+        _lease(tmp_path / "here", owners).acquire()
+    assert str(refused.value) == (
+        "table raw._cq_locks: the catalog refuses lock records: Commit failed: Requirement failed: "
+        "tags are not supported. Check the catalog server's log. Locks need a catalog that accepts "
+        "tags of Iceberg tables"
+    )
+    pyiceberg_catalog.refusal = 403, "this account may not write"
+    with pytest.raises(Py4JJavaError, match="this account may not write"):
+        _lease(tmp_path / "here", owners).acquire()
+    pyiceberg_catalog.refusal = None
+    _lease(tmp_path / "here", owners).acquire()
+
+
+def test_a_run_that_waits_for_another_gives_heartbeats(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has locked other tables meanwhile, and a third machine must not take them for a dead's."""
+    clock = Clock()
+    owners = FileLockStore(tmp_path)
+    far = LockRecord("gone", "far", "another/1:1", 7, _ago(EXPIRY + 1)).to_json()
+    assert owners.swap("orders", None, far)
+    beating: list[Lease] = []
+    waited: list[list[str]] = []
+    clock.meanwhile = lambda: waited.append([lease.table for lease in beating])
+    monkeypatch.setattr(
+        runner,
+        "create_lease",
+        lambda lake, table, where, run_id: _lease(tmp_path, owners, run_id, table, clock),
+    )
+    plans: Any = [SimpleNamespace(name=f"shop.{n}", lake_table=n) for n in ("items", "orders")]
+    lake: Any = None
+    leases = runner.lock_all(plans, lake, Watch(), "b", beating)
+    assert leases == beating
+    assert waited[0] == ["items", "orders"]
 
 
 def test_machines_race_for_a_table_of_a_shared_catalog(shared_lake: Lake, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,18 @@ class Worker:
     Args:
         profiles: the folder of its profiles.yml.
         environment: its variables; by default those of this process.
+        within: the beginning of its command, which runs the rest.
     """
 
     def __init__(
-        self, profiles: Path = ROOT / "profiles", environment: Mapping[str, str] | None = None
+        self,
+        profiles: Path = ROOT / "profiles",
+        environment: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
     ) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__, str(profiles)],
+            [*within, sys.executable, "-m", worker.__name__, str(profiles)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
