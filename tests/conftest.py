@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# A cluster takes minutes, and is only named explicitly: `make test-cluster`.
+collect_ignore = ["cluster"]
+
 # Output that tests compare must not depend on how busy the machine is.
 slow_steps.SECONDS = 1e9
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import threading
 import urllib.parse
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -41,18 +43,23 @@ _UPDATES: TypeAdapter[tuple[TableUpdate, ...]] = TypeAdapter(tuple[TableUpdate, 
 class PyIcebergCatalog:
     """A new catalog; gone after :meth:`close`.
 
+    Args:
+        folder: the folder of the server's database and, by default, of the tables.
+        properties: PyIceberg's properties of the catalog, such as its warehouse.
+
     Attributes:
+        url: the catalog's URL.
         refusal: if set, each commit is refused with this status and text.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, properties: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.refusal: tuple[int, str] | None = None
-        self._catalog = SqlCatalog(
-            "served",
-            uri=f"sqlite:///{folder}/catalog.sqlite",
-            warehouse=f"file://{folder}/warehouse",
-        )
+        own = {
+            "uri": f"sqlite:///{folder}/catalog.sqlite",
+            "warehouse": f"file://{folder}/warehouse",
+        }
+        self._catalog = SqlCatalog("served", **own | dict(properties or {}))
         self._turn = threading.Lock()
         owner = self
 
@@ -60,7 +67,10 @@ class PyIcebergCatalog:
             def _answer(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(length).decode()
-                path = [urllib.parse.unquote(p) for p in self.path.split("?")[0].split("/")[2:]]
+                address, _, query = self.path.partition("?")
+                path = [urllib.parse.unquote(part) for part in address.split("/")[2:]]
+                if "parent=" in query:  # of namespaces within namespaces, of which there are none
+                    path = ["nested"]
                 status, text = owner._answer(self.command, path, body)
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
@@ -77,6 +87,7 @@ class PyIcebergCatalog:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def settings(self, catalog: str) -> dict[str, str]:
         """Returns a client's Spark settings."""
@@ -84,7 +95,7 @@ class PyIcebergCatalog:
         return {
             setting: "org.apache.iceberg.spark.SparkCatalog",
             f"{setting}.type": "rest",
-            f"{setting}.uri": f"http://127.0.0.1:{self._server.server_port}",
+            f"{setting}.uri": self.url,
             f"{setting}.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
             f"{setting}.cache-enabled": "false",
             "spark.sql.defaultCatalog": catalog,
@@ -113,6 +124,8 @@ class PyIcebergCatalog:
         catalog = self._catalog
         if path == ["config"]:
             return json.dumps({"defaults": {}, "overrides": {}})
+        if path == ["nested"]:
+            return json.dumps({"namespaces": []})
         if path == ["namespaces"]:
             if method == "GET":
                 return json.dumps({"namespaces": [list(n) for n in catalog.list_namespaces()]})
@@ -132,6 +145,8 @@ class PyIcebergCatalog:
                 listed = [{"namespace": list(namespace), "name": name} for name in names]
                 return json.dumps({"identifiers": listed})
             return self._create(namespace, body)
+        if len(path) == 5:  # a client's metrics
+            return None
         return self._serve_table(method, (*namespace, path[3]), body)
 
     def _create(self, namespace: tuple[str, ...], body: dict[str, Any]) -> str:
@@ -162,7 +177,7 @@ class PyIcebergCatalog:
             raise _Refusal(*self.refusal)
         requirements = _REQUIREMENTS.validate_python(body["requirements"])
         updates = _UPDATES.validate_python(body["updates"])
-        table = catalog.load_table(name)
+        table: Any = SimpleNamespace(name=lambda: name)  # may not exist yet
         done = catalog.commit_table(table, requirements, updates)
         return _describe(done.metadata, done.metadata_location)
 

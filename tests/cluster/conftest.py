@@ -1,0 +1,99 @@
+"""A cluster of two workers, an object store, and two catalogs, for all tests of this folder.
+
+`make test` does not collect this folder; `make test-cluster` runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.cluster.project import (
+    Machine,
+    Place,
+    create_project,
+    jdbc_place,
+    rest_place,
+    serve_catalog,
+)
+from tests.services import Database, Postgres, ServerMissing
+from tests.services.pyiceberg_catalog import PyIcebergCatalog
+from tests.services.seaweed import ACCOUNT, Seaweed
+from tests.services.spark_cluster import SparkCluster
+from tests.sync.project import Project
+
+# The JVM of the tests reads the object store, too. `make test-cluster` fetches the jar for S3.
+os.environ.update(ACCOUNT)
+os.environ["STRANDLINE_JARS"] = str(Path(sys.prefix) / "cluster-jars")
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[Seaweed]:
+    """The object store."""
+    try:
+        store = Seaweed()
+    except ServerMissing as error:
+        pytest.fail(str(error), pytrace=False)
+    yield store
+    store.remove()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[SparkCluster]:
+    """The master and its workers. Executors find their account in the workers' environment."""
+    cluster = SparkCluster(ACCOUNT)
+    yield cluster
+    cluster.remove()
+
+
+@pytest.fixture(scope="session")
+def catalog_server() -> Iterator[Postgres]:
+    """A PostgreSQL server with nothing but the catalog, so that it can be stopped."""
+    server = Postgres()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def catalog_database(catalog_server: Postgres) -> Iterator[Database]:
+    """The database of the JDBC catalog."""
+    with catalog_server.database("catalog") as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(
+    object_store: Seaweed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PyIcebergCatalog]:
+    """A REST catalog in the process of the tests."""
+    catalog = serve_catalog(object_store, tmp_path_factory.mktemp("rest"))
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture(scope="session", params=["jdbc", "rest"])
+def place(request: pytest.FixtureRequest, cluster: SparkCluster, object_store: Seaweed) -> Place:
+    """The cluster with each of the two catalogs."""
+    if request.param == "jdbc":
+        return jdbc_place(cluster, object_store, request.getfixturevalue("catalog_database"))
+    return rest_place(cluster, object_store, request.getfixturevalue("rest_catalog"))
+
+
+@pytest.fixture(scope="session")
+def machine(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A loader process on the cluster, for all tests that leave it alive."""
+    machine = Machine(place, tmp_path_factory.mktemp("machine"), "etl-1")
+    yield machine
+    machine.kill()
+
+
+@pytest.fixture
+def lakehouse(place: Place, tmp_path: Path, spark: SparkSession) -> Project:
+    """An empty project on the cluster; its raw tables are in a namespace of its own."""
+    return create_project(place, tmp_path / "lakehouse", spark, f"raw_{uuid.uuid4().hex[:8]}")

@@ -1,0 +1,64 @@
+"""Two machines that write the same tables."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.cluster.project import Machine, Place
+from tests.cluster.slow_sync import SlowSync
+from tests.services import Database
+from tests.sync.project import Project
+
+EXPIRY = 20
+"""Seconds without a heartbeat after which a run loses its tables. The loader's own are 120."""
+
+
+def test_two_machines_race_for_a_table(
+    place: Place,
+    machine: Machine,
+    lakehouse: Project,
+    postgres_database: Database,
+    tmp_path: Path,
+) -> None:
+    """One of them loads it, and the other one says who does."""
+    sync = SlowSync(place, machine, lakehouse, postgres_database)
+    other = Machine(place, tmp_path, "etl-2").wait_until_ready()
+    for each in (machine, other):
+        each.start(lakehouse, "run")
+    ended = [machine.ended(), other.ended()]
+    assert sorted(ran.code for ran in ended) == [0, 1], [ran.text for ran in ended]
+    [loser] = [ran for ran in ended if ran.code == 1]
+    [error] = loser.errors
+    assert "table shop.slow_orders: another run holds this table (run " in error
+    sync.check()
+    other.kill()
+
+
+def test_a_suspended_loader_comes_back_after_it_was_taken_over(
+    place: Place,
+    machine: Machine,
+    lakehouse: Project,
+    postgres_database: Database,
+    tmp_path: Path,
+) -> None:
+    """It notices, and writes nothing more."""
+    sync = SlowSync(place, machine, lakehouse, postgres_database)
+    first, second = (Machine(place, tmp_path, name, EXPIRY) for name in ("etl-2", "etl-3"))
+    sync.start(first)
+    first.suspend()
+    skipped = second.run(lakehouse, "run")
+    assert skipped.code == 1
+    assert "another run holds this table" in skipped.errors[0]
+    time.sleep(EXPIRY)
+    taken = second.run(lakehouse, "run")
+    assert taken.code == 0, taken.text
+    assert any(f"silent for {EXPIRY} s" in warning for warning in taken.warnings), taken.text
+    sync.check()
+    first.resume()
+    late = first.ended()
+    assert late.code == 1
+    assert "another run took the table over while this run was suspended" in late.errors[0]
+    sync.check()
+    for each in (first, second):
+        each.kill()
