@@ -62,6 +62,7 @@ class SparkStarter(dbtPlugin):
 
 
 def _begin() -> dict[str, str] | None:
+    _drop_empty_settings()
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "false", "no"):
         return None
     conf = _read_target()
@@ -78,11 +79,23 @@ def _begin() -> dict[str, str] | None:
     return wanted
 
 
-def _read_target() -> dict[str, str] | None:
-    """Returns the target's Spark settings; None if dbt will not open a Spark session."""
+def _drop_empty_settings() -> None:
+    """Removes empty settings of Spark, as the loader does: their variables are not set."""
+    given = getattr(_find_context()[1], "server_side_parameters", None) or {}
+    for key in [key for key, value in given.items() if value == ""]:
+        del given[key]
+
+
+def _find_context() -> tuple[Mapping[str, Any], Any]:
+    """Returns the context of dbt's command, and the credentials of its target."""
     context = click.get_current_context(silent=True)
     found: Mapping[str, Any] = context.obj if context and isinstance(context.obj, dict) else {}
-    credentials = getattr(found.get("profile"), "credentials", None)
+    return found, getattr(found.get("profile"), "credentials", None)
+
+
+def _read_target() -> dict[str, str] | None:
+    """Returns the target's Spark settings; None if dbt will not open a Spark session."""
+    found, credentials = _find_context()
     command = getattr(found.get("flags"), "WHICH", None)
     if command not in _CONNECTING or getattr(credentials, "type", None) != "spark":
         return None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import click
 
 from loader.cli.completion import select_option
-from loader.cli.settings import Settings, open_pipeline
+from loader.cli.settings import Settings, open_pipeline, reopen_without_executors
 from loader.errors import LoaderError
 from loader.package import page
 
@@ -22,7 +23,7 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
     with open_pipeline(settings) as pipeline:
         has_failed = False
         rows = []
-        for result in check_spec(pipeline, select):
+        for result in check_spec(pipeline, select, partial(reopen_without_executors, settings)):
             if isinstance(result, LoaderError):
                 settings.output.error(result)
                 has_failed = True

@@ -44,17 +44,24 @@ _UNQUOTED = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
     "postgresql://user@host/shop, mysql://…, mariadb://… or jdbc:…. PGHOST, PGUSER and so on "
     "supply missing parts.",
 )
+@click.option(
+    "--target",
+    type=click.Choice(["embedded", "cluster"]),
+    default="embedded",
+    show_default=True,
+    help="The profile's default target: Spark in this process, or a Spark cluster.",
+)
 @click.pass_obj
-def init(settings: Settings, url: str | None) -> None:
+def init(settings: Settings, url: str | None, target: str) -> None:
     """Writes a starter project: loader.yml, profiles, and a dbt project that uses the package."""
     from loader.cli.schema import render_schema
     from loader.spark import setup
 
     if url is None:
         schema = render_schema(settings.output.warning)
-        setup.create(Path.cwd(), settings.output.say, schema=schema)
+        setup.create(Path.cwd(), settings.output.say, schema=schema, target=target)
         return
-    init_from_database(settings, url)
+    init_from_database(settings, url, target)
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,7 @@ def _is_account(key: str) -> bool:
     return key.lower() in ("user", "password")
 
 
-def init_from_database(settings: Settings, text: str) -> None:
+def init_from_database(settings: Settings, text: str, target: str = "embedded") -> None:
     """Reads a database's schema, and writes a project whose spec lists its tables.
 
     If the database cannot be read, nothing is written.
@@ -152,7 +159,10 @@ def init_from_database(settings: Settings, text: str) -> None:
         os.environ[url.variable] = url.password  # the spec reads the variable
     with TemporaryDirectory(prefix="strandline-init-") as folder:
         spec = Path(folder) / "loader.yml"
-        profiles_dir = f"    profiles_dir: {json.dumps(str(package_folder() / 'profiles'))}\n"
+        profiles_dir = (
+            f"    profiles_dir: {json.dumps(str(package_folder() / 'profiles'))}\n"
+            "    target: embedded\n"  # reads the schema only, which needs no cluster
+        )
         spec.write_text(render_spec(url) + profiles_dir, encoding="utf-8")
         with open_pipeline(replace(settings, config=spec)) as pipeline:
             [(_, source)] = pipeline.sources
@@ -165,7 +175,7 @@ def init_from_database(settings: Settings, text: str) -> None:
             remedy="Grant the account usage on the schema and select on its tables",
         )
     schema = render_schema(settings.output.warning)
-    setup.create(Path.cwd(), say, render_spec(url, tables, options), schema)
+    setup.create(Path.cwd(), say, render_spec(url, tables, options), schema, target)
     count = "1 table" if len(options) == 1 else f"{len(options)} tables, each"
     say(f"loader.yml has {count} with its cursor and a comment on that choice.")
     if is_new_password and url.password:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from loader.sync.status_readers import StatusReaders
 
 Result = TypeVar("Result")
+
+LOCAL = "local[1]"
+"""The master of commands that read and write only a few rows, and so need no executors."""
 
 
 @dataclass
@@ -57,7 +60,11 @@ def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipe
     profile = _begin_java(settings, spec)
     from loader.sync.pipeline import Pipeline  # this import is slow, so Java starts in the meantime
 
-    yield Pipeline(spec, _start_spark(settings, profile))
+    spark = _start_spark(settings, profile)
+    from loader.spark.executors import report_shortage, runs_on_cluster
+
+    with report_shortage(settings.output.warning) if runs_on_cluster(spark) else nullcontext():
+        yield Pipeline(spec, spark)
 
 
 @contextmanager
@@ -97,7 +104,7 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], 
     refuse_moved_project(profile, spec.folder)
     with suppress(SparkNeededError):
         return read(list_readers_in_folder(spec, profile))
-    settings.master = "local[1]"
+    settings.master = LOCAL
     with open_pipeline_with_pushed_tables(settings, spec) as pipeline:
         return read(list_readers_by_spark(pipeline))
 
@@ -112,6 +119,17 @@ def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:
     restarted = Pipeline(pipeline.spec, _start_spark(settings, settings.profile))
     restarted.paused_sources = pipeline.paused_sources
     return restarted
+
+
+def reopen_without_executors(settings: Settings, pipeline: Pipeline) -> Pipeline:
+    """Stops Spark, and returns a pipeline of the same spec on a Spark that needs no cluster."""
+    from loader.sync.pipeline import Pipeline
+
+    assert settings.profile is not None
+    pipeline.spark.stop()
+    settings.master = LOCAL
+    conf = {**settings.profile.conf, "spark.master": LOCAL}
+    return Pipeline(pipeline.spec, _start_spark(settings, replace(settings.profile, conf=conf)))
 
 
 def profile_of(settings: Settings, spec: Spec) -> Profile:

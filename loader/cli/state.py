@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
 
 @click.group(short_help="Shows, moves, exports or rebuilds cursors.")
-def state() -> None:
+@click.pass_obj
+def state(settings: Settings) -> None:
     """Shows and changes stored cursors. Each change adds a version."""
+    from loader.cli.settings import LOCAL
+
+    settings.master = LOCAL
 
 
 @state.command("list", short_help="Shows every table's cursor.")

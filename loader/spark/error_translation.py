@@ -15,6 +15,7 @@ from loader.errors import JavaEndedError, LoaderError, LockedError, TableError
 from loader.spark.interruption import interruption_error
 from loader.spark.jars import DRIVERS, driver_for_url
 from loader.spark.jvm_exit import explain_java_end
+from loader.spark.missing_jars import find_missing_jar
 from loader.spec.redaction import excerpt
 
 BROKEN_LINE = (
@@ -120,7 +121,11 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
             remedy="Run again when it is done",
         )
     if isinstance(error, (PySparkException, Py4JError)):
-        broken = detect_damage(_full_text(error), where)
+        text = _full_text(error)
+        lacking = find_missing_jar(text)
+        if lacking is not None:
+            return TableError(lacking[0], where=where, remedy=lacking[1])
+        broken = detect_damage(text, where)
         if broken is not None:
             return broken
     if isinstance(error, Py4JJavaError):

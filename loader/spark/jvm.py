@@ -42,6 +42,8 @@ _UNINFORMATIVE_LINE = re.compile(
     r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
     r"|Error: A fatal exception|Error occurred during initialization of VM"
 )
+_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+_BARE_CLASS = re.compile(r"[\w.$]+(?:Exception|Error)")
 _PREFIX = re.compile(r"(?:Exception in thread \S+ )?(?:[\w.$]+(?:Exception|Error): )?(?:Error: )?")
 
 _log = logging.getLogger("loader")
@@ -158,6 +160,9 @@ def reason(data: str) -> str:
         line.strip() for line in data.splitlines() if line and not _UNINFORMATIVE_LINE.match(line)
     ]
     text = _PREFIX.sub("", lines[0], count=1) if lines else ""
+    causes = _CAUSE.findall(data)
+    if causes and _BARE_CLASS.fullmatch(text):
+        text = causes[-1]  # such as the cause of an ExceptionInInitializerError, which has no text
     return excerpt(text.rstrip("."), 500) or "Java ended before it could be reached"
 
 

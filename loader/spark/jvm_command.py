@@ -134,6 +134,10 @@ def build_command(
     if driver.get(_LIBRARY_PATH):
         libraries = [driver[_LIBRARY_PATH], environment.get("LD_LIBRARY_PATH", "")]
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+    host = driver.get("spark.driver.host", "")
+    if host and not environment.keys() & {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}:
+        # Otherwise, Spark resolves the machine's host name although it does not need the result.
+        environment["SPARK_LOCAL_HOSTNAME"] = host
     before, after = _user_class_path(home, environment, driver)
     jars = [str(jar) for jar in list_jars(home, driver)]
     archive = None

@@ -264,7 +264,10 @@ def _schema(rendered: Mapping[str, Any], where: str) -> str:
 
 
 def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
-    """Returns Spark's settings as strings, with local warehouse paths made absolute."""
+    """Returns Spark's settings as strings, with local warehouse paths made absolute.
+
+    Omits empty values: the profile has them for variables that are not set.
+    """
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
@@ -284,7 +287,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
                     remedy="Write Spark's keys with dots and a value in one line",
                 )
             )
-        else:
+        elif value != "":
             conf[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
     if errors:
         raise one_error(errors, where)

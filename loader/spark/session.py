@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -68,6 +70,8 @@ _UTC = "-Duser.timezone=UTC"
 _REDACTION_KEY = "spark.redaction.regex"
 _SEPARATOR = "\x1f"  # ASCII's unit separator, which no setting contains
 
+_UNKNOWN_HOST = re.compile(r"UnknownHostException: ([^\s:]+):")
+
 _DRIVERS = (
     "org.postgresql",
     "org.mariadb",
@@ -110,18 +114,32 @@ def session(profile: Profile) -> SparkSession:
         with _keep_signal_handlers():
             spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError, Py4JJavaError) as error:
-        lines = str(getattr(error, "java_exception", None) or error).strip().splitlines()
-        what = (lines or [type(error).__name__])[0].rstrip(".")
-        if "stopped SparkContext" in what:  # only Spark's log contains the reason
-            what = f"no answer from the master {wanted.get('spark.master', '')}"
+        what, remedy = _explain_failed_start(error, wanted)
         raise SpecError(
             f"Spark does not start: {what}",
             where=f"{profile.path}, target {profile.target}",
-            remedy="Check the target's server_side_parameters, and `loader setup`",
+            remedy=remedy,
         ) from error
     _apply_required_settings(spark)
     _skip_checksums(spark)
     return spark
+
+
+def _explain_failed_start(error: Exception, wanted: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the problem and the remedy for a Spark that does not start."""
+    remedy = "Check the target's server_side_parameters, and `loader setup`"
+    host = _UNKNOWN_HOST.search(str(error))
+    if host is not None and host[1] == socket.gethostname():
+        return (
+            f"this machine's host name {host[1]} does not resolve",
+            "Set spark.driver.host in the target (STRANDLINE_DRIVER_HOST) to an address of this "
+            "machine that executors can reach, or add the name to /etc/hosts",
+        )
+    lines = str(getattr(error, "java_exception", None) or error).strip().splitlines()
+    what = (lines or [type(error).__name__])[0].rstrip(".")
+    if "stopped SparkContext" in what:  # only Spark's log contains the reason
+        what = f"no answer from the master {wanted.get('spark.master', '')}"
+    return what, remedy
 
 
 @contextmanager

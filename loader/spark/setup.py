@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from loader.errors import SpecError
-from loader.package import package_folder
+from loader.package import package_folder, page
 from loader.spark import jars
 from loader.spark.class_path import find_spark_iceberg, lacks_iceberg, list_jars, list_own_jars
 from loader.spark.jars import Driver, Report
@@ -31,6 +31,9 @@ _RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
 # The warehouse in a project's profile. It is absolute, because tables store their paths and dbt may
 # be started in any folder.
 _WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
+EMBEDDED, CLUSTER = "embedded", "cluster"
+"""The targets of the profile."""
+_DEFAULT_TARGET = f"env_var('STRANDLINE_TARGET', '{EMBEDDED}')"
 # Names that dbt or the package has reserved.
 _RESERVED_PROJECT_NAMES = {"dbt", "dbt_spark", "strandline"}
 
@@ -57,6 +60,19 @@ _NEXT_STEPS = (
     "  6. dbt build                    # latest tables and tests",
 )
 
+_CLUSTER_STEPS = (
+    "Next:",
+    "  1. loader.yml: enter your database and its tables; export the variables that it uses",
+    "  2. export the variables of the target cluster, at least STRANDLINE_SPARK_MASTER and "
+    "STRANDLINE_WAREHOUSE:",
+    f"     {page('cluster', 'Settings')}",
+    "  3. loader setup postgresql aws  # prepare Spark, the JDBC driver and the client of S3",
+    "  4. loader check                 # report errors, also of catalog, warehouse and executors",
+    "  5. loader run                   # append new and changed rows",
+    "  6. loader codegen               # write dbt sources, models and tests",
+    "  7. dbt build                    # latest tables and tests",
+)
+
 # The changes that an existing project needs in its files to use the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _ADVICE_FOR_EXISTING = {
@@ -71,6 +87,7 @@ def create(
     report: Callable[[str], None],
     spec: str | None = None,
     schema: str | None = None,
+    target: str = EMBEDDED,
 ) -> None:
     """Writes the missing files of a starter project into a folder. Does not change other files.
 
@@ -78,6 +95,7 @@ def create(
         report: called with a message for each file.
         spec: the text of loader.yml; by default, a sample.
         schema: the JSON Schema of loader.yml.
+        target: the profile's default target.
 
     Raises:
         SpecError: if no file is missing, or the folder cannot be written.
@@ -93,7 +111,7 @@ def create(
         )
     if spec is not None:
         refuse_existing_spec(folder)
-    contents = _contents(folder, profiles)
+    contents = _contents(folder, profiles, target)
     contents |= {_SPEC: spec} if spec is not None else {}
     try:
         for path, text in contents.items():
@@ -116,7 +134,8 @@ def create(
             where="loader init",
             remedy="Run it in a folder that you may write to",
         ) from error
-    for line in _NEXT_STEPS if spec is None else ():
+    steps = _CLUSTER_STEPS if target == CLUSTER else _NEXT_STEPS
+    for line in steps if spec is None else ():
         report(line)
 
 
@@ -220,16 +239,17 @@ def _lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split() if path.is_file() else []
 
 
-def _contents(folder: Path, profiles: Path) -> dict[Path, str]:
+def _contents(folder: Path, profiles: Path, target: str) -> dict[Path, str]:
     name = project_name(folder)
     contents = {
         path: _template(template).replace(_PROJECT, name) for path, template in _TEMPLATES.items()
     }
-    return {**contents, profiles: _profiles(folder)}
+    return {**contents, profiles: _profiles(folder, target)}
 
 
-def _profiles(folder: Path) -> str:
+def _profiles(folder: Path, target: str = EMBEDDED) -> str:
     text = (package_folder() / "profiles" / "profiles.yml").read_text(encoding="utf-8")
+    text = text.replace(_DEFAULT_TARGET, _DEFAULT_TARGET.replace(EMBEDDED, target))
     return text.replace(_RELATIVE, _quote_warehouse(folder.absolute()))
 
 

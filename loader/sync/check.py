@@ -1,10 +1,8 @@
-"""Checks tables and destinations for `loader check` and lists tables for `loader discover`."""
+"""Checks tables for `loader check` and lists tables for `loader discover`."""
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 from pyspark.sql import functions as f
@@ -17,7 +15,6 @@ from loader.lake.lake import Lake
 from loader.lake.ledger import NOTHING_NEW, RECONCILE, RECOVERED, SYNCED
 from loader.lake.ledger import TABLE as LEDGER
 from loader.lake.raw_table import plan_drift
-from loader.lake.system_tables import PREFIX
 from loader.rows.bookkeeping import HASH
 from loader.rows.clock_slack import UNITS
 from loader.rows.cursor import CursorType
@@ -25,12 +22,15 @@ from loader.rows.version_order import BATCH, GENERATION, quote_name
 from loader.sources.candidates import suggest_cursors, suggest_deletion_columns
 from loader.sources.interface import Snapshot, SourceTable, Window
 from loader.sources.masked_table import MaskedTable
-from loader.spark.error_translation import DatabaseError, translate_error
+from loader.spark.error_translation import DatabaseError
+from loader.spark.executors import runs_on_cluster
 from loader.spark.named_steps import step
+from loader.sync.destination_check import check_destinations
 from loader.sync.mask_changes import check_masks
 from loader.sync.ownership import check_origin, check_ownership, select_own_rows
 from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.plan_window import find_clock_slack
+from loader.sync.preview import read_rows
 from loader.sync.recover import reconcile_state
 from loader.sync.run_context import Watch
 from loader.sync.stores import Stores
@@ -44,18 +44,29 @@ _MANY_CUT = 0.1
 
 
 def check_spec(
-    pipeline: Pipeline, select: Sequence[str] = ()
+    pipeline: Pipeline,
+    select: Sequence[str] = (),
+    reopen: Callable[[Pipeline], Pipeline] | None = None,
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
     """Checks the destinations and the selected tables (:func:`check_tables`).
 
     If several tables have the same error, the error is yielded only once.
+
+    Args:
+        reopen: returns a pipeline whose Spark needs no cluster. If a destination on a cluster has
+            an error, this pipeline checks the tables, because the cluster may never run their
+            queries.
     """
 
     def iterate_results() -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-        yield from check_destinations(pipeline)
-        for part in pipeline.plan_tables(select):
+        errors = list(check_destinations(pipeline))
+        yield from errors
+        usable = pipeline
+        if errors and reopen is not None and runs_on_cluster(pipeline.spark):
+            usable = reopen(pipeline)
+        for part in usable.plan_tables(select):
             yield from part.problems
-            yield from check_tables(pipeline, part)
+            yield from check_tables(usable, part)
 
     reported: set[str] = set()
     for result in iterate_results():
@@ -85,6 +96,8 @@ def check_tables(
         with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
             with step(f"{where}: checking"):
                 snapshot.probe()
+            if runs_on_cluster(pipeline.spark) and not snapshot.delivers:
+                yield from _check_executors(pipeline, part, snapshot)
             for plan in part.plans:
                 try:
                     stores = pipeline.open_stores(part.spec)
@@ -108,6 +121,18 @@ def check_tables(
                     yield pipeline.redact_error(error, f"table {plan.name}")
     except Exception as error:
         yield pipeline.redact_error(error, where)
+
+
+def _check_executors(
+    pipeline: Pipeline, part: PlannedSource, snapshot: Snapshot
+) -> Iterator[LoaderError]:
+    """Yields an error if an executor cannot read the source, as without the JDBC driver."""
+    plan = part.plans[0]
+    try:
+        with step(f"{plan.name}: reading a row in an executor"):
+            read_rows(plan, snapshot, pipeline.open_stores(part.spec).lake, 1).collect()
+    except Exception as error:
+        yield pipeline.redact_error(error, f"table {plan.name}")
 
 
 def _check_ownership(plan: TablePlan, lake: Lake) -> None:
@@ -344,75 +369,3 @@ def discover_tables(
                 )
             )
     return tables_found, errors, denials
-
-
-DEADLINE = 60.0
-"""The timeout of a check in seconds. If Spark has no executors, a job never ends."""
-
-
-def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
-    """Checks each lake of the spec's sources and yields errors."""
-    lakes = {pipeline.spec.schema_of(source): source for source, _ in pipeline.sources}
-    for source in lakes.values():
-        name = source.destinations[0]
-        try:
-            with step(f"destination {name}: writing a table"):
-                check_destination(pipeline.open_stores(source).lake, name)
-        except LoaderError as error:
-            yield pipeline.redact_error(error, error.where)
-
-
-def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
-    """Writes a row into a new table, reads the row, and drops the table.
-
-    Args:
-        name: the name of the destination for messages.
-        deadline: the timeout in seconds.
-
-    Raises:
-        TableError: if the lake is not writable, or on a timeout.
-    """
-    where = f"destination {name}, schema {lake.schema}"
-    problems: list[BaseException] = []
-    group = uuid.uuid4().hex
-    thread_lake = lake.for_thread()
-    thread = threading.Thread(
-        target=_write_and_read,
-        args=(thread_lake, group, problems),
-        name="check-destination",
-        daemon=True,
-    )
-    thread.start()
-    thread.join(deadline)
-    if thread.is_alive():
-        lake.spark.sparkContext.cancelJobGroup(group)
-        raise TableError(
-            f"Spark has not written one row within {deadline:.0f} seconds",
-            where=where,
-            remedy="Check that its master, in the profile's target, can be reached and has free "
-            "cores, and that the catalog answers",
-        )
-    if problems:
-        readable = translate_error(problems[0], where)
-        raise TableError(
-            f"it cannot be written: {readable.what}", where=where, remedy=readable.remedy
-        ) from problems[0]
-
-
-def _write_and_read(lake: Lake, group: str, problems: list[BaseException]) -> None:
-    table = f"{PREFIX}check_{group[:12]}"
-    try:
-        lake.spark.sparkContext.setJobGroup(group, "loader check", interruptOnCancel=True)
-        schema_exists = lake.spark.catalog.databaseExists(quote_name(lake.schema))
-        lake.prepare()
-        lake.create(table, "n bigint")
-        try:
-            lake.spark.range(1).toDF("n").writeTo(lake.name(table)).append()
-            if lake.frame(table).count() != 1:
-                raise LoaderError("a row that was just written cannot be read")
-        finally:
-            lake.spark.sql(f"drop table {lake.name(table)} purge")
-            if not schema_exists:
-                lake.spark.sql(f"drop namespace {quote_name(lake.schema)}")
-    except Exception as error:
-        problems.append(error)

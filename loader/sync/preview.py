@@ -58,14 +58,19 @@ def read_first_rows(
                 lake = pipeline.open_stores(part.spec).lake
                 for plan in part.plans:
                     try:
-                        yield FirstRows(plan.name, _read(plan, snapshot, lake, limit))
+                        yield FirstRows(plan.name, read_rows(plan, snapshot, lake, limit))
                     except Exception as error:
                         yield pipeline.redact_error(error, f"table {plan.name}")
         except Exception as error:
             yield pipeline.redact_error(error, f"source {part.spec.name}")
 
 
-def _read(plan: TablePlan, snapshot: Snapshot, lake: Lake, limit: int) -> DataFrame:
+def read_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake, limit: int) -> DataFrame:
+    """Returns the first rows of a table, not yet read.
+
+    Raises:
+        TableError: if a connector delivers the table.
+    """
     if snapshot.delivers:
         raise TableError(
             "a connector sends its records only to a sync, which stores its state",

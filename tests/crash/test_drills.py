@@ -22,7 +22,7 @@ from loader.errors import TableError
 from loader.lake import ledger
 from loader.lake.catalog_lock_store import CatalogLockStore
 from loader.spec.spec import load_spec
-from loader.sync.check import check_destination
+from loader.sync.destination_check import check_destination
 from loader.sync.fault_injection import STEPS
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch

@@ -30,6 +30,8 @@ _TARGETS: dict[str, Any] = {
             "spark.sql.catalog.lake.type": "hadoop",
             "spark.sql.catalog.lake.warehouse": "{{ env_var('WAREHOUSE') }}",
             "spark.hadoop.planted.password": "hunter2hunter2",
+            # Of a variable that is not set: Spark does not start with an empty number.
+            "spark.executor.memory": "{{ env_var('NOBODY_SETS_THIS', '') }}",
         },
     },
     "elsewhere": {"method": "thrift", "port": 1},

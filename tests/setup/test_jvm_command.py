@@ -21,7 +21,7 @@ _USERS = (
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"),
     *("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "SPARK_DRIVER_MEMORY", "SPARK_LOCAL_DIRS"),
     *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "LOG4J_CONFIGURATION_FILE"),
-    *(jars.JARS_VARIABLE,),
+    *(jars.JARS_VARIABLE, "SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"),
 )
 _LOCAL = {"spark.master": "local[*]", "spark.local.dir": "/scratch"}
 
@@ -293,6 +293,18 @@ def test_jars_in_sparks_folder_that_do_not_fit_are_left_out(start: Start) -> Non
     (folder / "postgresql.jar").touch()
     (folder / "mysql-connector-j.jar").touch()  # we have none
     assert start.class_path() == [*OWN[:2], "spark/jars/mysql-connector-j.jar", *OWN[2:]]
+
+
+def test_spark_does_not_look_up_a_host_name_that_it_does_not_need(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails if the name of the machine does not resolve, even with a driver's host."""
+    name = "SPARK_LOCAL_HOSTNAME"
+    given = {**_LOCAL, "spark.driver.host": "10.0.0.5"}
+    assert start.command(given).environment[name] == "10.0.0.5"
+    assert name not in start.command().environment
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.6")
+    assert name not in start.command(given).environment
 
 
 def test_the_defaults_of_a_cluster_hold_too(start: Start) -> None:

@@ -50,6 +50,18 @@ def test_the_new_project_parses(tmp_path: Path) -> None:
     assert "wrote loader.yml" in reported
 
 
+def test_a_project_for_a_cluster(tmp_path: Path) -> None:
+    """Its profile chooses the cluster, for the loader and for dbt, and the steps name its jars."""
+    reported: list[str] = []
+    setup.create(tmp_path, reported.append, target="cluster")
+    variables = {"STRANDLINE_SPARK_MASTER": "yarn", "STRANDLINE_WAREHOUSE": "s3://bucket/lake"}
+    profile = load_profile("strandline", None, tmp_path, str(tmp_path), env=variables)
+    assert (profile.target, profile.conf["spark.master"]) == ("cluster", "yarn")
+    given = {**variables, "STRANDLINE_TARGET": "embedded"}
+    assert load_profile("strandline", None, tmp_path, str(tmp_path), env=given).target == "embedded"
+    assert any("loader setup postgresql aws" in line for line in reported)
+
+
 def test_dbt_deps_takes_the_same_package(tmp_path: Path) -> None:
     _create(tmp_path)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from loader.spark.profile import load_profile
@@ -11,6 +13,52 @@ from loader.spark.session import sibling
 from tests.services import Database
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+PROFILE = (ROOT / "profiles" / "profiles.yml").read_text()
+PAGE = (ROOT / "docs" / "cluster.md").read_text()
+REQUIRED = {"STRANDLINE_SPARK_MASTER": "spark://m:7077", "STRANDLINE_WAREHOUSE": "s3://b/lake"}
+_VARIABLE = r"\b(?:STRANDLINE_[A-Z0-9_]+|AWS_REGION)\b"
+
+
+def test_the_page_lists_each_variable_of_the_cluster_target() -> None:
+    target = PROFILE.partition("    cluster:\n")[2]
+    settings = PAGE.partition("## Settings\n")[2].partition("\n## ")[0]
+    listed = set(re.findall(_VARIABLE, "\n".join(re.findall(r"^\| (`.*?) \|", settings, re.M))))
+    assert listed == set(re.findall(_VARIABLE, target))
+    others = {"STRANDLINE_TARGET", "STRANDLINE_JARS", "STRANDLINE_CACHE"}
+    assert set(re.findall(_VARIABLE, PAGE)) <= {*listed, *others}
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ({}, {"spark.executor.memory": "2g", "spark.sql.catalog.lake.type": "rest"}),
+        (
+            {"STRANDLINE_S3_ENDPOINT": "http://s:1", "STRANDLINE_S3_PATH_STYLE": "true"},
+            {
+                "spark.sql.catalog.lake.s3.endpoint": "http://s:1",
+                "spark.sql.catalog.lake.s3.path-style-access": "true",
+                "spark.sql.catalog.lake.client.region": "us-east-1",
+            },
+        ),
+        (
+            {"STRANDLINE_S3_ENDPOINT": "http://s:1", "AWS_REGION": "eu-west-1"},
+            {"spark.sql.catalog.lake.client.region": "eu-west-1"},
+        ),
+        ({"STRANDLINE_CORES_MAX": "4"}, {"spark.cores.max": "4"}),
+        ({"STRANDLINE_DRIVER_HOST": "10.0.0.5"}, {"spark.driver.host": "10.0.0.5"}),
+        ({"STRANDLINE_CATALOG_USER": "c"}, {"spark.sql.catalog.lake.jdbc.user": "c"}),
+    ],
+)
+def test_each_setting_of_the_cluster_target_has_a_variable(
+    given: dict[str, str], settings: dict[str, str]
+) -> None:
+    env = {**REQUIRED, **given}
+    conf = load_profile("strandline", "cluster", ROOT, str(ROOT / "profiles"), env=env).conf
+    assert conf.items() >= {**settings, "spark.master": "spark://m:7077"}.items()
+    unset = {"spark.driver.host", "spark.cores.max", "spark.jars", "spark.jars.packages"}
+    assert not (unset - settings.keys()) & conf.keys()
 
 
 def test_the_cluster_target_has_views_on_a_jdbc_catalog(

@@ -196,7 +196,16 @@ def test_tables_are_selected_by_one_option(tmp_path: Path) -> None:
         assert "No such option '--tables'. To select tables, use --select." in refused.output
 
 
-@pytest.mark.parametrize("command", [("status",), ("state", "list"), ("state", "show", "orders")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("state", "list"),
+        ("state", "show", "orders"),
+        ("state", "reset", "shop.orders"),
+        ("state", "rebuild"),
+    ],
+)
 def test_a_lake_in_another_catalog_is_read_by_a_spark_of_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:

@@ -96,6 +96,14 @@ def test_a_target_is_rendered_and_stringified(folder: Path) -> None:
     )
 
 
+def test_a_setting_whose_variable_is_not_set_is_left_out(folder: Path) -> None:
+    """Else Spark takes an empty text for a number, an address or a host."""
+    text = PROFILES.replace("spark.y: \"{{ env_var('Y', '7') | as_number }}\"", 'spark.y: ""')
+    (folder / "profiles/profiles.yml").write_text(text)
+    assert "spark.y" not in load(folder).conf
+    assert load(folder).conf["spark.x.on"] == "true"
+
+
 def test_the_spec_chooses_the_target_before_dbt_target_before_the_profile(folder: Path) -> None:
     others = {"A_SCHEMA": "s", "A_MASTER": "spark://m"}
     assert load(folder).target == "embedded"

@@ -1,0 +1,158 @@
+"""Checks the destinations of a spec for `loader check`: catalog, warehouse and executors."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from loader.errors import LoaderError, TableError
+from loader.lake.lake import Lake
+from loader.lake.system_tables import PREFIX
+from loader.package import page
+from loader.rows.version_order import quote_name
+from loader.spark.error_translation import translate_error
+from loader.spark.executors import count_executors, describe_shortage, runs_on_cluster
+from loader.spark.named_steps import step
+from loader.sync.pipeline import Pipeline
+
+DEADLINE = 60.0
+"""The timeout of a check in seconds. If Spark has no executors, a job never ends."""
+
+_NOT_FOUND = re.compile(r"NotFoundException|NoSuchFileException|does not exist|No such file")
+_LOCAL_FILE = re.compile(r"(?:file:)?/")
+
+
+def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
+    """Checks each lake of the spec's sources and yields errors."""
+    lakes = {pipeline.spec.schema_of(source): source for source, _ in pipeline.sources}
+    for source in lakes.values():
+        name = source.destinations[0]
+        try:
+            with step(f"destination {name}: writing a table"):
+                check_destination(pipeline.open_stores(source).lake, name, DEADLINE)
+        except LoaderError as error:
+            yield pipeline.redact_error(error, error.where)
+
+
+def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
+    """Creates a table, lets an executor write a row, reads the row here, and drops the table.
+
+    Args:
+        name: the name of the destination for messages.
+        deadline: the timeout in seconds.
+
+    Raises:
+        TableError: if the lake is not writable, or on a timeout.
+    """
+    where = f"destination {name}, schema {lake.schema}"
+    probe = _Probe(lake.for_thread())
+    thread = threading.Thread(target=probe.run, name="check-destination", daemon=True)
+    thread.start()
+    thread.join(deadline)
+    if thread.is_alive():
+        what, remedy = probe.explain_timeout(deadline)
+        lake.spark.sparkContext.cancelJobGroup(probe.group)
+        raise TableError(what, where=where, remedy=remedy)
+    if isinstance(probe.error, LoaderError):
+        raise TableError(probe.error.what, where=where, remedy=probe.error.remedy)
+    if probe.error is not None:
+        readable = translate_error(probe.error, where)
+        raise TableError(
+            f"it cannot be written: {readable.what}", where=where, remedy=readable.remedy
+        ) from probe.error
+
+
+class _Probe:
+    """Writes a row into a new table, and reads the row.
+
+    Attributes:
+        group: the group of the probe's jobs.
+        error: the error that has ended the probe, or None.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self.group = uuid.uuid4().hex
+        self.error: BaseException | None = None
+        self._lake = lake
+        self._is_appending = False
+
+    def run(self) -> None:
+        """Performs the steps, and records an error."""
+        lake = self._lake
+        try:
+            lake.spark.sparkContext.setJobGroup(self.group, "loader check", interruptOnCancel=True)
+            schema_exists = lake.spark.catalog.databaseExists(quote_name(lake.schema))
+            table = f"{PREFIX}check_{self.group[:12]}"
+            lake.prepare()
+            lake.create(table, "n bigint")
+            try:
+                self._is_appending = True
+                self._append(table)
+                self._is_appending = False
+                self._read(table)
+            finally:
+                lake.spark.sql(f"drop table {lake.name(table)} purge")
+                if not schema_exists:
+                    lake.spark.sql(f"drop namespace {quote_name(lake.schema)}")
+        except Exception as error:
+            self.error = error
+
+    def _append(self, table: str) -> None:
+        """Writes a row. On a cluster, an executor writes the file."""
+        self._lake.spark.range(1).toDF("n").writeTo(self._lake.name(table)).append()
+
+    def _read(self, table: str) -> None:
+        """Reads the row in this process, which needs no executor.
+
+        Raises:
+            LoaderError: if the row is missing.
+        """
+        try:
+            rows = self._lake.records(table).select(["n"], {}, {})
+        except Exception as error:
+            location = str(self._lake.handle(table).location())
+            on_files = _LOCAL_FILE.match(location) is not None
+            if not (on_files and self._on_cluster and _NOT_FOUND.search(str(error))):
+                raise
+            raise LoaderError(
+                f"an executor has written a file below {location}, and this machine does not find "
+                "the file: the machines do not share the warehouse's folder",
+                remedy="Use an object store, HDFS or a folder that all machines share as the "
+                f"warehouse ({page('cluster', 'Catalog and warehouse')}). Batches that were "
+                "written so far are incomplete here",
+            ) from error
+        if len(rows) != 1:
+            raise LoaderError("a row that was just written cannot be read")
+
+    @property
+    def _on_cluster(self) -> bool:
+        return runs_on_cluster(self._lake.spark)
+
+    def explain_timeout(self, deadline: float) -> tuple[str, str]:
+        """Returns the problem and the remedy for a probe that takes too long."""
+        conf: Any = self._lake.spark.conf
+        catalog = f"spark.sql.catalog.{self._lake.catalog}"
+        warehouse = conf.get(f"{catalog}.warehouse", None)
+        endpoint = conf.get(f"{catalog}.s3.endpoint", None)
+        store = f"the warehouse {warehouse}" + (f" at {endpoint}" if endpoint else "")
+        if self._is_appending and self._on_cluster:
+            if not count_executors(self._lake.spark):
+                return (
+                    f"no executor has written a row within {deadline:.0f} seconds: "
+                    f"{describe_shortage(self._lake.spark)}",
+                    "Free cores and memory, or limit the other applications: "
+                    f"{page('cluster', 'Cores and memory')}",
+                )
+            return (
+                f"the executors have not written one row within {deadline:.0f} seconds",
+                f"Check that the workers can reach {store}",
+            )
+        uri = conf.get(f"{catalog}.uri", None)
+        catalogs = f"the catalog{f' {uri}' if uri else ''} and {store}"
+        return (
+            f"Spark has not written one row within {deadline:.0f} seconds",
+            f"Check that this machine can reach {catalogs}",
+        )
