@@ -31,8 +31,15 @@ UNKNOWN_BYTES = (
 
 _STOPPED = (
     "No row of this batch is visible; run again. If Spark was not stopped on purpose, it ran out "
-    "of memory: raise spark.driver.memory in the profile's target, or lower the source's fetch_size"
+    "of memory: raise spark.driver.memory in the profile's target, or lower the source's "
+    "fetch_size. On a cluster, the master ends an application whose executors do not start: the "
+    "executors' logs on the workers have the reason"
 )
+
+_STOPPED_TEXTS = ("context was shut down", "on a stopped sparkcontext")
+
+NO_STORE = "the object store does not answer"
+_STORE_SILENT = "Unable to execute HTTP request"  # AWS's SDK, after its retries
 
 # A message of Spark's CSV parser with the number of previous lines.
 _TOO_LONG = re.compile(
@@ -125,12 +132,19 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         lacking = find_missing_jar(text)
         if lacking is not None:
             return TableError(lacking[0], where=where, remedy=lacking[1])
+        if _STORE_SILENT in text:
+            return TableError(
+                f"{NO_STORE}: {_first_informative_line(text)}",
+                where=where,
+                remedy="Check that this machine and the executors can reach it "
+                "(STRANDLINE_S3_ENDPOINT), and run again: no row of this batch is visible",
+            )
         broken = detect_damage(text, where)
         if broken is not None:
             return broken
     if isinstance(error, Py4JJavaError):
         translated = translate_jdbc_error(error, where)
-        if "context was shut down" in translated.what.lower():
+        if any(text in translated.what.lower() for text in _STOPPED_TEXTS):
             return TableError(_SPARK_STOPPED_MESSAGE, where=where, remedy=_STOPPED)
         length = find_long_line(str(error))
         if length is not None:

@@ -13,6 +13,8 @@ _MISSING_CLASS = re.compile(
     r"(?:ClassNotFoundException|NoClassDefFoundError): ([\w$]+(?:[./][\w$]+)+)"
 )
 _ON_EXECUTOR = re.compile(r"\(TID \d+\) \([^()]* executor (?!driver\b)")
+# Java reports this, without the class, if an executor lacks the class of a lambda.
+_MISSING_LAMBDA = "cannot assign instance of java.lang.invoke.SerializedLambda to field"
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"?(s3[an]?)\b")
 _DRIVER_PACKAGES = {
     "org.postgresql.": "postgresql",
@@ -36,15 +38,16 @@ def find_missing_jar(text: str) -> tuple[str, str] | None:
             f"Run `loader setup aws`, or add the jar to spark.jars: {page('cluster', 'Jars')}",
         )
     missing = _MISSING_CLASS.search(text)
-    if missing is None:
+    if missing is None and _MISSING_LAMBDA not in text:
         return None
-    name = missing[1].replace("/", ".")
+    name = missing[1].replace("/", ".") if missing else "org.apache.iceberg.spark"
     jar, setup = _find_jar(name)
     if not jar:
         return None
-    if _ON_EXECUTOR.search(text):
+    if missing is None or _ON_EXECUTOR.search(text):
+        detail = f"class {name}" if missing else "or run another version of Spark"
         return (
-            f"the executors lack {jar} (class {name})",
+            f"the executors lack {jar} ({detail})",
             "The loader sends executors the jars of `loader setup`, but not those in the `jars` "
             f"folder of PySpark. Remove {jar} from that folder and run `{setup}`, or put it into "
             "the `jars` folder of each worker's Spark, or add it to spark.jars "

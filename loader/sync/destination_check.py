@@ -13,7 +13,7 @@ from loader.lake.lake import Lake
 from loader.lake.system_tables import PREFIX
 from loader.package import page
 from loader.rows.version_order import quote_name
-from loader.spark.error_translation import translate_error
+from loader.spark.error_translation import NO_STORE, translate_error
 from loader.spark.executors import count_executors, describe_shortage, runs_on_cluster
 from loader.spark.named_steps import step
 from loader.sync.pipeline import Pipeline
@@ -60,8 +60,11 @@ def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None
         raise TableError(probe.error.what, where=where, remedy=probe.error.remedy)
     if probe.error is not None:
         readable = translate_error(probe.error, where)
+        remedy = readable.remedy
+        if readable.what.startswith(NO_STORE):
+            remedy = f"Check that this machine and the workers can reach {probe.describe_store()}"
         raise TableError(
-            f"it cannot be written: {readable.what}", where=where, remedy=readable.remedy
+            f"it cannot be written: {readable.what}", where=where, remedy=remedy
         ) from probe.error
 
 
@@ -131,13 +134,21 @@ class _Probe:
     def _on_cluster(self) -> bool:
         return runs_on_cluster(self._lake.spark)
 
+    def describe_store(self) -> str:
+        """Returns the warehouse, and the address of its object store."""
+        endpoint = self._find_setting("s3.endpoint")
+        warehouse = f"the warehouse {self._find_setting('warehouse')}"
+        return f"{warehouse} at {endpoint}" if endpoint else warehouse
+
+    def _find_setting(self, name: str) -> str | None:
+        """Returns a setting of the lake's catalog, or None."""
+        conf: Any = self._lake.spark.conf
+        value: str | None = conf.get(f"spark.sql.catalog.{self._lake.catalog}.{name}", None)
+        return value
+
     def explain_timeout(self, deadline: float) -> tuple[str, str]:
         """Returns the problem and the remedy for a probe that takes too long."""
-        conf: Any = self._lake.spark.conf
-        catalog = f"spark.sql.catalog.{self._lake.catalog}"
-        warehouse = conf.get(f"{catalog}.warehouse", None)
-        endpoint = conf.get(f"{catalog}.s3.endpoint", None)
-        store = f"the warehouse {warehouse}" + (f" at {endpoint}" if endpoint else "")
+        store = self.describe_store()
         if self._is_appending and self._on_cluster:
             if not count_executors(self._lake.spark):
                 return (
@@ -150,7 +161,7 @@ class _Probe:
                 f"the executors have not written one row within {deadline:.0f} seconds",
                 f"Check that the workers can reach {store}",
             )
-        uri = conf.get(f"{catalog}.uri", None)
+        uri = self._find_setting("uri")
         catalogs = f"the catalog{f' {uri}' if uri else ''} and {store}"
         return (
             f"Spark has not written one row within {deadline:.0f} seconds",

@@ -37,6 +37,16 @@ def test_the_jar_that_executors_lack(name: str, jar: str) -> None:
     assert here[0].startswith(f"Spark lacks {jar}")
 
 
+def test_a_lambda_of_a_class_that_executors_lack() -> None:
+    """Java does not name the class."""
+    field = "org.apache.spark.rdd.MapPartitionsRDD.f of type scala.Function3 in instance of"
+    text = f"cannot assign instance of java.lang.invoke.SerializedLambda to field {field} …"
+    found = find_missing_jar(ON_EXECUTOR.partition("java.lang")[0] + text)
+    iceberg = find_spark().line.iceberg.file_name
+    assert found is not None
+    assert found[0] == f"the executors lack {iceberg} (or run another version of Spark)"
+
+
 def test_s3_without_its_client() -> None:
     text = 'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"'
     aws = find_spark().line.aws.file_name
