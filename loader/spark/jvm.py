@@ -36,6 +36,8 @@ _SECONDS = 1.0
 _EXIT_WAIT_SECONDS = 5.0
 """After this many seconds, Java's output is shown even if Java has neither started nor failed."""
 _LONGEST_LINE = 1 << 20
+_LONGEST_REASON = 1 << 16
+"""How many bytes of Java's first output are searched for the reason why Java does not start."""
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 # Lines of Java's output that do not contain the reason why Java does not start.
 _UNINFORMATIVE_LINE = re.compile(
@@ -74,6 +76,7 @@ class Gateway:
             start_new_session=True,
         )
         self._buffered: list[bytes] | None = []
+        self._first_output = b""  # for the reason, even if it was printed meanwhile
         self._buffer_lock = threading.Lock()
         self._printed = threading.Thread(target=self._copy_output, name="java-output", daemon=True)
         self._printed.start()
@@ -91,7 +94,7 @@ class Gateway:
                 self._show()
         if not self._written.exists():
             self._printed.join(_SECONDS)
-            data = b"".join(self._buffered or ()).decode(errors="replace")
+            data = self._first_output.decode(errors="replace")
             _log.debug("Output of Java:\n%s", redact_foreign(data))
             raise RuntimeError(reason(data))
         self._show()
@@ -132,6 +135,8 @@ class Gateway:
 
     def _buffer_or_print(self, data: bytes) -> None:
         with self._buffer_lock:
+            if len(self._first_output) < _LONGEST_REASON:
+                self._first_output += data
             if self._buffered is None:
                 _print(data)
             else:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +63,42 @@ def test_each_setting_of_the_cluster_target_has_a_variable(
     assert conf.items() >= {**settings, "spark.master": "spark://m:7077"}.items()
     unset = {"spark.driver.host", "spark.cores.max", "spark.jars", "spark.jars.packages"}
     assert not (unset - settings.keys()) & conf.keys()
+
+
+def test_a_machine_whose_host_name_does_not_resolve(tmp_path: Path) -> None:
+    """Spark looks up the name, unless the target has a host for the driver."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    named = ["unshare", *user, "--uts", "sh", "-c", 'hostname no-such-host-4711; exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*named, "true"], check=False).returncode:
+        pytest.skip("this user may not rename the machine")
+    code = (
+        "from pathlib import Path; from loader.spark.profile import load_profile; import sys\n"
+        "from loader.spark.session import session\n"
+        f"profiles = {str(ROOT / 'profiles')!r}\n"
+        "try: print(session(load_profile('strandline', 'cluster', Path('.'), profiles)).version)\n"
+        "except Exception as error: sys.exit(str(error))\n"
+    )
+    own = {
+        "STRANDLINE_SPARK_MASTER": "local[1]",
+        "STRANDLINE_CATALOG_TYPE": "hadoop",
+        "STRANDLINE_WAREHOUSE": str(tmp_path),
+    }
+
+    def start(**more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*named, sys.executable, "-c", code],
+            env={**os.environ, **own, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    refused = start()
+    assert refused.returncode == 1
+    assert "this machine's host name no-such-host-4711 does not resolve" in refused.stderr
+    assert "Set spark.driver.host in the target (STRANDLINE_DRIVER_HOST)" in refused.stderr
+    started = start(STRANDLINE_DRIVER_HOST="127.0.0.1")
+    assert started.returncode == 0, started.stderr
 
 
 def test_the_cluster_target_has_views_on_a_jdbc_catalog(

@@ -121,6 +121,11 @@ def test_a_java_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Pat
         ),
         ("Error: Could not find or load main class a.b\n", "Could not find or load main class a.b"),
         ("\n", "Java ended before it could be reached"),
+        (
+            'Exception in thread "main" java.lang.ExceptionInInitializerError\n\tat a.B\n'
+            "Caused by: java.net.UnknownHostException: etl: etl: Name or service not known\n",
+            "java.net.UnknownHostException: etl: etl: Name or service not known",
+        ),
     ],
 )
 def test_one_line_of_what_java_says_tells_why(said: str, why: str) -> None:
