@@ -9,6 +9,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from loader.cli.console import list_names
+from loader.cli.overruns import OverrunReporter, RoundTimes
+from loader.cli.results import BuildResult, list_table_results
 from loader.cli.run_once import RestartingRun, RunRequest, build_in_pipeline
 from loader.cli.settings import Settings, profile_of, refuse_two_readers
 from loader.cli.signals import stop_on_signal
@@ -16,7 +19,7 @@ from loader.errors import LoaderError, TableError
 from loader.spec.spec import Spec, load_spec
 from loader.sync.fault_injection import load_fault_injection
 from loader.sync.pipeline import Pipeline
-from loader.sync.run_context import Watch
+from loader.sync.run_context import RECORDING, Steps, Watch
 from loader.sync.runner import Outcome
 
 _LONGEST_PAUSE = 300.0
@@ -33,14 +36,20 @@ def backoff_seconds(failures: int, every: float) -> float:
 
 
 class _NewWarnings:
-    """A listener that prints a warning only if the previous round did not report it."""
+    """A listener that prints a warning only if the previous round did not report it.
+
+    Attributes:
+        phases: the last phase of each table in this round.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.output = settings.output
         self.last_round: set[tuple[str, str]] = set()
         self.this_round: set[tuple[str, str]] = set()
+        self.phases: dict[str, str] = {}
 
-    def report_phase(self, table: str, phase: str, rows: int | None) -> None: ...
+    def report_phase(self, table: str, phase: str, rows: int | None) -> None:
+        self.phases[table] = phase
 
     def warn(self, table: str, text: str) -> None:
         self.this_round.add((table, text))
@@ -49,6 +58,7 @@ class _NewWarnings:
 
     def start_round(self) -> None:
         self.last_round, self.this_round = self.this_round, set()
+        self.phases = {}
 
 
 @dataclass
@@ -99,45 +109,76 @@ class Daemon:
         self._building = False
         self._build_code = 0
         self._build_backoff = _Backoff()
+        self._failing = False
+        self._outcomes: list[Outcome] = []
+        self._overruns = OverrunReporter(self.settings.output, self.every, self._describe)
         self._redacts = [self.settings.output.redact]
         self.settings.output.redact = self._redact
 
     def run(self) -> int:
         """Runs all rounds. Returns 1 if a table or the build failed in the last round, else 0."""
         steps = load_fault_injection(os.environ, self.pipeline.spark)
-        number, failing = 0, False
+        number = 0
         runs = RestartingRun(self.settings, self.pipeline)
         with stop_on_signal(self.stopped.set, runs.cancel, interrupt=lambda: self._building):
             while not self.stopped.is_set():
                 number += 1
                 began = time.monotonic()
-                self._read_spec()
-                if self.stopped.is_set():
-                    break
-                self._warnings.start_round()
-                watch = Watch(self._warnings, steps)
-                watch.stopped = self.stopped
-                outcomes: list[Outcome] = []
-                paused = (name for name, down in self._down.items() if down.until > began)
-                self.pipeline.paused_sources = frozenset(paused)
-                run_error = None
-                runs.pipeline = self.pipeline
-                try:
-                    self.request.run(runs, watch, outcomes.append)
-                except Exception as error:
-                    if number == 1:
-                        raise
-                    run_error = self.pipeline.redact_error(error, "run")
-                self.pipeline = runs.pipeline
-                if self.stopped.is_set():
-                    break
-                self._require_spark()
-                seconds = time.monotonic() - began
-                failing = self._report_round(number, outcomes, run_error, seconds)
-                self._build(outcomes)
+                with self._overruns.watch(number) as times:
+                    self._run_round(number, runs, steps, times)
                 self.stopped.wait(max(0.0, began + self.every - time.monotonic()))
         self.settings.output.event("stopped", "stopped", rounds=number)
-        return 1 if failing or self._build_code else 0
+        return 1 if self._failing or self._build_code else 0
+
+    def _run_round(
+        self, number: int, runs: RestartingRun, steps: Steps | None, times: RoundTimes
+    ) -> None:
+        """Runs a round. Fills `times` at the end of the round, unless a signal has stopped it."""
+        began = time.monotonic()
+        self._read_spec()
+        if self.stopped.is_set():
+            return
+        self._warnings.start_round()
+        self.settings.output.slow_steps.seconds.clear()
+        watch = Watch(self._warnings, steps)
+        watch.stopped = self.stopped
+        outcomes: list[Outcome] = []
+        self._outcomes = outcomes
+        paused = (name for name, down in self._down.items() if down.until > began)
+        self.pipeline.paused_sources = frozenset(paused)
+        run_error = None
+        runs.pipeline = self.pipeline
+        try:
+            self.request.run(runs, watch, outcomes.append)
+        except Exception as error:
+            if number == 1:
+                raise
+            run_error = self.pipeline.redact_error(error, "run")
+        self.pipeline = runs.pipeline
+        if self.stopped.is_set():
+            return
+        self._require_spark()
+        load = time.monotonic() - began
+        self._failing = self._report_round(number, outcomes, run_error, load)
+        times.build = self._build(outcomes)
+        if not self.stopped.is_set():
+            times.load, times.tables = load, len(outcomes)
+            tables = {each.table: each.seconds or 0.0 for each in list_table_results(outcomes)}
+            times.longest = {**self.settings.output.slow_steps.seconds, **tables}
+
+    def _describe(self) -> str:
+        """Returns what the current round is doing."""
+        if self._building:
+            return "dbt build"
+        finished = {outcome.table for outcome in self._outcomes}
+        phases = {t: p for t, p in self._warnings.phases.copy().items() if t not in finished}
+        tables = [f"{table}: {phase}" for table, phase in phases.items() if phase != RECORDING]
+        if tables:
+            return list_names(tables)
+        step = self.settings.output.slow_steps.find_oldest()
+        if step is not None:
+            return step[0]
+        return "writing state and ledger" if phases else "preparing the sync"
 
     def _redact(self, text: str) -> str:
         for redact in (self.pipeline.spec.redactor.redact, *self._redacts):
@@ -248,27 +289,31 @@ class Daemon:
                 text = f"source {name} is back; it was down since {down.since:%H:%M:%S}"
                 self.settings.output.event("back", text, source=name, rounds=down.times)
 
-    def _build(self, outcomes: list[Outcome]) -> None:
-        """Runs the build if rows were appended, or if it is time to retry a failed build."""
+    def _build(self, outcomes: list[Outcome]) -> BuildResult | None:
+        """Runs the build if rows were appended, or if it is time to retry a failed build.
+
+        Returns None if no build was due, or if a signal has interrupted the build.
+        """
         if self.request.build is None or self.stopped.is_set():
-            return
+            return None
         if any(o.record is not None and o.record.rows_appended for o in outcomes):
             self._is_build_due = True
         backoff = self._build_backoff
         if not self._is_build_due and not (backoff.times and backoff.until <= time.monotonic()):
-            return
+            return None
         self._building = True
-        code = 0
+        result = None
         with suppress(KeyboardInterrupt):  # a signal raises KeyboardInterrupt in run()
-            code = build_in_pipeline(self.settings, self.pipeline, self.request.build).exit_code
+            result = build_in_pipeline(self.settings, self.pipeline, self.request.build)
         self._building = False
-        if self.stopped.is_set():
-            return  # an interrupted build is not a failed build
-        self._build_code, self._is_build_due = code, False
-        if code:
+        if result is None or self.stopped.is_set():
+            return None  # an interrupted build is not a failed build
+        self._build_code, self._is_build_due = result.exit_code, False
+        if result.exit_code:
             backoff.add_failure(self.every)
         else:
             self._build_backoff = _Backoff()
+        return result
 
     def _require_spark(self) -> None:
         """Ends the daemon if Spark has stopped, because no round could succeed.

@@ -141,18 +141,22 @@ class Build:
             for result in results
             if str(result.status) in _FAILURE
         }
+        seconds = {str(result.node.unique_id): result.execution_time for result in results}
         if ended.exception is not None:
             unfinished = _explain_unfinished(ended.exception)
             unfinished.__cause__ = ended.exception
             output.error(unfinished)
-            return BuildResult(2, **facts, failures=failures, error=unfinished)
+            return BuildResult(
+                2, **facts, failures=failures, node_seconds=seconds, error=unfinished
+            )
         output.table("build", tuple(facts), [tuple(facts.values())] if output.json else [])
         output.say(f"dbt build: {counts}, in {facts['seconds']} s.")
         if ended.success and not by_status and self._has_selection_by_name():
             nothing = _nothing_selected(self.arguments)
             output.error(nothing)
             return BuildResult(1, **facts, error=nothing)
-        return BuildResult(0 if ended.success else 1, **facts, failures=failures)
+        code = 0 if ended.success else 1
+        return BuildResult(code, **facts, failures=failures, node_seconds=seconds)
 
     def _has_selection_by_name(self) -> bool:
         """Returns whether the arguments must select a node. With `state:`, they need not."""

@@ -59,6 +59,7 @@ class BuildResult:
             finish.
         succeeded, warned, failed, skipped: the numbers of models, tests, seeds and snapshots.
         failures: dbt's messages by the ids of the failed nodes.
+        node_seconds: the time of each node by its id.
         error: why dbt did not finish, or selected nothing.
     """
 
@@ -69,6 +70,7 @@ class BuildResult:
     skipped: int = 0
     seconds: float = 0.0
     failures: Mapping[str, str] = field(default_factory=dict)
+    node_seconds: Mapping[str, float] = field(default_factory=dict)
     error: LoaderError | None = None
 
     @property

@@ -32,11 +32,13 @@ class SlowSteps(logging.Handler):
     Attributes:
         describe: returns the progress of tables to print instead of the step, as lines and as JSON
             objects. If there is none, the step is printed.
+        seconds: the total time of the ended steps, by their texts.
     """
 
     def __init__(self, show: Callable[[str, Mapping[str, Any]], None]) -> None:
         super().__init__(logging.DEBUG)
         self.describe: Callable[[], list[tuple[str, dict[str, Any]]]] = list
+        self.seconds: dict[str, float] = {}
         self._show_line = show
         self._ended = threading.Event()
         # Maps each thread to the text and the start of its step.
@@ -44,9 +46,16 @@ class SlowSteps(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Records that a step has begun or ended."""
-        self._steps.pop(record.thread, None)
+        ended = self._steps.pop(record.thread, None)
+        if ended is not None:
+            text, began = ended
+            self.seconds[text] = self.seconds.get(text, 0.0) + time.monotonic() - began
         if record.getMessage():
             self._steps[record.thread] = record.getMessage(), time.monotonic()
+
+    def find_oldest(self) -> tuple[str, float] | None:
+        """Returns the text and the start of the oldest running step; None if there is none."""
+        return min(self._steps.copy().values(), key=lambda step: step[1], default=None)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -77,7 +86,7 @@ class SlowSteps(logging.Handler):
         while not self._ended.wait(min(_PAUSE, SECONDS)):
             now = time.monotonic()
             lines, current, began = self.describe(), "tables", now
-            oldest = min(self._steps.copy().values(), key=lambda step: step[1], default=None)
+            oldest = self.find_oldest()
             if not lines and oldest is not None:
                 current, began = oldest
                 lines = [(f"{current} ({now - began:.0f} s)", {})]

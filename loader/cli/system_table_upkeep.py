@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from loader.spark.named_steps import step
+
 if TYPE_CHECKING:
     from loader.lake.lake import Lake
     from loader.spec.plugins import SourceSpec
@@ -124,7 +126,10 @@ def _compact(pipeline: Pipeline, own: SystemTable) -> None:
         state = shared.stores.state
         if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.full_name:
             shared.prune(VERSIONS)
-    with lock_table(own.lake, own.name, timeout=0):
+    with (
+        step(f"{own.lake.schema}.{own.name}: compacting"),
+        lock_table(own.lake, own.name, timeout=0),
+    ):
         rewrite(own.lake, own.name, own.order)
         before = now() - MIN_SNAPSHOT_AGE
         snapshot_expiry.expire_snapshots(own.lake, own.name, int(before.timestamp() * 1000))

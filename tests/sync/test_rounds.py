@@ -23,6 +23,7 @@ class Script(Output):
 
     Attributes:
         rounds: the facts of each round, with its errors and events.
+        overruns: the facts of each round that took longer than the interval.
     """
 
     def __init__(self, actions: list[Action], most: int = 40, every: float = 0.05) -> None:
@@ -30,12 +31,15 @@ class Script(Output):
         self.actions = actions
         self.most, self.every = most, every
         self.rounds: list[dict[str, Any]] = []
+        self.overruns: list[dict[str, Any]] = []
         self.output_text: list[str] = []
         self.stop = threading.Event()
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
         about = facts.get("source") or facts.get("table")
         self.output_text.append(f"{kind} {about}" if about else kind)
+        if kind == "overrun":
+            self.overruns.append(facts)
         if kind != "round":
             return
         self.rounds.append({**facts, "output_text": self.output_text[:-1]})
@@ -197,6 +201,12 @@ def test_a_build_follows_news_only(project: Project, postgres_database: Database
     built = [[t for t in done["output_text"] if t.startswith("build")] for done in script.rounds]
     assert [len(output_text) for output_text in built] == [0, 1, 0, 1]
     assert "'succeeded': 1, 'warned': 0, 'failed': 0" in built[1][0]
+    # Each round outlasts the interval of 0.05 s.
+    [first, *_] = [facts for facts in script.overruns if facts["build_seconds"]]
+    assert first["round"] == 1
+    assert first["seconds"] >= first["load_seconds"] + first["build_seconds"] - 0.1
+    assert "shop.orders" in first["longest_tables"]
+    assert {*first["longest_nodes"]} == {f"model.rounds.{model}"}
     assert project.spark.table(f"analytics.{model}").collect()[0]["n"] == 3
 
 

@@ -39,6 +39,20 @@ def test_only_a_step_that_takes_long_is_shown(capsys: pytest.CaptureFixture[str]
     assert 1 < len(lines) < 5  # ever more rarely
 
 
+def test_the_times_of_ended_steps_are_added_up() -> None:
+    output = Output()
+    with output.slow_steps.watch():
+        for _ in range(2):
+            with step("source shop: listing its tables"):
+                time.sleep(0.1)
+                found = output.slow_steps.find_oldest()
+                assert found is not None
+                assert found[0] == "source shop: listing its tables"
+    assert output.slow_steps.find_oldest() is None
+    assert {*output.slow_steps.seconds} == {"source shop: listing its tables"}
+    assert 0.2 <= output.slow_steps.seconds["source shop: listing its tables"] < 5
+
+
 @pytest.mark.parametrize(("form", "quiet"), [("json", False), ("text", True)])
 def test_neither_machines_nor_quiet_commands_get_any(
     form: str, quiet: bool, capsys: pytest.CaptureFixture[str]
