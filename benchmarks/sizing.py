@@ -1,0 +1,228 @@
+"""What grows with the number of tables, and with the number of rows: time, memory, files, commits.
+
+    python benchmarks/sizing.py                          50, 200 and 500 tables; 4,000,000 rows
+    python benchmarks/sizing.py --tables 500 --rows 0    the tables only
+    STRANDLINE_TARGET=cluster … python benchmarks/sizing.py --tables 500 --rows 0
+
+Each command is a process of its own, JVM included; the loop is one process. CPU and memory are
+those of the loader's process and its JVM, which is the driver on a cluster. The variables of the
+profile's target are those of the caller, except the warehouse: a folder, which workers on this
+machine can read. Rows are checked; the exit code is 1 if something else was loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.bench import Bench, Sizes  # noqa: E402
+from benchmarks.machine import machine, today, versions  # noqa: E402
+from benchmarks.ours import Looped, Ours  # noqa: E402
+from benchmarks.stopwatch import Memory, expect  # noqa: E402
+from tests.services import Postgres  # noqa: E402
+
+CHANGED = 100
+CHANGED_TABLES = 10
+ROUNDS = 8
+SETTLED = 4
+"""The rounds of the loop that count: those after the first ones."""
+OWN = {"state": "_cq_state", "ledger": "_cq_syncs", "locks": "_cq_locks"}
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Use:
+    """What a command took.
+
+    Attributes:
+        cpu: seconds of the process and its children.
+        peak: bytes of memory.
+    """
+
+    seconds: float
+    cpu: float
+    peak: int
+
+
+@click.command(help=(__doc__ or "").split("\n")[0])
+@click.option("--tables", default="50,200,500", show_default=True, help="Numbers of small tables.")
+@click.option("--table-rows", default=100, show_default=True, help="Of each small table.")
+@click.option("--rows", default=4_000_000, show_default=True, help="Of one large table; 0: none.")
+def main(tables: str, table_rows: int, rows: int) -> None:
+    server = Postgres(hashed=True)
+    place = Path(tempfile.mkdtemp(prefix="strandline-sizing-"))
+    console = Console(width=140)
+    try:
+        print(f"{today()}; {versions(server.version, None)}; {machine()}", flush=True)
+        for number in [int(each) for each in tables.split(",") if each]:
+            sizes = Sizes(tables=number, table_rows=table_rows)
+            console.print(_of_tables(Bench(server, place / str(number), sizes)))
+        if rows:
+            console.print(_of_rows(Bench(server, place / "large", Sizes(rows=rows))))
+    finally:
+        server.remove()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _of_tables(bench: Bench) -> Table:
+    """Many small tables: all of them, nothing new, changed rows in ten, and rounds of a loop."""
+    count, rows = bench.sizes.tables, bench.sizes.table_rows
+    shop = bench.shop(f"tables_{count}", rows, count)
+    ours = bench.ours(shop, "tables")
+    changing = replace(shop)
+    changing.names = shop.names[:CHANGED_TABLES]
+    title = f"{count} tables of {rows} rows; of tables: commits, files"
+    shown = _columns(title, "seconds", "CPU s", "peak MB", *OWN, "raw tables")
+    some = f"{CHANGED} changed rows in {len(changing.names)} tables"
+    for what in ("first load", "nothing new", some):
+        expected = count * rows if what == "first load" else 0
+        if what == some:
+            expected = changing.change(CHANGED).rows
+        before = _stored(ours)
+        use = _used(ours, expected, what)
+        shown.add_row(what, *_figures(use), *_grown(before, _stored(ours)))
+    before = _stored(ours)
+    with Looped(ours, "0.1s") as loop, Memory(loop.process.pid) as memory:
+        seconds = [loop.next()["seconds"] for _ in range(ROUNDS)][-SETTLED:]
+        cpu = _cpu(loop.process.pid)
+        more = [loop.next()["seconds"] for _ in range(SETTLED)]
+        cpu = (_cpu(loop.process.pid) - cpu) / SETTLED
+    use = Use(statistics.median([*seconds, *more]), cpu, memory.peak)
+    rounds = f"a round; {ROUNDS + SETTLED} rounds"
+    shown.add_row(rounds, *_figures(use), *_grown(before, _stored(ours)))
+    shop.drop()
+    return shown
+
+
+def _of_rows(bench: Bench) -> Table:
+    """One large table: the first load, and changes of a hundredth."""
+    rows, shop = bench.sizes.rows, bench.large
+    ours = bench.ours(shop, "rows")
+    per = ("rows/s", "CPU s per 1,000,000 rows", "bytes/row in raw", "bytes/row in PostgreSQL")
+    shown = _columns(f"{rows:,} rows, 8 columns", "seconds", "CPU s", "peak MB", *per)
+    [(size,)] = shop.database.query(f"select pg_table_size('{shop.names[0]}')")
+    data = ours.folder / "warehouse" / "raw" / shop.names[0] / "data"
+    for what in ("first load", "1 % changed"):
+        expected = rows if what == "first load" else shop.change(rows // 100).rows
+        before = _bytes(data)
+        use = _used(ours, expected, what)
+        figures = (
+            f"{expected / use.seconds:,.0f}",
+            f"{use.cpu / expected * 1e6:.1f}",
+            f"{(_bytes(data) - before) / expected:.1f}",
+            f"{int(size) / rows:.1f}" if what == "first load" else "",
+        )
+        shown.add_row(what, *_figures(use), *figures)
+    return shown
+
+
+def _used(ours: Ours, expected: int, what: str) -> Use:
+    """Runs `loader run`, and measures it.
+
+    Raises:
+        Failed: if it appended another number of rows.
+    """
+    before, began = ours.sums().rows, time.monotonic()
+    process = ours.started("run")
+    follower = _CpuFollower(process.pid)
+    with follower, Memory(process.pid) as memory:
+        process.communicate()
+    seconds = time.monotonic() - began
+    expect(what, process.returncode == 0, f"ended with {process.returncode}")
+    found = ours.sums().rows - before
+    expect(what, found == expected, f"{found:,} rows instead of {expected:,}")
+    return Use(seconds, follower.cpu, memory.peak)
+
+
+def _stored(ours: Ours) -> list[tuple[int, int]]:
+    """Commits and files of each of the loader's own tables, and of all raw tables."""
+    groups = [*([name] for name in OWN.values()), ours.shop.names]
+    raw = ours.folder / "warehouse" / "raw"
+    tables = [[raw / name for name in names] for names in groups]
+    return [(sum(map(_commits, each)), sum(map(_files, each))) for each in tables]
+
+
+def _grown(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> list[str]:
+    pairs = zip(before, after, strict=True)
+    return [f"{now[0] - then[0]}, {now[1] - then[1]}" for then, now in pairs]
+
+
+def _commits(table: Path) -> int:
+    """The number of versions that a table has had."""
+    found = (re.match(r"v?(\d+)", file.name) for file in table.glob("metadata/*.metadata.json"))
+    return max((int(version[1]) for version in found if version), default=0)
+
+
+def _files(table: Path) -> int:
+    return sum(1 for file in table.rglob("*") if file.is_file() and file.suffix != ".crc")
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+
+
+def _columns(title: str, *names: str) -> Table:
+    shown = Table(title=title, title_justify="left")
+    for name in ("", *names):
+        shown.add_column(name, justify="left" if not name else "right")
+    return shown
+
+
+def _figures(use: Use) -> Sequence[str]:
+    return f"{use.seconds:.2f}", f"{use.cpu:.1f}", f"{use.peak / 2**20:.0f}"
+
+
+class _CpuFollower:
+    """Follows the CPU time of a process and its descendants, for as long as it is open."""
+
+    def __init__(self, pid: int) -> None:
+        self.cpu = 0.0
+        self._pid = pid
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._over.wait(0.1):
+            self.cpu = max(self.cpu, _cpu(self._pid))
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of CPU that a process and its descendants have used, ended children included."""
+    place = Path("/proc") / str(pid)
+    try:
+        numbers = (place / "stat").read_text().rpartition(")")[2].split()[11:15]
+        children = [
+            int(child)
+            for task in (place / "task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
+    except OSError:
+        return 0.0  # it has ended
+    return sum(map(int, numbers)) / _TICKS + sum(map(_cpu, children))
+
+
+if __name__ == "__main__":
+    main()
