@@ -46,6 +46,7 @@ DEBEZIUM := $(VENV)/.debezium
 SEAWEEDFS := $(VENV)/.seaweedfs
 PEERS := $(VENV)-peers
 export CONNECTORS := $(abspath $(VENV)-connectors)
+export READERS := $(abspath $(VENV)-readers)
 
 .PHONY: help install drivers archive demo picture docs-types connectors test-environment test test-fast test-matrix test-cluster lint bench bench-correctness audit sbom nemesis clean
 
@@ -115,6 +116,15 @@ $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
 
 connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
 
+# PyIceberg and DuckDB, with which tests/cluster/test_readers.py reads the lake as other programs do.
+$(READERS)/.installed: tests/cluster/readers.txt .ci/venv
+	bash .ci/venv "$(@D)"
+	"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check -r $<
+	echo '*' > "$(@D)/.gitignore"
+	touch $@
+
+test-cluster: $(READERS)/.installed
+
 # Installs what the tests need in addition to the package, once.
 test-environment: drivers $(DEBEZIUM) connectors archive
 
@@ -170,5 +180,5 @@ nemesis: archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
+	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(READERS)" "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
 	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
