@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from loader.cli.console import Output
 from loader.cli.results import BuildResult
@@ -111,7 +113,7 @@ class OverrunReporter:
 
 
 def _find_longest(seconds: Mapping[str, float]) -> dict[str, float]:
-    longest = sorted(seconds.items(), key=lambda item: -item[1])[:_MOST_NAMES]
+    longest = heapq.nlargest(_MOST_NAMES, seconds.items(), key=itemgetter(1))
     return {name: round(value, 1) for name, value in longest if value >= 0.05}
 
 
