@@ -17,8 +17,8 @@
 {% macro spark__row_hash(relation) -%}
     {#- Computes the loader's hash of a row (loader/rows/row_hash.py). Each value is hashed with its
         column's name, nulls are skipped, and types are cast to a common width. Therefore the hash
-        does not change if a column is added, dropped or widened. A variant column is hashed under
-        the name of the column whose values it stores. -#}
+        does not change if a column is added, dropped or widened. A type-specific column is hashed
+        under the name of the column whose values it stores. -#}
     {%- set obstacle = strandline._hash_obstacle(relation) -%}
     {%- if obstacle -%}
         {{ exceptions.raise_compiler_error("row_hash(" ~ relation ~ "): " ~ obstacle) }}
@@ -103,7 +103,7 @@
                 strandline._scale(column.type)]}) -%}
         {%- endfor -%}
     {%- endfor -%}
-    {#- Values with a larger scale are in the variant column, so the column needs no check. -#}
+    {#- Values with a larger scale are in the type-specific column, so no check is needed. -#}
     {%- for name in variants -%}
         {%- do scales.pop(name.rpartition("__")[0], none) -%}
     {%- endfor -%}

@@ -163,7 +163,7 @@ class CompositeSnapshot(Snapshot):
             return self._jdbc
 
     def _open_for(self, table: SourceTable) -> JdbcSnapshot:
-        """Returns the snapshot for queries of a table.
+        """Returns the snapshot for queries on a table.
 
         For tables with `sync_mode: cdc`, the first such query opens the snapshot.
         """

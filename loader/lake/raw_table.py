@@ -154,17 +154,18 @@ def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
 
 
 def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
-    """Returns whether a row may have a higher cursor, according to file statistics.
+    """Returns whether, according to the file statistics, a row may have a higher cursor.
 
-    Returns true if there are no statistics, or if the types of column and cursor differ.
+    Returns true if there are no statistics, or if the column and the cursor differ in type.
     """
     return _may_match(lake, table, column, cursor, "greaterThan") is not False
 
 
 def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: int) -> bool:
-    """Returns whether a row of this generation may be at or above a cursor, by file statistics.
+    """Returns whether a row of this generation may be at or above a cursor.
 
-    Returns false if the types of column and cursor differ.
+    Decides according to the file statistics. Returns false if the column and the cursor differ in
+    type.
     """
     return bool(_may_match(lake, table, column, cursor, "greaterThanOrEqual", generation))
 
@@ -172,10 +173,11 @@ def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: i
 def may_reach_staged(
     lake: Lake, table: str, column: str, cursor: Cursor, snapshot_id: int, batch: int
 ) -> bool:
-    """Returns whether a row of a staged batch may be at or above a cursor, by file statistics.
+    """Returns whether a staged batch may have a row at or above a cursor.
 
-    Strings are compared by their bytes, which the source may order differently. Returns true for
-    decimal and floating point numbers, and if the types of column and cursor differ.
+    Decides according to the file statistics. Strings are compared byte by byte; the source's
+    collation may order them differently. Returns true for decimal and floating point numbers, and
+    if the column and the cursor differ in type.
     """
     found = _may_match(lake, table, column, cursor, "greaterThanOrEqual", batch, snapshot_id)
     return found is not False

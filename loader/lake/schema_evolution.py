@@ -6,8 +6,8 @@ crash between ALTER and publish, the raw table has changed but no note was recor
 then plans the same notes but no ALTERs.
 
 A column of the raw table never changes its meaning. Values that the column's type cannot store
-(:mod:`loader.lake.type_widening`) are stored in a variant column ``<name>__<type>``, and the column
-itself is null.
+(:mod:`loader.lake.type_widening`) are stored in a type-specific column ``<name>__<type>``, and
+the column itself is null.
 """
 
 from __future__ import annotations
@@ -249,8 +249,8 @@ def derive_drift(
         remembered: the source's stored schema at the last batch; None if it was not stored.
 
     Raises:
-        TableError: if a change of a key or cursor column is rejected, a variant column would have
-            the name of another column, or a frozen table has changed.
+        TableError: if a change of a key or cursor column is rejected, a type-specific column would
+            have the name of another column, or a frozen table has changed.
     """
     before = remembered or SourceSchema.derive(raw, source)
     columns = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in raw.fields}
@@ -312,7 +312,7 @@ def _variant(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> ColumnMapping:
-    """Returns the mapping to an existing or new variant column that fits.
+    """Returns the mapping to an existing or new type-specific column that fits.
 
     The column's name contains the complete scalar type. A number is appended if the name is already
     used by an incompatible struct or by a former column of the source.

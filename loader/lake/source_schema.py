@@ -1,10 +1,10 @@
 """Stores the schema of a source's table at the last published batch.
 
 The schema is a property of the raw table. It cannot be derived from the table's columns, because
-the raw table retains columns that the source has dropped, and has variant columns that the source
-never had. The ledger's notes of schema changes are the differences between this property and the
-current source. The commit that publishes a batch writes both the property and the ledger row with
-the notes. Therefore both are always consistent, and no change is noted twice.
+the raw table retains columns that the source has dropped, and has type-specific columns that the
+source never had. The ledger's notes of schema changes are the differences between this property
+and the current source. The commit that publishes a batch writes both the property and the ledger
+row with the notes. Therefore both are always consistent, and no change is noted twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_source_schema(
     """Reads a source's stored schema from a raw table's properties, or returns None.
 
     Before a source's first batch in a shared table, the first source's schema is returned. The
-    variant columns of all sources are included.
+    type-specific columns of all sources are included.
 
     Raises:
         TableError: if this loader did not write the property.
@@ -148,6 +148,6 @@ class SourceSchema:
             raise TableError(
                 f"its property {PROPERTY} was not written by this loader ({problem})",
                 where=where,
-                remedy="Remove it with `alter table … unset tblproperties`: it is then derived "
-                "from the raw table's columns",
+                remedy="Remove it with `alter table … unset tblproperties`; the next run "
+                "derives it again from the raw table's columns",
             ) from None

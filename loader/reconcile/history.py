@@ -98,7 +98,8 @@ class LastComparison:
     Attributes:
         at: the time of the comparison in seconds since 1970.
         seconds: the bucket's part of the comparison's duration; 0 if unknown.
-        rows: the number of newest versions in the raw table.
+        rows: the number of the bucket's rows in the raw table, counting only the newest version of
+            each key.
         has_unrepaired: whether differences were found and not repaired.
     """
 

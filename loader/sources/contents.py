@@ -76,26 +76,30 @@ class KeySelection:
 
 
 class Contents(ABC):
-    """The source's current rows of one table by key.
+    """The current rows of one source table, identified by key.
 
     Attributes:
         key: the key's columns.
-        parts: the columns that a row's checksum includes.
+        checksum_columns: the columns that a row's checksum includes.
         left_out: the columns that the checksum excludes, as ``name (type)``.
     """
 
     def __init__(
-        self, key: Sequence[HashedColumn], parts: Sequence[HashedColumn], left_out: Sequence[str]
+        self,
+        key: Sequence[HashedColumn],
+        checksum_columns: Sequence[HashedColumn],
+        left_out: Sequence[str],
     ) -> None:
         self.key = tuple(key)
-        self.parts = tuple(parts)
+        self.checksum_columns = tuple(checksum_columns)
         self.left_out = tuple(left_out)
 
     @abstractmethod
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
-        """Splits each bucket into parts. Returns BUCKET (the part's number), COUNT and CHECKSUM.
+        """Splits each bucket into parts. Returns one row per part.
 
-        Includes only rows that the spec selects. Omits parts without such rows.
+        A row contains the part's number (in the column BUCKET), COUNT and CHECKSUM. Includes only
+        source rows that the spec selects, and omits parts without such rows.
 
         Args:
             parts: the number of parts in each bucket. A key's part number is the key's hash modulo
@@ -124,7 +128,7 @@ class Contents(ABC):
 
     def row_checksum(self) -> Column:
         """Returns the checksum of a row. Columns have their source names and types."""
-        return spark_number(spark_hash(self.parts))
+        return spark_number(spark_hash(self.checksum_columns))
 
 
 class ReadContents(Contents):
@@ -148,8 +152,8 @@ class ReadContents(Contents):
         window: Window,
         unique: bool,
     ) -> None:
-        parts = [HashedColumn(c.name, c.dataType, text_format(c.dataType)) for c in schema.fields]
-        super().__init__([p for name in key for p in parts if p.name == name], parts, ())
+        columns = [HashedColumn(c.name, c.dataType, text_format(c.dataType)) for c in schema.fields]
+        super().__init__([c for name in key for c in columns if c.name == name], columns, ())
         self._read = read
         self._schema = schema
         self._window = window

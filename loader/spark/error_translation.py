@@ -89,7 +89,7 @@ _REMEDIES = {
     "columns to read in the table's `column_types`",
     "text follows a json value": "Write each value on a separate line: Spark would "
     "read only the first one",
-    "has digits below the microsecond": "Write it in microseconds (pyarrow: "
+    "contains a timestamp with sub-microsecond precision": "Write it in microseconds (pyarrow: "
     "coerce_timestamps='us'), or set spark.sql.legacy.parquet.nanosAsLong: 'true' in the profile's "
     "target: the column is then a whole number of nanoseconds",
     "parquet column cannot be converted": "Declare the file's type in `column_types`, or remove "

@@ -120,7 +120,7 @@ class Gateway:
         return gateway
 
     def _copy_output(self) -> None:
-        """Copies Java's output to standard error. Buffers the output until the JVM is connected."""
+        """Copies Java's output to stderr. Buffers the output until the JVM is connected."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         begun = b""

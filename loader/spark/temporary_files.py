@@ -136,7 +136,7 @@ def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, st
     """Creates a private folder for Spark's sorts and shuffles. Returns the settings for it.
 
     All users of the machine can read Spark's default folder, and killed processes leave their files
-    in it. Creates no folder on a cluster, or if the user has configured a folder. Java also uses
+    in it. Does not create one on a cluster, or if the user has configured a folder. Java also uses
     the folder for temporary files, unless the user has configured another folder for them.
 
     Args:

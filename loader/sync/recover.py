@@ -30,8 +30,8 @@ class PriorState:
         has_begun: whether the source ever published a batch, even if the raw table no longer
             contains it.
         total: the sum of this sync's batches so far; None before the first batch.
-        has_new_selection: whether the spec selects other rows than at the last sync, because the
-            source's filter or query was changed.
+        has_new_selection: whether the spec's row selection differs from that of the last sync,
+            because the source's filter or query was changed.
         has_new_columns: whether rows in the raw table have other columns than the source's rows and
             cannot be compared with them, because the table has no key.
     """
@@ -138,7 +138,7 @@ def recover(sync: SyncContext) -> PriorState:
 
 
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
-    """Returns whether the spec selects other rows than the batches in the raw table.
+    """Returns whether the spec's row selection differs from that of the last sync.
 
     After a reset of the state, this is assumed for tables with a key, because the raw table may
     have keys that are no longer selected.

@@ -1,10 +1,11 @@
 {#- A verdict is a stored result of a check. After writing a table, a build runs the checks among
-    the model's tests on the new rows, and on a thirtieth of the keys (a turn). Each build checks
-    the next turn. The `strandline.proved` property contains the batch up to which each check has
-    passed. The `strandline.failed_turns` property contains the turns with failing keys. A test runs
-    the same SELECT on the rows that `strandline.proved` does not cover, and on these turns.
+    the model's tests on the new rows, and on one of 30 buckets of keys. Each build checks the
+    next bucket, whose number is called a turn. The `strandline.proved` property contains the batch
+    up to which each check has passed. The `strandline.failed_turns` property contains the buckets
+    with failing keys. A test runs the same SELECT on the rows that `strandline.proved` does not
+    cover, and on these buckets.
     Therefore a fault in a new batch is found in the next build, and is reported until it is
-    corrected. A fault in an old batch is found within thirty builds that run checks. -#}
+    corrected. A fault in an old batch is found within 30 builds that run checks. -#}
 
 
 {% macro _attached_checks(subject, owner) -%}
@@ -53,7 +54,7 @@
         or subject.key | map("lower") | select("in", ["problem", "expected", "actual"]) | list -%}
         {{ return(none) }}
     {%- endif -%}
-    {#- The key of the failing rows, which determines their turn. -#}
+    {#- The key of the failing rows, which determines their bucket. -#}
     {%- set key = ["_cq_row_hash"] if test.name == "row_hash_valid"
         else subject.spec.key if test.name == "matches_raw" else subject.key -%}
     {{ return({
@@ -123,8 +124,8 @@
         {%- set turns = (mark.failed_turns.get(check.id, []) if before else []) + [turn] -%}
         {%- set asked = strandline._asked(check.subject, before, turns) -%}
         {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot}) -%}
-        {#- Finds the turns (thirtieths of the keys) of the failing keys. Later tests check these
-            turns again, and skip the other rows of these batches. -#}
+        {#- Finds the buckets of the failing keys. Later tests check these buckets again, and skip
+            the other rows of these batches. -#}
         {%- do questions.append(
             "select " ~ strandline._literal(check.id) ~ ", array_join(sort_array(collect_set("
             ~ strandline._key_bucket(check.subject.key, 30) ~ ")), ',') from (\n"
@@ -169,7 +170,7 @@
 {% macro _asked(subject, proved, turns) -%}
     {#- Returns the condition for the rows that a check must read, or none for all rows. The
         condition selects rows of unchecked batches, rows without a valid batch number, and keys of
-        the given turns. -#}
+        the buckets with the given numbers. -#}
     {%- if not proved or subject.tables is not defined or strandline._prove_all() -%}
         {{ return(none) }}
     {%- endif -%}

@@ -128,7 +128,7 @@
 
 {% macro _finish(target_table, spec, mark, plan, owner) -%}
     {#- Checks the new rows after the write, and stores watermark and verdicts in one ALTER. If
-        there are no new rows, checks one thirtieth of the keys once a day. Finally rewrites the
+        there are no new rows, checks one bucket of keys once a day. Finally rewrites the
         table's files if there are too many files. If the rewrite fails, the watermark remains
         valid. -#}
     {%- set wrote = plan.step != "nothing" -%}

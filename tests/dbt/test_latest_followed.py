@@ -1,7 +1,7 @@
 """A latest table's check that asks only what is new finds what one that asks everything finds.
 
 Verdicts are properties of the table: a check asks for the keys of batches that it has not proved,
-and in turn for a thirtieth of the others.
+and in turn for one of 30 buckets of keys.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ CREATED = (
 
 
 def _append(raw: RawSchema, table: str, sql: str, batch: int, renamed: str = "") -> None:
-    """Rows of a source, stamped by the loader; a variant column takes the values of `note`."""
+    """Rows of a source, stamped by the loader; a type-specific column has the values of `note`."""
     stamp = Stamp("shop", datetime(2025, 1, 1, tzinfo=timezone.utc), batch, 1)
     rows = stamp_rows(raw.spark.sql(sql), stamp)
     if renamed:

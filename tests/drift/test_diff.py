@@ -77,7 +77,7 @@ IN_PLACE: list[tuple[Any, Any, str, list[str]]] = [
     ("char", "varchar", "", []),
 ]
 
-# the column's type, its new one; the variant column, its type
+# the column's type, its new one; the type-specific column, its type
 VARIANTS: list[tuple[Any, Any, str, str]] = [
     ("int", (20, 0), "x__decimal_20_0", "decimal(20,0)"),
     ("bigint", (20, 0), "x__decimal_20_0", "decimal(20,0)"),
@@ -132,7 +132,7 @@ def test_what_becomes_a_variant_column(old: Any, new: Any, variant: str, kept: s
     assert back.notes == (
         f"changed x {_text(new)} to {_text(old)}, in x".replace("varchar(7)", "string"),
     )
-    # and once more: into the existing variant column
+    # and once more: into the existing type-specific column
     once_more, _ = again.synced(schema({"id": "int", "x": new}))
     assert once_more.columns == after.columns
 

@@ -139,7 +139,7 @@ def check_equal(project: Project, table: ChosenTable, key: str) -> None:
         return
     names = ["id", *table.selected()]
     raw = project.lake().frame(table.name).columns
-    # A value whose type has changed is in a variant column.
+    # A value whose type has changed is in a type-specific column.
     found = project.rows(
         f"select newest.* from (select max_by(struct(*), struct({ORDER[table.follows_log]})) "
         f"as newest from raw.{table.name} group by id) where not newest._cq_deleted"

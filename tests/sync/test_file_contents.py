@@ -453,7 +453,8 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     assert set(reported) == {"below", "clash", "within", "orc"}
     assert "its files have different types for id (" in reported["orc"]
     assert (
-        "the column at of below has digits below the microsecond. Write it in" in reported["below"]
+        "column at of below contains a timestamp with sub-microsecond precision. Write it in"
+        in reported["below"]
     )
     assert "the column v is bigint in file:" in reported["clash"]
     assert "clash/2.parquet. Write it with one type in all files" in reported["clash"]

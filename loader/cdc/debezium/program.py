@@ -275,8 +275,8 @@ class _ChangeConsumer:
 def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
     """Returns a function that makes Java call a method on each record in a batch.
 
-    Calls from Python for each record would take longer than Debezium itself. Java joins the results
-    by line breaks, which JSON does not contain.
+    Calls from Python for each record would take longer than Debezium's own work. Java joins the
+    results with line breaks, which Debezium's single-line JSON and topic names never contain.
     """
     import jpype
 

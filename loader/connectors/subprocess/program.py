@@ -60,9 +60,9 @@ class Program(Child):
     Args:
         command: the program and its arguments.
         folder: the working directory.
-        environment: variables in addition to the environment of every child process.
+        environment: variables to set in addition to those that every child process gets.
         max_line_bytes: the maximum size of one line.
-        on_log_line: called with each line of the standard error.
+        on_log_line: called with each line of stderr.
 
     Raises:
         TableError: if the program cannot be started.
@@ -86,7 +86,7 @@ class Program(Child):
             raise _explain_start(command[0], error) from None
 
     def messages(self) -> Iterator[bytes]:
-        """Yields the lines of the program's standard output until the program exits.
+        """Yields the lines of the program's stdout until the program exits.
 
         Raises:
             TableError: if a line is too long.

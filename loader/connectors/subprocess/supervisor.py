@@ -74,12 +74,12 @@ class Child:
     Args:
         command: the program and its arguments.
         environment: all environment variables of the child.
-        on_log_line: called with each line of the log, which is the standard error.
+        on_log_line: called with each line of the log, which is stderr.
         folder: the working directory; by default the current directory.
         takes_input: whether the child reads the text from :meth:`send`. Such a child is not killed
             when this process exits, so it must exit when its input is closed.
-        sends_messages: whether the standard output contains messages (:meth:`lines`). If not, the
-            standard output is part of the log.
+        sends_messages: whether stdout contains messages (:meth:`lines`). If not, stdout is part of
+            the log.
         own_group: whether to create a process group. Without one, the child stays in the group of
             this process, and :meth:`stop` stops only the child.
         shorten: truncates a long line of the log to a number of characters.
@@ -104,7 +104,7 @@ class Child:
         self.last_output_at = time.monotonic()
         """The time of the last line on either output."""
         self.last_message_at = self.last_output_at
-        """The time of the last line on standard output."""
+        """The time of the last line on stdout."""
         self._on_log_line = on_log_line
         self._shorten = shorten
         self._own_group = own_group
@@ -132,7 +132,7 @@ class Child:
         self._log_thread.start()
 
     def lines(self, max_bytes: int = -1) -> Iterator[bytes]:
-        """Yields the lines of the standard output until the output ends.
+        """Yields the lines of stdout until the output ends.
 
         If :meth:`stop` stops the child, an incomplete last line is dropped.
 

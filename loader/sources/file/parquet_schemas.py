@@ -55,15 +55,19 @@ class ParquetSchema:
         }
 
     def value(self, name: str, wanted: t.DataType, where: str) -> Column:
-        """Converts a column's values to the table's type.
+        """Converts a column's values to the type that the column has in the table.
 
-        Reading fails for values with digits below the microsecond.
+        Reading fails for values with sub-microsecond precision.
         """
         value = f.col(quote_name(name))
         if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
-            below = f"the column {name} of {where} has digits below the microsecond"
+            too_precise = (
+                f"column {name} of {where} contains a timestamp with sub-microsecond precision"
+            )
             micros = f.timestamp_micros(f.call_function("div", value, f.lit(1000)))
-            value = f.when(value % 1000 == 0, micros).when(value.isNotNull(), f.raise_error(below))
+            value = f.when(value % 1000 == 0, micros).when(
+                value.isNotNull(), f.raise_error(too_precise)
+            )
         return value.cast(wanted)
 
 

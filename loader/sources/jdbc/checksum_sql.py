@@ -283,7 +283,7 @@ class JdbcContents(Contents):
         self._judge = judge
 
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
-        number = self._sql.number(self._hash(self.parts))
+        number = self._sql.number(self._hash(self.checksum_columns))
         numbered = (
             f"select {self._bucket(share.of * parts)} as b, {number} as n "
             f"from {self._relation}{_join_conditions(self._holds(share), self._wanted)}"
@@ -302,7 +302,7 @@ class JdbcContents(Contents):
         is_wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
         hashed = (
             f"select {self._hash(self.key)} as k, "
-            f"{self._sql.number(self._hash(self.parts))} as n, "
+            f"{self._sql.number(self._hash(self.checksum_columns))} as n, "
             f"{is_wanted} as w from {self._relation}{_join_conditions(self._holds(share))}"
         )
         return self._query(hashed).select(

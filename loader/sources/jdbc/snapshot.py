@@ -496,7 +496,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return ""
         column = self.column(table, window.cursor.name)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
-        # The raw table has all rows that `late` omits.
+        # With xmin, `late` alone is enough: the raw table already has every row that it omits.
         if late is not None and table.ref.native.has_xmin:
             return build_where(self.dialect, column, window, bounds, only=late)
         return build_where(self.dialect, column, window, bounds, late=late)

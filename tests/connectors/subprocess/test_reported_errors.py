@@ -85,7 +85,7 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
 def test_why_a_program_ended_is_in_its_log(
     tmp_path: Path, said: list[dict[str, Any]], reported: str
 ) -> None:
-    """Its own error trace says it better, and what is last on standard error less well."""
+    """Its own error trace says it better, and what is last on stderr less well."""
     script = sends(*said, then="print('bye', file=sys.stderr); sys.exit(1)")
     delivery, following = opened(tmp_path, script, Limits(9), [])
     with pytest.raises(TableError) as failed:

@@ -36,7 +36,7 @@ def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     """Returns the catalog's entries for all tables of a plugin.
 
     A table with an incremental parent is also incremental, even if the plugin declares otherwise,
-    because the plugin sends only those of its rows that depend on new rows of the parent.
+    because the plugin sends only those rows of the table that depend on new rows of the parent.
     """
     schemas_by_name = {read_table_name(schema): schema for schema in schemas}
     result = []

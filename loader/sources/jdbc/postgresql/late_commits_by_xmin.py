@@ -346,7 +346,8 @@ class PostgresLateCommits:
         """Returns SQL for the rows of partitions and child tables added since the last sync.
 
         The SQL is empty if the window contains all these rows, as is usual for a new partition.
-        Otherwise the SQL includes the rows' lowest cursor, so that the database can use an index.
+        Otherwise the SQL includes a lower bound on the cursor column, so that the database can
+        use an index.
         """
         lineage = self.lineages[table.ref.name]
         if window.cursor is None or self._read_comparable_mark(table, window) is None:
