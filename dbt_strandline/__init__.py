@@ -53,9 +53,11 @@ class SparkStarter(dbtPlugin):
         """Connects PySpark to the JVM after dbt has parsed the project; adds no nodes."""
         if self._settings is not None:
             from loader.spark import jvm
+            from loader.spark.class_path import JARS
 
             try:
                 jvm.start(self._settings)
+                _server_side_parameters().pop(JARS, None)
             except Exception as error:
                 _leave_to_spark(error)
         return PluginNodes()
@@ -81,9 +83,14 @@ def _begin() -> dict[str, str] | None:
 
 def _drop_empty_settings() -> None:
     """Removes empty settings of Spark, as the loader does: their variables are not set."""
-    given = getattr(_find_context()[1], "server_side_parameters", None) or {}
+    given = _server_side_parameters()
     for key in [key for key, value in given.items() if value == ""]:
         del given[key]
+
+
+def _server_side_parameters() -> dict[str, Any]:
+    """Returns the target's Spark settings, which dbt reads when it opens a session."""
+    return getattr(_find_context()[1], "server_side_parameters", None) or {}
 
 
 def _find_context() -> tuple[Mapping[str, Any], Any]:
@@ -101,8 +108,7 @@ def _read_target() -> dict[str, str] | None:
         return None
     if getattr(credentials, "method", None) != "session":
         return None
-    given = getattr(credentials, "server_side_parameters", None) or {}
-    return {str(key): str(value) for key, value in given.items()}
+    return {str(key): str(value) for key, value in _server_side_parameters().items()}
 
 
 def _leave_to_spark(error: Exception) -> None:

@@ -13,7 +13,10 @@ from loader.spark.spark_version import SparkHome
 
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _ICEBERG = "iceberg-spark-runtime"
-_JARS, _PACKAGES = "spark.jars", "spark.jars.packages"
+JARS = "spark.jars"
+"""The setting with the jars for executors. The JVM gets it at its start. A session that sets it
+again would replace the jars that the loader has added or Spark has downloaded."""
+_PACKAGES = "spark.jars.packages"
 # Files in `conf/` that Spark reads by path. It finds all other files only on the class path.
 _READ_BY_PATH = ("spark-env.sh", "spark-defaults.conf", "log4j2.properties")
 # MLlib is not used, but Spark 4 registers its functions at each start, which takes 0.5 s of 3.3 s.
@@ -57,7 +60,7 @@ def configures_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
     defaults = read_text(conf_folder(home, os.environ) / "spark-defaults.conf")
     defaults = re.sub(r"(?m)^\s*[#!].*$", "", defaults)
     settings_texts = (
-        settings.get(_JARS),
+        settings.get(JARS),
         settings.get(_PACKAGES),
         os.environ.get(ARGUMENTS),
         defaults,
@@ -80,12 +83,12 @@ def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, 
     """Returns a setting with which Spark copies the loader's jars to remote executors."""
     if settings.get("spark.master", "local").startswith("local"):
         return {}
-    given = list(filter(None, settings.get(_JARS, "").split(",")))
+    given = list(filter(None, settings.get(JARS, "").split(",")))
     configured_names = {jar.strip().rpartition("/")[2] for jar in given}
     own_jars = [
         str(jar) for jar in list_own_jars(home, settings) if jar.name not in configured_names
     ]
-    return {_JARS: ",".join([*given, *own_jars])} if own_jars else {}
+    return {JARS: ",".join([*given, *own_jars])} if own_jars else {}
 
 
 def conf_folder(home: SparkHome, environment: Mapping[str, str]) -> Path:

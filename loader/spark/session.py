@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
 from loader.spark import jvm
-from loader.spark.class_path import lacks_iceberg
+from loader.spark.class_path import JARS, lacks_iceberg
 from loader.spark.spark_version import find_spark, silence_query_log
 from loader.spec.redaction import java_regex
 
@@ -108,7 +108,8 @@ def session(profile: Profile) -> SparkSession:
     silence_query_log()
     builder = SparkSession.builder.appName("strandline")
     for key, value in wanted.items():
-        builder = builder.config(key, value)
+        if key != JARS:
+            builder = builder.config(key, value)
     try:
         jvm.start(wanted)
         with _keep_signal_handlers():

@@ -6,12 +6,12 @@ import os
 import shutil
 import signal
 import subprocess
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pyspark.sql import SparkSession
 
 from loader.spark import setup
@@ -32,22 +32,11 @@ class Place:
 
     Attributes:
         variables: the variables of the profile's target `cluster`.
-        settings: Spark's settings that the target may lack.
     """
 
     cluster: SparkCluster
     store: Seaweed
     variables: Mapping[str, str]
-    settings: Mapping[str, str]
-
-    def write_profile(self, folder: Path) -> None:
-        """Writes the shipped profile into a folder, with the place's settings."""
-        profiles = yaml.safe_load((ROOT / "profiles" / "profiles.yml").read_text())
-        target = profiles["strandline"]["outputs"]["cluster"]
-        own = {**self.settings, **target["server_side_parameters"]}
-        own.pop("spark.jars", None)  # an empty one would replace the jars that the loader ships
-        target["server_side_parameters"] = own
-        (folder / "profiles.yml").write_text(yaml.safe_dump(profiles))
 
     def session(self, spark: SparkSession, folder: Path) -> SparkSession:
         """Returns a session of the test process in which the lake's tables can be read."""
@@ -78,7 +67,7 @@ def jdbc_place(cluster: SparkCluster, store: Seaweed, database: Database) -> Pla
         "STRANDLINE_CATALOG_URI": f"{database.url}?{account}",
         "STRANDLINE_WAREHOUSE": f"s3://{BUCKET}/{database.name}",
     }
-    return Place(cluster, store, variables, _settings(store))
+    return Place(cluster, store, variables)
 
 
 def serve_catalog(store: Seaweed, folder: Path) -> PyIcebergCatalog:
@@ -104,7 +93,7 @@ def rest_place(cluster: SparkCluster, store: Seaweed, catalog: PyIcebergCatalog)
         "STRANDLINE_CATALOG_URI": catalog.url,
         "STRANDLINE_WAREHOUSE": f"s3://{BUCKET}/rest",
     }
-    return Place(cluster, store, variables, _settings(store))
+    return Place(cluster, store, variables)
 
 
 def _variables(cluster: SparkCluster, store: Seaweed) -> dict[str, str]:
@@ -112,19 +101,18 @@ def _variables(cluster: SparkCluster, store: Seaweed) -> dict[str, str]:
         "STRANDLINE_SPARK_MASTER": cluster.url,
         "STRANDLINE_DRIVER_HOST": "127.0.0.1",
         "STRANDLINE_EXECUTOR_MEMORY": "1g",
+        "STRANDLINE_SPARK_JARS": str(_create_jar(cluster.folder)),
         "STRANDLINE_S3_ENDPOINT": store.endpoint,
         "STRANDLINE_S3_PATH_STYLE": "true",
     }
 
 
-def _settings(store: Seaweed) -> dict[str, str]:
-    catalog = "spark.sql.catalog.lake"
-    return {
-        f"{catalog}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-        f"{catalog}.s3.endpoint": store.endpoint,
-        f"{catalog}.s3.path-style-access": "true",
-        f"{catalog}.client.region": ACCOUNT["AWS_REGION"],
-    }
+def _create_jar(folder: Path) -> Path:
+    """Creates an empty jar, as a jar of the user: executors must also get the loader's jars."""
+    jar = folder / "users.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    return jar
 
 
 class Machine(Worker):
@@ -135,7 +123,7 @@ class Machine(Worker):
     """
 
     def __init__(self, place: Place, folder: Path, name: str, expiry: float | None = None) -> None:
-        place.write_profile(folder)
+        write_profile(folder)
         locks = folder / f"locks-{name}"
         environment = {**place.environment(), "STRANDLINE_LOCKS": str(locks)}
         if expiry is not None:
@@ -181,6 +169,11 @@ def _on_host(name: str, folder: Path) -> list[str]:
     return command if can_rename else []
 
 
+def write_profile(folder: Path) -> None:
+    """Copies the shipped profile into a folder."""
+    shutil.copy(ROOT / "profiles" / "profiles.yml", folder / "profiles.yml")
+
+
 def create_dbt_project(folder: Path, schema: str) -> None:
     """Creates what `loader init` creates, for raw tables in this schema."""
     folder.mkdir(exist_ok=True)
@@ -194,6 +187,6 @@ def create_dbt_project(folder: Path, schema: str) -> None:
 def create_project(place: Place, folder: Path, spark: SparkSession, schema: str) -> Project:
     """Creates a project with a dbt project, whose raw tables are in the place's lake."""
     create_dbt_project(folder, schema)
-    place.write_profile(folder)
+    write_profile(folder)
     own = {"profiles_dir": str(folder), "target": "cluster"}
     return Project(folder, place.session(spark, folder), schema, lakes={"lake": own})

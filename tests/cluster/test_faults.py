@@ -100,8 +100,7 @@ def test_one_signal_ends_a_run_whose_object_store_does_not_answer(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         variables = {**place.variables, "STRANDLINE_S3_ENDPOINT": endpoint}
-        settings = {**place.settings, "spark.sql.catalog.lake.s3.endpoint": endpoint}
-        lost = replace(place, variables=variables, settings=settings)
+        lost = replace(place, variables=variables)
         lakehouse = create_project(lost, tmp_path, spark, f"raw_{tmp_path.name}")
         shop.create(postgres_database, ["orders"])
         shop.configure(lakehouse, postgres_database, ["orders"])
