@@ -84,7 +84,7 @@ def _begin() -> dict[str, str] | None:
 def _drop_empty_settings() -> None:
     """Removes empty settings of Spark, as the loader does: their variables are not set."""
     given = _server_side_parameters()
-    for key in [key for key, value in given.items() if value == ""]:
+    for key in [key for key, value in given.items() if value == "" and key != "spark.master"]:
         del given[key]
 
 

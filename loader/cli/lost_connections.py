@@ -36,7 +36,7 @@ def retry_lost_connections(
         o.table: o.error for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record
     }
     lost = list(errors)
-    if not lost:
+    if not lost or watch.stopped.is_set():
         return
     is_catalog = any(isinstance(error, CatalogLostError) for error in errors.values())
     output.warning(

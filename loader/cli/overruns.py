@@ -107,8 +107,8 @@ class OverrunReporter:
             seconds=round(seconds, 1),
             load_seconds=round(load, 1),
             build_seconds=None if times.build is None else times.build.seconds,
-            longest_tables=tables,
-            longest_nodes=nodes,
+            longest_tables=[{"table": name, "seconds": value} for name, value in tables.items()],
+            longest_nodes=[{"node": name, "seconds": value} for name, value in nodes.items()],
         )
 
 

@@ -41,7 +41,8 @@ _OWNER_PREFIX = "owner."
 _RUN_PREFIX = "run."
 _ATTEMPTS = 20
 _REFUSALS = 3
-"""After this many refusals of a commit, although no other process has committed, it is an error."""
+_REFUSED_SECONDS = 3.0
+"""A commit is an error if it was refused so often, for so long, and no process has committed."""
 # The maximum age of a tag in ms. It is set only to change the tag, because no process expires tags.
 _MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
@@ -190,6 +191,8 @@ class CatalogLockStore:
             "manifest-list": main.manifestListLocation(),
             "schema-id": main.schemaId(),
         }
+        if base.formatVersion() >= 3:
+            values |= {"first-row-id": base.nextRowId(), "added-rows": 0}
         return jvm.org.apache.iceberg.SnapshotParser.fromJson(json.dumps(values))
 
     def _tag(self, snapshot: Any, age: int | None = None) -> Any:
@@ -236,7 +239,7 @@ class CatalogLockStore:
         Raises:
             TableError: if the catalog refuses the commit for another reason.
         """
-        refusals: list[str] = []
+        refused: list[tuple[str, float]] = []
         handle = self._create()
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -255,9 +258,7 @@ class CatalogLockStore:
                 is_last = attempt == _ATTEMPTS - 1
                 if is_last or not any(kind in reported for kind in _RETRIED):
                     raise
-                if _REFUSED in reported:
-                    refusals.append(str(base.metadataFileLocation()))
-                if refusals.count(str(base.metadataFileLocation())) == _REFUSALS:
+                if _REFUSED in reported and _is_refused_for_long(base, refused):
                     raise TableError(
                         f"the catalog refuses lock records: {error.java_exception.getMessage()}",
                         where=f"table {self.lake.schema}.{TABLE}",
@@ -270,13 +271,30 @@ class CatalogLockStore:
         """Returns Iceberg's object for ``_cq_locks``, and creates the table if it is missing."""
         self.lake.spark.sql(
             f"create table if not exists {self.lake.name(TABLE)} (table_name string) using iceberg "
-            "tblproperties ('write.metadata.delete-after-commit.enabled' = 'true', "
+            "tblproperties ('format-version' = '2', "
+            "'write.metadata.delete-after-commit.enabled' = 'true', "
             "'write.metadata.previous-versions-max' = '5')"
         )
         handle = self.lake.handle(TABLE)
         if handle.currentSnapshot() is None:
             handle.newFastAppend().commit()
         return handle
+
+
+def _is_refused_for_long(base: Any, refused: list[tuple[str, float]]) -> bool:
+    """Returns whether a commit is refused although its base is current, and records the refusal.
+
+    A server with a cache may return an outdated base for a moment.
+
+    Args:
+        refused: the metadata file and the time of each refusal so far.
+    """
+    location, now = base.metadataFileLocation(), time.monotonic()
+    if location is None:
+        return False
+    refused.append((str(location), now))
+    times = [at for file, at in refused if file == str(location)]
+    return len(times) >= _REFUSALS and now - times[0] >= _REFUSED_SECONDS
 
 
 def _read_record(metadata: Any, table: str) -> str | None:

@@ -8,6 +8,7 @@ twice, even from another machine.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,9 @@ from loader.lake.source_schema import SourceSchema, property_of
 from loader.rows.version_order import BATCH as BATCH_COLUMN
 from loader.rows.version_order import quote_name
 from loader.spark import local_files
+
+LATE_COMMIT = 600.0
+"""The seconds that a REST server may take to apply a commit whose client lost the connection."""
 
 
 def stage_batch(
@@ -108,9 +112,23 @@ def publish_batch(
 
 
 def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> int:
-    """Deletes unpublished staged batches and their files. Returns the number of batches."""
+    """Deletes unpublished staged batches and their files. Returns the number of batches.
+
+    A run whose connection to a REST server was lost may still publish its batch, if the server was
+    only slow. The removal of a snapshot requires nothing (see
+    :mod:`loader.lake.catalog_lock_store`), so the server would then remove a published snapshot.
+    Therefore other runs' batches in a REST catalog are only deleted after :data:`LATE_COMMIT`
+    seconds, or by ``loader compact`` if another batch was published before. A batch number can be
+    published only once, so such a batch does no harm.
+
+    Args:
+        snapshot_id: a batch that this run has staged; by default, all staged batches.
+    """
     handle = lake.handle(table)
     orphans = [each for each in _list_recently_staged(handle) if snapshot_id in (None, each)]
+    if orphans and snapshot_id is None and "RESTTableOperations" in _describe_operations(handle):
+        newest = (time.time() - LATE_COMMIT) * 1000
+        orphans = [each for each in orphans if handle.snapshot(each).timestampMillis() <= newest]
     if orphans:
         published = _list_published(handle)
         orphans = [each for each in orphans if each not in published]
@@ -122,6 +140,11 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
             expiry = expiry.expireSnapshotId(orphan)
         expiry.commit()
     return len(orphans)
+
+
+def _describe_operations(handle: Any) -> str:
+    """Returns the name of the Java class that commits changes of a table."""
+    return str(handle.operations().getClass().getName())
 
 
 def _newest_first(handle: Any) -> Iterator[Any]:

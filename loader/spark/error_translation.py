@@ -137,7 +137,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
                 f"{NO_STORE}: {_first_informative_line(text)}",
                 where=where,
                 remedy="Check that this machine and the executors can reach it "
-                "(STRANDLINE_S3_ENDPOINT), and run again: no row of this batch is visible",
+                "(STRANDLINE_S3_ENDPOINT), and run again. Nothing is lost or doubled",
             )
         broken = detect_damage(text, where)
         if broken is not None:

@@ -27,6 +27,7 @@ from loader.spec.document import refuse_large_aliases
 from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, excerpt, is_secret_key, url_secrets
 
+_NEVER_EMPTY = re.compile(r"spark\.master|spark\.sql\.catalog\.[^.]+\.(?:type|warehouse)")
 _WAREHOUSE = re.compile(r"spark\.sql\.catalog\.[^.]+\.warehouse")
 # References to variables that Iceberg's REST catalog and Hadoop's file systems resolve.
 _FROM_ENVIRONMENT = re.compile(r"env:(?P<iceberg>\w+)|\$\{env\.(?P<hadoop>\w+)[^}]*\}")
@@ -266,7 +267,8 @@ def _schema(rendered: Mapping[str, Any], where: str) -> str:
 def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
     """Returns Spark's settings as strings, with local warehouse paths made absolute.
 
-    Omits empty values: the profile has them for variables that are not set.
+    Omits empty values: the profile has them for variables that are not set. The master, and the
+    type and warehouse of a catalog, must not be empty: Spark would use its own defaults.
     """
     if parameters is None:
         return {}
@@ -279,7 +281,15 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
     errors: list[SpecError] = []
     conf: dict[str, str] = {}
     for key, value in parameters.items():
-        if value is None or isinstance(value, dict | list):
+        if value == "" and _NEVER_EMPTY.fullmatch(str(key)):
+            errors.append(
+                SpecError(
+                    f"the setting `{key}` is empty",
+                    where=f"{where}, server_side_parameters",
+                    remedy="Set it, or the variable that it reads",
+                )
+            )
+        elif value is None or isinstance(value, dict | list):
             errors.append(
                 SpecError(
                     f"the setting `{key}` does not have a single value",

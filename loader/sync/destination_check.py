@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from py4j.protocol import Py4JError
+
 from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
 from loader.lake.system_tables import PREFIX
@@ -20,6 +22,8 @@ from loader.sync.pipeline import Pipeline
 
 DEADLINE = 60.0
 """The timeout of a check in seconds. If Spark has no executors, a job never ends."""
+
+_CLEANUP_SECONDS = 10.0
 
 _NOT_FOUND = re.compile(r"NotFoundException|NoSuchFileException|does not exist|No such file")
 _LOCAL_FILE = re.compile(r"(?:file:)?/")
@@ -55,6 +59,7 @@ def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None
     if thread.is_alive():
         what, remedy = probe.explain_timeout(deadline)
         lake.spark.sparkContext.cancelJobGroup(probe.group)
+        thread.join(_CLEANUP_SECONDS)  # it drops the table
         raise TableError(what, where=where, remedy=remedy)
     if isinstance(probe.error, LoaderError):
         raise TableError(probe.error.what, where=where, remedy=probe.error.remedy)
@@ -146,11 +151,17 @@ class _Probe:
         value: str | None = conf.get(f"spark.sql.catalog.{self._lake.catalog}.{name}", None)
         return value
 
+    def _lacks_executors(self) -> bool:
+        try:
+            return not count_executors(self._lake.spark)
+        except Py4JError:  # the master has stopped the application
+            return True
+
     def explain_timeout(self, deadline: float) -> tuple[str, str]:
         """Returns the problem and the remedy for a probe that takes too long."""
         store = self.describe_store()
         if self._is_appending and self._on_cluster:
-            if not count_executors(self._lake.spark):
+            if self._lacks_executors():
                 return (
                     f"no executor has written a row within {deadline:.0f} seconds: "
                     f"{describe_shortage(self._lake.spark)}",

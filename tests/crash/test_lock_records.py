@@ -10,10 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loader.errors import TableError
+from loader.lake import staging
 from loader.lake.catalog_lock_store import CatalogLockStore
 from loader.lake.lake import Lake
 from loader.lake.lock_store import FileLockStore, LockRecord
 from loader.lake.locks import acquire_all
+from loader.lake.staging import discard_staged, publish_batch, stage_batch
 from loader.package import page
 from tests.crash.test_lease import EXPIRY, Clock, Elsewhere, _ago, _lake, _lease
 from tests.crash.test_lease import pyiceberg_catalog as pyiceberg_catalog
@@ -115,3 +117,22 @@ def test_what_dead_runs_left_is_swept(shared_lake: Lake) -> None:
     assert owners.swap("orders", held, None)
     owners.remove_heartbeat("held")
     assert _there(shared_lake)[0] == ["main", "run.lives"]
+
+
+def test_a_batch_that_another_run_may_still_publish_is_kept(
+    shared_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A REST server may apply a commit after its client has lost the connection."""
+    shared_lake.create("orders", "id bigint, _cq_batch bigint")
+    rows = shared_lake.spark.range(3).selectExpr("id", "cast(1 as bigint) as _cq_batch")
+    staged = stage_batch(shared_lake, "orders", rows, 1, {"state": "{}", "sync": {}})
+    is_rest = "REST" in staging._describe_operations(shared_lake.handle("orders"))
+    assert discard_staged(shared_lake, "orders") == (0 if is_rest else 1)
+    if is_rest:
+        publish_batch(shared_lake, "orders", staged)
+        assert shared_lake.frame("orders").count() == 3
+        assert discard_staged(shared_lake, "orders") == 0
+        later = stage_batch(shared_lake, "orders", rows, 2, {"state": "{}", "sync": {}})
+        monkeypatch.setattr(staging, "LATE_COMMIT", 0.0)
+        assert discard_staged(shared_lake, "orders") == 1
+        assert shared_lake.fresh("orders").snapshot(later) is None

@@ -60,9 +60,13 @@ def test_each_overrun_is_an_event(capsys: pytest.CaptureFixture[str]) -> None:
     assert (due["doing"], due["interval"]) == (_DOING, 0.1)
     assert with_build["seconds"] >= 0.2
     assert (with_build["load_seconds"], with_build["build_seconds"]) == (0.3, 29.2)
-    assert with_build["longest_tables"] == {"shop.e": 0.4, "shop.c": 0.3, "shop.d": 0.2}
-    assert with_build["longest_nodes"] == {"model.shop.orders_latest": 29.1}
-    assert (without["build_seconds"], without["longest_nodes"]) == (None, {})
+    assert with_build["longest_tables"] == [
+        {"table": "shop.e", "seconds": 0.4},
+        {"table": "shop.c", "seconds": 0.3},
+        {"table": "shop.d", "seconds": 0.2},
+    ]
+    assert with_build["longest_nodes"] == [{"node": "model.shop.orders_latest", "seconds": 29.1}]
+    assert (without["build_seconds"], without["longest_nodes"]) == (None, [])
 
 
 def test_a_loop_whose_rounds_are_all_overruns_prints_every_five_minutes(

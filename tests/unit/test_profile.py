@@ -104,6 +104,12 @@ def test_a_setting_whose_variable_is_not_set_is_left_out(folder: Path) -> None:
     assert load(folder).conf["spark.x.on"] == "true"
 
 
+def test_an_empty_master_is_refused(folder: Path) -> None:
+    """Else Spark would run on this machine instead of the cluster."""
+    message = refused(folder, "cluster", A_SCHEMA="s", A_MASTER="")
+    assert "the setting `spark.master` is empty. Set it, or the variable that it reads" in message
+
+
 def test_the_spec_chooses_the_target_before_dbt_target_before_the_profile(folder: Path) -> None:
     others = {"A_SCHEMA": "s", "A_MASTER": "spark://m"}
     assert load(folder).target == "embedded"
