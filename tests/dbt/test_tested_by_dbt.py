@@ -136,7 +136,7 @@ def test_where_narrows_what_judges_rows_and_is_refused_by_what_judges_tables(
         assert wrong[name].status == "error"
         told = " ".join(wrong[name].message.split())
         assert "This test needs the whole table" in told
-        assert "Remove `where` from its config" in told
+        assert "Remove `where`." in told
     assert {f"{test}_where" for test in OF_ROWS} < set(results)
     assert len([one for one in results.values() if one.tested == "OddLatest"]) == 5
 

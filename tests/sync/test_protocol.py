@@ -233,7 +233,7 @@ def test_raw_dropped_by_hand_is_read_anew_in_a_new_generation(
 ) -> None:
     project.spark.sql(f"drop table {project.schema}.orders")
     ran = project.run()
-    assert any("raw was dropped" in warning for warning in ran.warnings)
+    assert any("the raw table was dropped" in warning for warning in ran.warnings)
     assert ran.table("shop.orders")["appended"] == 100
     assert project.rows("select distinct _cq_batch, _cq_generation from raw.orders") == [(2, 2)]
 
