@@ -124,6 +124,7 @@ def test_a_batch_that_another_run_may_still_publish_is_kept(
 ) -> None:
     """A REST server may apply a commit after its client has lost the connection."""
     shared_lake.create("orders", "id bigint, _cq_batch bigint")
+    shared_lake.set_properties("orders", {"write.wap.enabled": "true"})
     rows = shared_lake.spark.range(3).selectExpr("id", "cast(1 as bigint) as _cq_batch")
     staged = stage_batch(shared_lake, "orders", rows, 1, {"state": "{}", "sync": {}})
     is_rest = "REST" in staging._describe_operations(shared_lake.handle("orders"))
