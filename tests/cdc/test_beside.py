@@ -302,7 +302,9 @@ def test_the_option_reconcile_has_no_effect_on_the_log(
     postgres_database.execute("update things set v = 2")
     ran = project.run()
     assert ran.table("shop.things")["appended"] == 1
-    assert any("`reconcile` option has no effect: sync_mode: cdc" in warning for warning in ran.warnings)
+    assert any(
+        "`reconcile` option has no effect: sync_mode: cdc" in warning for warning in ran.warnings
+    )
     assert not project.lake().exists("_cq_reconciled")
     [checked] = [event for event in project.loader("check").events if "notes" in event]
     assert "`reconcile` option has no effect" in checked["notes"]

@@ -241,7 +241,11 @@ def test_every_type_has_the_same_checksum_in_the_database_and_in_spark(
     project.jdbc(database, ["t"], table_options={"t": {"cursor_field": "id"}})
     assert project.run().table("shop.t")["appended"] == ROWS
     with compare_only_table(project) as comparison:
-        assert {part.name for part in comparison.contents.checksum_columns} == {"part", "id", *columns}
+        assert {part.name for part in comparison.contents.checksum_columns} == {
+            "part",
+            "id",
+            *columns,
+        }
         buckets, share = comparison.compare_buckets(16, range(16))
         assert share is None, differing_columns(comparison)
     assert sum(bucket.rows_source for bucket in buckets) == ROWS
