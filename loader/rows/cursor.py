@@ -76,7 +76,7 @@ _SPARK_TYPES = {
 }
 
 _MOST_DIGITS = 1000
-"""The maximum digits of a number. A short text with an exponent could stand for billions."""
+"""The maximum digits of a number. A short string with an exponent could stand for billions."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"

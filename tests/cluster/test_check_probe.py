@@ -57,9 +57,9 @@ def test_executors_without_iceberg(place: Place, project: Project) -> None:
     checked = run_loader(place, project, "check", **driver)
     ran = run_loader(place, project, "run", **driver)
     assert (checked.code, ran.code) == (1, 1)
-    for told in (checked, ran):
-        [error] = told.errors
-        assert f"the executors lack {iceberg.name} (" in error, told.text
+    for output in (checked, ran):
+        [error] = output.errors
+        assert f"the executors lack {iceberg.name} (" in error, output.text
         assert "the `jars` folder of each worker's Spark" in error
     # The table was checked nevertheless, without the cluster.
     assert [e["table"] for e in checked.events if e["event"] == "check"] == ["shop.orders"]
