@@ -73,12 +73,8 @@ SPARK_OPTIONS = (
     "-Djdk.lang.Process.launchMechanism=VFORK",
     # Nor does it pay to replan a query over ten rows halfway.
     "-Dspark.sql.adaptive.enabled=false",
-    # Nobody looks at these: a hundred of each are enough.
-    "-Dspark.ui.retainedJobs=100",
-    "-Dspark.ui.retainedStages=100",
-    "-Dspark.ui.retainedTasks=1000",
+    # Nobody looks at these.
     "-Dspark.sql.ui.explainMode=simple",
-    "-Dspark.sql.ui.retainedExecutions=100",
 )
 """Settings of the suite's JVMs. The profile is the shipped one, and it sets none of these."""
 

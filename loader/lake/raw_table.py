@@ -33,6 +33,14 @@ FIRST_BATCH = "strandline.first-batch"
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 
+def find_table_id(lake: Lake, table: str) -> str | None:
+    """Returns the id of a raw table, or None if the table does not exist or has no id."""
+    if not lake.exists(table):
+        return None
+    table_id: str | None = lake.handle(table).properties().get(IDENTITY)
+    return table_id
+
+
 def create_raw_table(
     lake: Lake,
     table: str,

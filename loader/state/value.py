@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loader.errors import NewerStateError, StateError
@@ -69,6 +69,9 @@ class TableState:
             (:attr:`loader.sources.interface.SourceTable.selection`). See also :meth:`start_over`.
         masks: the masks of columns in the raw table and the id of their key; see
             :mod:`loader.sync.mask_changes`.
+        table_id: the id of the raw table to which the state belongs
+            (:data:`loader.lake.raw_table.IDENTITY`); None in states of older loaders. States that
+            differ only in their ids are equal.
     """
 
     batch: int = 0
@@ -81,6 +84,7 @@ class TableState:
     boundary: Mapping[str, Any] | None = None
     selection: str = ""
     masks: Mapping[str, Any] | None = None
+    table_id: str | None = field(default=None, compare=False)
 
     def to_json(self) -> str:
         """Formats the state as JSON with sorted keys and the cursor as text."""
@@ -103,6 +107,8 @@ class TableState:
             value["selection"] = self.selection
         if self.masks is not None:
             value["masks"] = dict(self.masks)
+        if self.table_id is not None:
+            value["table_id"] = self.table_id
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
     @classmethod
@@ -138,6 +144,9 @@ class TableState:
                 (masks or {}).get("columns", {}), dict
             ):
                 raise ValueError("its masks have the wrong type")
+            table_id = value.get("table_id")
+            if not isinstance(table_id, str | None):
+                raise ValueError("its table_id is not a string")
             return cls(
                 batch=_parse_count(value["batch"], "batch", 0),
                 generation=_parse_count(value.get("generation", 1), "generation", 1),
@@ -149,6 +158,7 @@ class TableState:
                 boundary=boundary,
                 selection=selection,
                 masks=masks,
+                table_id=table_id,
             )
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem

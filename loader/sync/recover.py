@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from loader.errors import LoaderError, StateError
 from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
-from loader.lake.raw_table import drop_outdated_table
+from loader.lake.raw_table import drop_outdated_table, find_table_id
 from loader.lake.staging import discard_staged
 from loader.sources.interface import Request
 from loader.state import TableState
@@ -100,7 +100,7 @@ def recover(sync: SyncContext) -> PriorState:
         state = _read_committed_state(own_commit, plan)
         if own_commit.batch:
             sync.warn(f"state was behind: rolled forward to batch {own_commit.batch}")
-            stores.store(plan.name, state)
+            sync.store(state)
     elif state_batch > own_commit.batch:
         state = _roll_back(own_commit, state, plan)
         sync.warn(
@@ -112,7 +112,7 @@ def recover(sync: SyncContext) -> PriorState:
                 else "the raw table was dropped, rereading all rows"
             )
         )
-        stores.store(plan.name, state)
+        sync.store(state)
     sync.report_step("recovered-state")
     if own_commit.batch > ledger_batch and own_commit.sync is not None:
         recovered = replace(
@@ -180,6 +180,9 @@ def reconcile_state(
 ) -> tuple[Commit, Commit, TableState | None]:
     """Returns the newest data commit, the source's newest commit, and the state.
 
+    The state is None if it belongs to another raw table. Its cursor could be ahead of this table,
+    even if its batch number is the same.
+
     Args:
         progress: the stored progress of the table; by default it is read.
 
@@ -194,7 +197,16 @@ def reconcile_state(
         check_origin(plan, lake)
         own_commit = newest_commit(lake, table, (plan.source,)) if plan.is_shared else newest
     progress = progress or load_progress([plan], stores)
-    return newest, own_commit, progress.find_state(plan, lambda text: watch.warn(plan.name, text))
+    state = progress.find_state(plan, lambda text: watch.warn(plan.name, text))
+    if state and state.table_id and state.table_id != (find_table_id(lake, table) or state.table_id):
+        watch.warn(
+            plan.name,
+            "the state belongs to another raw table, so the cursor of this table's newest batch "
+            "is used. Two lakes must not share a state store: set another "
+            "`backend_options.table_name` in one of them",
+        )
+        state = None
+    return newest, own_commit, state
 
 
 def _read_committed_state(commit: Commit, plan: TablePlan) -> TableState:

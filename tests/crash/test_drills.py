@@ -151,8 +151,9 @@ def test_a_warehouse_that_cannot_be_written(
         assert "This is a defect" not in error
     with pytest.raises(TableError, match="has not written one row within 0 seconds"):
         check_destination(project.lake(), "lake", deadline=0)
-    [thread] = [one for one in threading.enumerate() if one.name == "check-destination"]
-    thread.join()
+    for thread in threading.enumerate():
+        if thread.name == "check-destination":
+            thread.join()
     assert project.loader("check").code == 0
     assert not [name for name in project.lake().tables() if name.startswith("_cq_check")]
     project.run()
