@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from loader.cli.console import list_names
 from loader.cli.overruns import OverrunReporter, RoundTimes
-from loader.cli.results import BuildResult, list_table_results
+from loader.cli.results import BuildResult, RunResult, list_errors, list_table_results
 from loader.cli.run_once import RestartingRun, RunRequest, build_in_pipeline
 from loader.cli.settings import Settings, profile_of, refuse_two_readers
 from loader.cli.signals import stop_on_signal
@@ -107,6 +107,7 @@ class Daemon:
         self._spec_error = ""
         self._is_build_due = True
         self._building = False
+        self._newest_build: BuildResult | None = None
         self._build_code = 0
         self._build_backoff = _Backoff()
         self._failing = False
@@ -161,10 +162,25 @@ class Daemon:
         load = time.monotonic() - began
         self._failing = self._report_round(number, outcomes, run_error, load)
         times.build = self._build(outcomes)
+        self._report_elsewhere(outcomes, run_error, times.build, time.monotonic() - began)
         if not self.stopped.is_set():
             times.load, times.tables = load, len(outcomes)
             tables = {each.table: each.seconds or 0.0 for each in list_table_results(outcomes)}
             times.longest = {**self.settings.output.slow_steps.seconds, **tables}
+
+    def _report_elsewhere(
+        self,
+        outcomes: list[Outcome],
+        run_error: LoaderError | None,
+        build: BuildResult | None,
+        seconds: float,
+    ) -> None:
+        """Reports the round to other programs, with the newest build."""
+        self._newest_build = build or self._newest_build
+        if self.request.reporter is not None and not self.stopped.is_set():
+            tables, errors = list_table_results(outcomes), list_errors(outcomes, run_error)
+            result = RunResult(tuple(tables), tuple(errors), self._newest_build)
+            self.request.reporter.report(self.pipeline, result, seconds)
 
     def _describe(self) -> str:
         """Returns what the current round is doing."""

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from loader.cli.completion import select_option
-from loader.duration import seconds_of
+from loader.cli.duration_option import read_duration
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
-
-_EXAMPLES = "write it as '30s', '5 min' or '2h'"
-
-
-def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    """Converts an option such as '5 min' to seconds (a click callback)."""
-    if value is None:
-        return None
-    try:
-        seconds = float(seconds_of(value.strip(), "a time", _EXAMPLES))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    if seconds <= 0:
-        raise click.BadParameter(f"{value!r} is not a positive time: {_EXAMPLES}")
-    return seconds
 
 
 @click.command(short_help="Appends changes since the last run.")
@@ -59,6 +46,11 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
     callback=read_duration,
     help="Repeat the run in one process: '30s', '5 min'. Stop it with SIGINT or SIGTERM.",
 )
+@click.option(
+    "--metrics-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write metrics to this file after each run, in the text format of Prometheus.",
+)
 @click.argument("dbt_arguments", nargs=-1, metavar="[-- DBT_ARGUMENTS]...")
 @click.pass_obj
 def run(
@@ -73,6 +65,7 @@ def run(
     chunk: str | None,
     build: bool,
     every: float | None,
+    metrics_file: Path | None,
     dbt_arguments: tuple[str, ...],
 ) -> None:
     """Appends rows changed since the last cursor, one batch per table, and stores the new cursor.
@@ -102,6 +95,9 @@ def run(
         )
     spec = settings.spec()
     from loader.cli.dbt_build import Build
+    from loader.cli.telemetry.run_reporter import RunReporter
+
+    reporter = RunReporter(settings.output, metrics_file, os.environ)
 
     dbt_build = Build.create(spec.folder, dbt_arguments) if build else None
     from loader.cli.settings import open_pipeline
@@ -123,8 +119,16 @@ def run(
         work = Backfill(low, high, chunk) if low is not None else sync_table
         rotation = Rotation() if low is None else None
         request = RunRequest(
-            select, full_refresh, concurrency, accept_key_change, work, dbt_build, rotation
+            select,
+            full_refresh,
+            concurrency,
+            accept_key_change,
+            work,
+            dbt_build,
+            rotation,
+            reporter,
         )
+        reporter.prepare(pipeline, dbt_build.project if dbt_build else None)
         if every is None:
             sys.exit(run_once(settings, pipeline, request))
         sys.exit(Daemon(settings, pipeline, request, every).run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from loader.cli.console import Output, list_names
 from loader.cli.lost_connections import retry_lost_connections
 from loader.cli.progress import Progress
-from loader.cli.results import BuildResult, TableResult, list_errors, list_table_results
+from loader.cli.results import BuildResult, RunResult, TableResult, list_errors, list_table_results
 from loader.cli.settings import Settings, restart_pipeline
 from loader.cli.signals import stop_on_signal
 from loader.cli.system_table_upkeep import compact_system_tables
@@ -36,6 +37,7 @@ from loader.sync.runner import (
 
 if TYPE_CHECKING:
     from loader.cli.dbt_build import Build
+    from loader.cli.telemetry.run_reporter import RunReporter
 
 Sync = Callable[[Pipeline, tuple[str, ...], Callable[[Outcome], None]], None]
 
@@ -201,6 +203,7 @@ class RunRequest:
         build: the dbt build after the sync; None means no build.
         choose_work: a function that returns other work for some tables; None if there is no other
             work.
+        reporter: reports the run to other programs; None if there are none.
     """
 
     select: tuple[str, ...] = ()
@@ -210,6 +213,7 @@ class RunRequest:
     work: Work = sync_table
     build: Build | None = None
     choose_work: ChooseWork | None = None
+    reporter: RunReporter | None = None
 
     def run(self, runs: RestartingRun, watch: Watch, done: Callable[[Outcome], None]) -> None:
         """Syncs the tables, and calls `done` for each finished table.
@@ -234,18 +238,27 @@ class RunRequest:
                 done(outcome)
             compact_system_tables(pipeline)
 
+        if self.reporter is not None:
+            done = self.reporter.follow(watch, done)
         runs.run(self.select, sync, watch, done)
 
 
 def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int:
     """Syncs the tables of a request, then runs its dbt build. Returns the higher exit code."""
+    began = time.monotonic()
     runs = RestartingRun(settings, pipeline)
     outcomes, ended, watch = sync_until_signal(runs, request)
     code = report_outcomes(settings.output, outcomes, ended)
-    if request.build is None or watch.stopped.is_set() or ended is not None:
-        return code
-    with stop_on_signal(watch.stopped.set, runs.cancel, interrupt=lambda: True):
-        return max(code, build_in_pipeline(settings, runs.pipeline, request.build).exit_code)
+    built = None
+    if request.build is not None and not watch.stopped.is_set() and ended is None:
+        with stop_on_signal(watch.stopped.set, runs.cancel, interrupt=lambda: True):
+            built = build_in_pipeline(settings, runs.pipeline, request.build)
+        code = max(code, built.exit_code)
+    if request.reporter is not None:
+        tables, errors = list_table_results(outcomes), list_errors(outcomes, ended)
+        result = RunResult(tuple(tables), tuple(errors), built)
+        request.reporter.report(runs.pipeline, result, time.monotonic() - began)
+    return code
 
 
 def sync_until_signal(

@@ -198,7 +198,11 @@ def reconcile_state(
         own_commit = newest_commit(lake, table, (plan.source,)) if plan.is_shared else newest
     progress = progress or load_progress([plan], stores)
     state = progress.find_state(plan, lambda text: watch.warn(plan.name, text))
-    if state and state.table_id and state.table_id != (find_table_id(lake, table) or state.table_id):
+    if (
+        state
+        and state.table_id
+        and state.table_id != (find_table_id(lake, table) or state.table_id)
+    ):
         watch.warn(
             plan.name,
             "the state belongs to another raw table, so the cursor of this table's newest batch "

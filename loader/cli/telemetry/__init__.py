@@ -1,0 +1,1 @@
+"""Reports runs to other programs: metrics for Prometheus and OpenTelemetry, and messages."""

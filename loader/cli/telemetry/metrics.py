@@ -1,0 +1,207 @@
+"""The metrics of a run, its build and its tables. :data:`METRICS` lists them.
+
+The metrics of tables come from the ledger. So counters grow from run to run, whichever process
+runs, and a table has metrics even if this run did not sync it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from loader.cli.results import BuildResult, RunResult, TableStatus
+from loader.lake.ledger import FAILED
+
+COUNTER = "counter"
+GAUGE = "gauge"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        name: the name, with the unit as its suffix, such as ``_seconds``. The suffix ``_total`` of
+            a counter is not part of it.
+        kind: :data:`COUNTER` or :data:`GAUGE`.
+    """
+
+    name: str
+    kind: str
+    description: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value of a metric. Times are seconds since 1970 in UTC."""
+
+    metric: Metric
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+_TABLE = ("source", "table")
+
+RUN_TIMESTAMP = Metric("strandline_run_timestamp_seconds", GAUGE, "The end of the newest run.")
+RUN_DURATION = Metric(
+    "strandline_run_duration_seconds", GAUGE, "The time that the newest run took, with its build."
+)
+RUN_SUCCESS = Metric(
+    "strandline_run_success", GAUGE, "1 if all tables of the newest run were synced, otherwise 0."
+)
+RUN_TABLES = Metric(
+    "strandline_run_tables", GAUGE, "The tables of the newest run, by their results.", ("status",)
+)
+BUILD_SUCCESS = Metric(
+    "strandline_build_success", GAUGE, "1 if the newest dbt build succeeded, otherwise 0."
+)
+BUILD_DURATION = Metric(
+    "strandline_build_duration_seconds", GAUGE, "The time that the newest dbt build took."
+)
+BUILD_NODES = Metric(
+    "strandline_build_nodes",
+    GAUGE,
+    "The models, tests, seeds and snapshots of the newest dbt build, by their results.",
+    ("status",),
+)
+BUILD_NODE_FAILED = Metric(
+    "strandline_build_node_failed",
+    GAUGE,
+    "1 for each model, test, seed and snapshot that failed in the newest dbt build.",
+    ("node",),
+)
+TABLE_SUCCESS = Metric(
+    "strandline_table_success", GAUGE, "0 if the newest sync of the table failed, else 1.", _TABLE
+)
+TABLE_SYNCED = Metric(
+    "strandline_table_synced_timestamp_seconds",
+    GAUGE,
+    "The end of the table's newest successful sync.",
+    _TABLE,
+)
+TABLE_COMPLETE = Metric(
+    "strandline_table_complete_until_timestamp_seconds",
+    GAUGE,
+    "The raw table contains all rows that were committed in the source up to this time.",
+    _TABLE,
+)
+TABLE_DURATION = Metric(
+    "strandline_table_sync_duration_seconds",
+    GAUGE,
+    "The time that the table's sync took in the newest run.",
+    _TABLE,
+)
+TABLE_ROWS_READ = Metric(
+    "strandline_table_rows_read",
+    GAUGE,
+    "The rows that the source returned in the newest run, appended or not.",
+    _TABLE,
+)
+TABLE_ROWS_APPENDED = Metric(
+    "strandline_table_rows_appended", COUNTER, "The rows that were appended by all syncs.", _TABLE
+)
+TABLE_LATE_ROWS = Metric(
+    "strandline_table_late_rows",
+    COUNTER,
+    "The appended rows at or below the cursor that was stored before their sync. A query for "
+    "higher cursors would have missed them.",
+    (*_TABLE, "position"),
+)
+TABLE_UNMOVED_ROWS = Metric(
+    "strandline_table_cursor_unmoved_rows",
+    COUNTER,
+    "The late rows that are updates without a change of the cursor.",
+    _TABLE,
+)
+TABLE_BATCH = Metric(
+    "strandline_table_batch", GAUGE, "The number of the table's newest batch.", _TABLE
+)
+TABLE_LOG = Metric(
+    "strandline_table_retained_log_bytes",
+    GAUGE,
+    "The size of the log that the database retains for log-based capture.",
+    _TABLE,
+)
+TABLE_COMPARED = Metric(
+    "strandline_table_compared_since_timestamp_seconds",
+    GAUGE,
+    "All keys were compared with the source since this time.",
+    _TABLE,
+)
+TABLE_UNREPAIRED = Metric(
+    "strandline_table_unrepaired_differences",
+    GAUGE,
+    "The differences from the source that were found and not repaired.",
+    _TABLE,
+)
+
+METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All metrics, in the order of the output."""
+
+
+def measure(
+    result: RunResult,
+    statuses: Iterable[TableStatus],
+    seconds: float,
+    now: dt.datetime,
+) -> list[Sample]:
+    """Returns the samples of a finished run.
+
+    Args:
+        statuses: the newest sync of each table, from the ledger.
+        seconds: the time that the run took, with its build.
+        now: the end of the run.
+    """
+    return [
+        Sample(RUN_TIMESTAMP, now.timestamp()),
+        Sample(RUN_DURATION, seconds),
+        Sample(RUN_SUCCESS, float(not result.errors)),
+        *_count(RUN_TABLES, Counter(table.status for table in result.tables)),
+        *(_measure_build(result.build) if result.build is not None else ()),
+        *_measure_tables(result, statuses),
+    ]
+
+
+def _measure_build(build: BuildResult) -> Iterator[Sample]:
+    yield Sample(BUILD_SUCCESS, float(build.success))
+    yield Sample(BUILD_DURATION, build.seconds)
+    counts = ("succeeded", "warned", "failed", "skipped")
+    yield from _count(BUILD_NODES, {name: getattr(build, name) for name in counts})
+    for node in build.failures:
+        yield Sample(BUILD_NODE_FAILED, 1.0, {"node": node})
+
+
+def _measure_tables(result: RunResult, statuses: Iterable[TableStatus]) -> Iterator[Sample]:
+    synced = {table.table: table for table in result.tables}
+    for status in statuses:
+        source, _, table = status.table.partition(".")
+        labels = {"source": source, "table": table}
+        now = synced.get(status.table)
+        values: dict[Metric, float | dt.datetime | None] = {
+            TABLE_SUCCESS: float(status.status != FAILED),
+            TABLE_SYNCED: status.synced_at,
+            TABLE_COMPLETE: status.complete_until,
+            TABLE_DURATION: now.seconds if now else None,
+            TABLE_ROWS_READ: now.rows_read if now else None,
+            TABLE_ROWS_APPENDED: status.rows_appended,
+            TABLE_UNMOVED_ROWS: status.rows_cursor_unmoved,
+            TABLE_BATCH: status.batch,
+            TABLE_LOG: status.log_bytes,
+            TABLE_COMPARED: status.compared_since,
+            TABLE_UNREPAIRED: status.unrepaired,
+        }
+        for metric, value in values.items():
+            if value is not None:
+                number = value.timestamp() if isinstance(value, dt.datetime) else float(value)
+                yield Sample(metric, number, labels)
+        positions = {"below": status.rows_below_cursor, "at": status.rows_at_cursor}
+        for position, count in positions.items():
+            if count is not None:
+                yield Sample(TABLE_LATE_ROWS, float(count), {**labels, "position": position})
+
+
+def _count(metric: Metric, counts: Mapping[str, int]) -> Iterator[Sample]:
+    return (Sample(metric, float(n), {"status": status}) for status, n in counts.items())

@@ -1,0 +1,183 @@
+"""Sends a message to a webhook when tables or builds begin to fail, and when they recover.
+
+``STRANDLINE_WEBHOOK_URL`` contains the URL, and ``STRANDLINE_WEBHOOK_FORMAT`` the format of the
+body, ``json`` or ``slack``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from loader.cli.results import BuildResult, RunResult
+from loader.errors import LoaderError, SpecError
+from loader.formatting import format_count
+from loader.lake.ledger import FAILED, LOCKED
+
+URL = "STRANDLINE_WEBHOOK_URL"
+FORMAT = "STRANDLINE_WEBHOOK_FORMAT"
+
+_FORMATS = ("json", "slack")
+_SLACK_HOST = "hooks.slack.com"
+_TIMEOUT = 10  # seconds
+_RETRY = Retry(
+    total=3,
+    backoff_factor=1,
+    status_forcelist=(429, 500, 502, 503, 504),
+    allowed_methods=("POST",),
+    raise_on_status=False,
+)
+_MOST_LINES = 20
+_BUILD = "dbt build"
+_FAILED_NODE = frozenset({"error", "fail", "runtime error", "partial success"})
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The tables and dbt nodes that began to fail or recovered, with the errors of the former."""
+
+    failed: Mapping[str, str]
+    recovered: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.failed or self.recovered)
+
+    def format_text(self) -> str:
+        """Returns a line for each of the first changes, after a summary."""
+        lines = [f"{name} fails: {error}" for name, error in self.failed.items()]
+        lines += [f"{name} has recovered" for name in self.recovered]
+        counts = []
+        if self.failed:
+            counts.append(f"{len(self.failed)} failing")
+        if self.recovered:
+            counts.append(f"{len(self.recovered)} recovered")
+        more = len(lines) - _MOST_LINES
+        if more > 0:
+            lines[_MOST_LINES:] = [f"and {format_count(more, 'more change')}"]
+        return "\n".join([f"Strandline: {', '.join(counts)}", *lines])
+
+
+@dataclass
+class Webhook:
+    """A webhook, and what failed before.
+
+    Attributes:
+        failing: the names of the tables and dbt nodes that failed at the last message.
+    """
+
+    url: str = field(repr=False)
+    form: str = "json"
+    failing: set[str] = field(default_factory=set)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Webhook | None:
+        """Returns the webhook of the environment, or None.
+
+        Raises:
+            SpecError: if a variable is invalid. The message does not contain the URL, which is a
+                secret.
+        """
+        url = environment.get(URL, "")
+        if not url:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SpecError(
+                "it is not a URL that begins with http:// or https://",
+                where=URL,
+                remedy="Copy the webhook's URL from the program that receives it",
+            )
+        default = "slack" if parts.hostname == _SLACK_HOST else "json"
+        form = environment.get(FORMAT) or default
+        if form not in _FORMATS:
+            raise SpecError(
+                f"{form!r} is not a format",
+                where=FORMAT,
+                remedy=f"Set {' or '.join(_FORMATS)}",
+            )
+        return cls(url, form)
+
+    def find_changes(self, result: RunResult) -> tuple[Changes, set[str]]:
+        """Returns what changed with a run, and the names that fail after it."""
+        errors = {
+            table.table: _describe(table.error) for table in result.tables if table.status == FAILED
+        }
+        known = {id(table.error) for table in result.tables}
+        errors |= {
+            error.where: _describe(error) for error in result.errors if id(error) not in known
+        }
+        passed = {table.table for table in result.tables if table.status not in (FAILED, LOCKED)}
+        if result.build is not None:
+            errors |= _list_build_errors(result.build)
+            if result.build.error is None:
+                # A skipped node takes no time.
+                passed |= {name for name, time in result.build.node_seconds.items() if time > 0}
+                passed.add(_BUILD)
+        if not result.errors:
+            passed |= {name for name in self.failing if name.startswith(("source ", "run"))}
+        recovered = (self.failing & passed) - errors.keys()
+        new = {name: text for name, text in errors.items() if name not in self.failing}
+        return Changes(new, tuple(sorted(recovered))), (self.failing - recovered) | errors.keys()
+
+    def send(self, changes: Changes) -> None:
+        """Posts a message, and repeats the request if the server is overloaded or unreachable.
+
+        Raises:
+            LoaderError: if the message was not accepted. The error does not contain the URL.
+        """
+        text = changes.format_text()
+        body: dict[str, Any] = {"text": text}
+        if self.form == "json":
+            body |= {"failed": dict(changes.failed), "recovered": list(changes.recovered)}
+        with requests.Session() as session:
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, HTTPAdapter(max_retries=_RETRY))
+            try:
+                answer = session.post(self.url, json=body, timeout=_TIMEOUT, allow_redirects=False)
+            except requests.RequestException as error:
+                what = type(error).__name__  # the text contains the URL
+            else:
+                if answer.status_code < 300:
+                    return
+                what = f"the server answered {answer.status_code}"
+        raise LoaderError(
+            f"the message was not sent: {what}",
+            where=URL,
+            remedy="Check the URL, and that this machine reaches its server",
+        )
+
+
+def read_failed_nodes(project: Path) -> set[str]:
+    """Returns the ids of the nodes that failed in a dbt project's previous build."""
+    try:
+        results = json.loads((project / "target" / "run_results.json").read_bytes())["results"]
+        return {str(one["unique_id"]) for one in results if one["status"] in _FAILED_NODE}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()  # there was no build, or another version of dbt
+
+
+def _list_build_errors(build: BuildResult) -> dict[str, str]:
+    if build.error is not None:
+        return {_BUILD: _describe(build.error)}
+    return {name: _shorten(text) for name, text in build.failures.items()}
+
+
+def _describe(error: LoaderError | None) -> str:
+    return _shorten(str(error)) if error is not None else ""
+
+
+def _shorten(text: str) -> str:
+    return " ".join(text.split())[:500]
+
+
+def list_failing(statuses: Iterable[tuple[str, str]]) -> set[str]:
+    """Returns the tables whose newest sync failed, from their names and statuses."""
+    return {table for table, status in statuses if status == FAILED}

@@ -1,0 +1,147 @@
+"""A webhook receives one message when something begins to fail, and one when it recovers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loader.cli.results import BuildResult, RunResult, TableResult
+from loader.cli.telemetry import webhook
+from loader.cli.telemetry.webhook import Changes, Webhook, read_failed_nodes
+from loader.errors import SpecError, TableError
+from tests.services import Database
+from tests.sync.project import Project
+from tests.telemetry.receiver import Receiver, receive
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    with receive() as receiver:
+        monkeypatch.setenv(webhook.URL, f"{receiver.url}/services/s3cret-token")
+        yield receiver
+
+
+def _bodies(receiver: Receiver) -> list[Any]:
+    return [json.loads(body) for body in receiver.bodies]
+
+
+def test_a_failure_and_a_recovery_are_each_sent_once(
+    shop: Project, postgres_database: Database, receiver: Receiver
+) -> None:
+    shop.run()
+    postgres_database.execute("alter table orders drop column version")
+    for _ in range(2):  # each run is another process for the webhook
+        assert shop.loader("run").code == 1
+    [failed] = _bodies(receiver)
+    assert list(failed["failed"]) == ["shop.orders"]
+    assert "version" in failed["failed"]["shop.orders"]
+    assert failed["recovered"] == []
+    assert failed["text"].startswith("Strandline: 1 failing\nshop.orders fails: ")
+    postgres_database.execute("alter table orders add column version bigint default 9")
+    shop.run()
+    shop.run()
+    [_, recovered] = _bodies(receiver)
+    assert recovered["recovered"] == ["shop.orders"]
+    assert recovered["text"] == "Strandline: 1 recovered\nshop.orders has recovered"
+
+
+def test_a_message_that_is_not_accepted_is_a_warning_without_the_url(
+    shop: Project,
+    postgres_database: Database,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop.run()
+    postgres_database.execute("alter table orders drop column version")
+    receiver.answers = [404]
+    ran = shop.loader("run")
+    assert ran.code == 1
+    [warning] = [text for text in ran.warnings if webhook.URL in text]
+    assert "the server answered 404" in warning
+    monkeypatch.setenv(webhook.URL, "http://127.0.0.1:9/s3cret-token")
+    postgres_database.execute("alter table orders add column version bigint default 9")
+    recovered = shop.run()
+    assert any("the message was not sent: ConnectionError" in each for each in recovered.warnings)
+    for text in (ran.text, recovered.text):
+        assert "s3cret" not in text
+
+
+def test_an_overloaded_server_is_asked_again(receiver: Receiver) -> None:
+    receiver.answers = [503, 429]
+    Webhook(receiver.url).send(Changes({"shop.orders": "an error"}, ()))
+    assert len(receiver.bodies) == 3
+
+
+def test_slack_gets_its_format(receiver: Receiver) -> None:
+    slack = Webhook.from_environment({webhook.URL: "https://hooks.slack.com/services/T/B/x"})
+    assert slack is not None
+    assert slack.form == "slack"
+    assert "services" not in repr(slack)
+    Webhook(receiver.url, "slack").send(Changes({"shop.orders": "an error"}, ("shop.items",)))
+    [body] = _bodies(receiver)
+    assert body == {
+        "text": "Strandline: 1 failing, 1 recovered\nshop.orders fails: an error\n"
+        "shop.items has recovered"
+    }
+
+
+def test_a_loop_sends_changes_of_tables_sources_and_the_build() -> None:
+    hook = Webhook("http://localhost")
+    error = TableError("it is gone", where="table shop.orders")
+    failed = TableResult("shop.orders", "failed", error=error)
+    source = TableError("it is down", where="source crm")
+
+    def changes(result: RunResult) -> tuple[list[str], list[str]]:
+        found, hook.failing = hook.find_changes(result)
+        return sorted(found.failed), sorted(found.recovered)
+
+    red = BuildResult(1, failed=1, failures={"test.a": "1 row"}, node_seconds={"test.a": 0.1})
+    skipped = BuildResult(1, failed=1, failures={"test.b": "1"}, node_seconds={"test.a": 0.0})
+    green = BuildResult(0, node_seconds={"test.a": 0.1, "test.b": 0.1})
+    assert changes(RunResult((failed,), (error, source), red)) == (
+        ["shop.orders", "source crm", "test.a"],
+        [],
+    )
+    assert changes(RunResult((failed,), (error, source), red)) == ([], [])
+    locked = TableResult("shop.orders", "locked", error=error)
+    assert changes(RunResult((locked,), (error,), skipped)) == (["test.b"], [])
+    fine = TableResult("shop.orders", "nothing new")
+    assert changes(RunResult((fine,), (), green)) == (
+        [],
+        ["shop.orders", "source crm", "test.a", "test.b"],
+    )
+
+
+def test_the_previous_build_contains_what_failed(tmp_path: Path) -> None:
+    assert read_failed_nodes(tmp_path) == set()
+    results = [{"unique_id": "test.a", "status": "fail"}, {"unique_id": "b", "status": "pass"}]
+    (tmp_path / "target").mkdir()
+    file = tmp_path / "target" / "run_results.json"
+    file.write_text(json.dumps({"results": results}))
+    assert read_failed_nodes(tmp_path) == {"test.a"}
+    file.write_text("[1]")
+    assert read_failed_nodes(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("variables", "where"),
+    [
+        ({webhook.URL: "hooks.slack.com/s3cret"}, webhook.URL),
+        ({webhook.URL: "https://x/s3cret", webhook.FORMAT: "teams"}, webhook.FORMAT),
+    ],
+)
+def test_invalid_variables_are_named_without_the_url(variables: dict[str, str], where: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        Webhook.from_environment(variables)
+    assert raised.value.where == where
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_long_list_is_shortened() -> None:
+    text = Changes({f"shop.t{i}": "e" for i in range(30)}, ()).format_text()
+    assert text.splitlines()[-1] == "and 10 more changes"
+    assert len(text.splitlines()) == 22
