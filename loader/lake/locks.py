@@ -71,11 +71,6 @@ class TableLocks:
         self._catalog_type = lake.spark.conf.get(f"{setting}.type", None)
         self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
 
-    def lock(self, table: str, timeout: float) -> FileLock:
-        """Returns a table's file lock. See :func:`lock_table`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return lock_file(self.folder / f"{file_name(table)}.lock", timeout)
-
     @cached_property
     def store(self) -> LockStore:
         """The store of lock records, which is the catalog itself for shared catalogs."""
@@ -116,7 +111,9 @@ def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
     Args:
         timeout: the maximum wait of `acquire` in seconds.
     """
-    return get_table_locks(lake).lock(table, timeout)
+    folder = get_table_locks(lake).folder
+    folder.mkdir(parents=True, exist_ok=True)
+    return lock_file(folder / f"{file_name(table)}.lock", timeout)
 
 
 def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
