@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from loader.cli.results import RunResult, TableStatus
 from loader.errors import LoaderError
 
 if TYPE_CHECKING:
+    from loader.cli.telemetry.openlineage import OpenLineage
     from loader.cli.telemetry.opentelemetry import OpenTelemetry
     from loader.cli.telemetry.webhook import Webhook
     from loader.sync.pipeline import Pipeline
@@ -40,13 +41,17 @@ class RunReporter:
         self._output = output
         self._metrics_file = metrics_file
         self._opentelemetry: OpenTelemetry | None = None
+        self._openlineage: OpenLineage | None = None
         self._webhook: Webhook | None = None
+        self._outcomes: dict[str, Outcome] = {}  # those of this run
         if metrics_file is not None:
             from loader.cli.telemetry.prometheus_file import check_writable
 
             check_writable(metrics_file)
         if any(name.startswith("OTEL_EXPORTER_OTLP") for name in environment):
             self._opentelemetry = self._create_opentelemetry(environment)
+        if any(name.startswith("OPENLINEAGE") for name in environment):
+            self._openlineage = self._create_openlineage(environment)
         if environment.get(_WEBHOOK):
             from loader.cli.telemetry.webhook import Webhook
 
@@ -65,9 +70,12 @@ class RunReporter:
 
     def follow(self, watch: Watch, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         """Begins the trace of a run. Returns the function to call for each finished table."""
-        if self._opentelemetry is None:
-            return done
-        return self._opentelemetry.follow(watch, done)
+
+        def end(outcome: Outcome) -> None:
+            self._outcomes[outcome.table] = outcome
+            done(outcome)
+
+        return self._opentelemetry.follow(watch, end) if self._opentelemetry is not None else end
 
     def report(self, pipeline: Pipeline, result: RunResult, seconds: float) -> None:
         """Reports a finished run.
@@ -75,6 +83,13 @@ class RunReporter:
         Args:
             seconds: the time that the run took, with its build.
         """
+        outcomes, self._outcomes = self._outcomes, {}
+        if self._openlineage is not None:
+            try:
+                self._openlineage.send(pipeline, outcomes.values())
+            except Exception as error:
+                what = pipeline.redact_error(error, "OpenLineage").what
+                self._output.warning(f"the OpenLineage events were not sent: {what}")
         if self._metrics_file is not None or self._opentelemetry is not None:
             self._report_metrics(pipeline, result, seconds)
         if self._webhook is not None:
@@ -118,17 +133,34 @@ class RunReporter:
 
     def _create_opentelemetry(self, environment: Mapping[str, str]) -> OpenTelemetry | None:
         packages = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-        try:
-            missing = [name for name in packages if importlib.util.find_spec(name) is None]
-        except ModuleNotFoundError:
-            missing = [packages[0]]
-        if missing:
-            # The variable may be set for all programs of a machine, so this is not an error.
-            self._output.warning(
-                "OpenTelemetry is not used, because the package "
-                f"{missing[0]} is not installed: pip install 'strandline[opentelemetry]'"
-            )
+        if not self._is_installed("OpenTelemetry", packages):
             return None
         from loader.cli.telemetry.opentelemetry import OpenTelemetry, is_requested
 
         return OpenTelemetry() if is_requested(environment) else None
+
+    def _create_openlineage(self, environment: Mapping[str, str]) -> OpenLineage | None:
+        if not self._is_installed("OpenLineage", ("openlineage.client",)):
+            return None
+        from loader.cli.telemetry.openlineage import OpenLineage, is_requested
+
+        if not is_requested(environment):
+            return None
+        namespace = environment.get("OPENLINEAGE_NAMESPACE")
+        return OpenLineage(namespace) if namespace else OpenLineage()
+
+    def _is_installed(self, name: str, packages: Sequence[str]) -> bool:
+        """Returns whether packages are installed, and warns if not.
+
+        The variables may be set for all programs of a machine, so this is not an error.
+        """
+        try:
+            missing = [each for each in packages if importlib.util.find_spec(each) is None]
+        except ModuleNotFoundError:
+            missing = list(packages)
+        if missing:
+            self._output.warning(
+                f"{name} is not used, because the package {missing[0]} is not installed: "
+                f"pip install 'strandline[{name.lower()}]'"
+            )
+        return not missing

@@ -1,0 +1,104 @@
+"""Names tables as OpenLineage's naming convention prescribes, so that the events of other programs
+refer to the same datasets.
+
+The convention: https://openlineage.io/docs/spec/naming
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from loader.spec.plugins import SourceSpec
+
+# The scheme of a namespace, and the port that a JDBC URL may omit.
+_DATABASES = {
+    "postgresql": ("postgres", 5432),
+    "mysql": ("mysql", 3306),
+    "mariadb": ("mysql", 3306),
+    "sqlserver": ("mssql", 1433),
+    "oracle": ("oracle", 1521),
+}
+_OBJECT_STORES = {"s3a": "s3", "s3n": "s3", "s3": "s3", "gs": "gs"}
+_SQLSERVER_DATABASE = re.compile(r";\s*database(?:Name)?\s*=\s*([^;]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class DatasetName:
+    """A dataset. The namespace identifies the server, and the name the table on this server."""
+
+    namespace: str
+    name: str
+
+
+def name_location(location: str) -> DatasetName:
+    """Names the table in a folder, from the folder's URL or path.
+
+    Example:
+        >>> name_location("s3a://lake/warehouse/raw/orders")
+        DatasetName(namespace='s3://lake', name='warehouse/raw/orders')
+    """
+    parts = urlsplit(location)
+    path = parts.path.rstrip("/") or "/"
+    server = parts.netloc.rpartition("@")[2]
+    if parts.scheme in ("", "file"):
+        return DatasetName("file", path)
+    if parts.scheme in _OBJECT_STORES:
+        return DatasetName(f"{_OBJECT_STORES[parts.scheme]}://{server}", path.lstrip("/"))
+    return DatasetName(f"{parts.scheme}://{server}", path)
+
+
+def name_source_table(source: SourceSpec, table: str, folder: Path) -> DatasetName:
+    """Names a table of a source. The name contains no user and no password.
+
+    Args:
+        table: the table's unambiguous name in the source, with its schema if it has one.
+        folder: the folder of the spec, against which paths are resolved.
+    """
+    options = source.spec
+    url = str(options.get("url", ""))
+    if source.path == "jdbc" and url.startswith("jdbc:"):
+        return _name_database_table(url.removeprefix("jdbc:"), table)
+    if source.path == "file":
+        own = options.get("table_options", {}).get(table, {})
+        path = f"{options.get('path', '.')}/{_find_path(own, table)}"
+        is_local = not urlsplit(path).scheme
+        return name_location(str((folder / path).resolve()) if is_local else path)
+    return DatasetName(f"{source.path}://{source.name}", table)
+
+
+def _find_path(options: Any, table: str) -> str:
+    return str(options.get("path", table)) if isinstance(options, Mapping) else table
+
+
+def _name_database_table(url: str, table: str) -> DatasetName:
+    kind, _, rest = url.partition(":")
+    scheme, port = _DATABASES.get(kind, (kind, 0))
+    server, database = _split(rest)
+    parts = urlsplit(f"//{server.rpartition('@')[2]}")
+    try:
+        port = parts.port or port
+    except ValueError:
+        port = 0
+    host = parts.hostname or ""
+    namespace = f"{scheme}://{host}:{port}" if port else f"{scheme}://{host}"
+    if "." not in table:
+        schemas = {"postgres": "public", "mssql": "dbo", "mysql": database}
+        table = f"{schemas[scheme]}.{table}" if schemas.get(scheme) else table
+    has_database = database and scheme != "mysql"  # whose schemas are databases
+    return DatasetName(namespace, f"{database}.{table}" if has_database else table)
+
+
+def _split(rest: str) -> tuple[str, str]:
+    """Returns server and database of the part of a JDBC URL that follows the kind of database."""
+    found = _SQLSERVER_DATABASE.search(rest)
+    if found:
+        return rest.partition(";")[0].removeprefix("//"), found[1].strip()
+    rest = rest.split("?")[0].split(";")[0]
+    rest = rest.rpartition("@")[2] if rest.startswith("thin:") else rest
+    server, _, database = rest.removeprefix("//").partition("/")
+    return server.split(",")[0], database

@@ -1,0 +1,217 @@
+"""Sends OpenLineage events: which raw table was loaded from which table of a source.
+
+The client's standard variables configure it, such as ``OPENLINEAGE_URL``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+
+from openlineage.client import OpenLineageClient
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.facet_v2 import (
+    column_lineage_dataset,
+    dataset_version_dataset,
+    error_message_run,
+    execution_parameters_run,
+    job_type_job,
+    output_statistics_output_dataset,
+    processing_engine_run,
+    schema_dataset,
+    symlinks_dataset,
+)
+from openlineage.client.generated.base import DatasetFacet, OutputDatasetFacet, RunFacet
+from openlineage.client.uuid import generate_new_uuid
+
+from loader import __version__
+from loader.cli.telemetry.dataset_names import DatasetName, name_location, name_source_table
+from loader.lake.commits import newest_commit, origins, sharers
+from loader.lake.lake import Lake
+from loader.lake.ledger import FAILED, RECOVERED, SYNCED, SyncRecord
+from loader.lake.source_schema import read_source_schema
+from loader.spec.plugins import SourceSpec
+from loader.state import TableState
+from loader.sync.pipeline import Pipeline
+from loader.sync.runner import Outcome
+
+PRODUCER = f"https://pypi.org/project/strandline/{__version__}"
+
+_PARAMETERS = ("batch", "generation", "mode", "cursor_field", "cursor_low", "cursor_high")
+_Fields = column_lineage_dataset.Fields
+
+
+def is_requested(environment: Mapping[str, str]) -> bool:
+    """Returns whether the environment configures the client."""
+    if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
+        return False
+    return any(
+        name in ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG") or name.startswith("OPENLINEAGE__")
+        for name in environment
+    )
+
+
+class OpenLineage:
+    """The client of this process.
+
+    Args:
+        namespace: the namespace of the jobs.
+    """
+
+    def __init__(self, namespace: str = "strandline") -> None:
+        self._client = OpenLineageClient()
+        self._namespace = namespace
+
+    def send(self, pipeline: Pipeline, outcomes: Iterable[Outcome]) -> None:
+        """Sends two events for each table that was loaded or has failed: its start and its end.
+
+        Raises:
+            Exception: if the events cannot be sent.
+        """
+        for outcome in outcomes:
+            record = outcome.record
+            if record is not None and record.status in (SYNCED, RECOVERED, FAILED):
+                spec = pipeline.spec.source(outcome.source or record.source_name)
+                for event in self._build_events(pipeline, spec, outcome.table, record):
+                    self._client.emit(event)
+
+    def _build_events(
+        self, pipeline: Pipeline, source: SourceSpec, name: str, record: SyncRecord
+    ) -> Iterator[RunEvent]:
+        lake = pipeline.open_stores(source).lake
+        facets: dict[str, RunFacet] = {
+            "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+                version=pipeline.spark.version, name="spark", openlineageAdapterVersion=__version__
+            ),
+            "executionParameters": execution_parameters_run.ExecutionParametersRunFacet(
+                parameters=[
+                    execution_parameters_run.ExecutionParameter(key=key, value=str(value))
+                    for key in _PARAMETERS
+                    if (value := getattr(record, key)) is not None
+                ]
+            ),
+        }
+        if record.error is not None:
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
+                message=record.error, programmingLanguage="Python"
+            )
+        run = Run(runId=str(generate_new_uuid(record.started_at)), facets=facets)
+        job_type = job_type_job.JobTypeJobFacet(
+            processingType="BATCH", integration="STRANDLINE", jobType="SYNC"
+        )
+        job = Job(self._namespace, name, facets={"jobType": job_type})
+        inputs, outputs = _describe_datasets(pipeline, source, lake, record)
+        end = RunState.FAIL if record.status == FAILED else RunState.COMPLETE
+        times = {RunState.START: record.started_at, end: record.finished_at}
+        for state, time in times.items():
+            at = (time or dt.datetime.now(dt.timezone.utc)).astimezone(dt.timezone.utc)
+            yield RunEvent(
+                eventTime=at.isoformat(),
+                producer=PRODUCER,
+                run=run,
+                job=job,
+                eventType=state,
+                inputs=inputs,
+                outputs=outputs,
+            )
+
+
+def _describe_datasets(
+    pipeline: Pipeline, source: SourceSpec, lake: Lake, record: SyncRecord
+) -> tuple[list[InputDataset], list[OutputDataset]]:
+    """Returns the table of the source and the raw table; the latter only if it exists."""
+    table = record.table_name
+    if not lake.exists(table):
+        return [_describe_input(pipeline, source, table, {})], []
+    handle = lake.handle(table)
+    origin = origins(handle).get(source.name, table)
+    is_shared = bool(sharers(handle))
+    stored = read_source_schema(
+        lake.properties(table), source.name if is_shared else "", f"table {table}"
+    )
+    columns = (
+        {field.name: field.dataType.simpleString() for field in stored.schema.fields}
+        if (stored is not None)
+        else {}
+    )
+    schema = schema_dataset.SchemaDatasetFacet(
+        fields=[
+            schema_dataset.SchemaDatasetFacetFields(name=name, type=kind)
+            for name, kind in columns.items()
+        ]
+    )
+    read = _describe_input(pipeline, source, origin, {"schema": schema})
+    written = name_location(str(handle.location()))
+    facets: dict[str, DatasetFacet] = {
+        "schema": schema,
+        "symlinks": symlinks_dataset.SymlinksDatasetFacet(
+            identifiers=[
+                symlinks_dataset.Identifier(_name_catalog(lake), f"{lake.schema}.{table}", "TABLE")
+            ]
+        ),
+        "columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(
+            fields=_describe_columns(read, columns, _read_masks(lake, source, table, is_shared))
+        ),
+    }
+    statistics: dict[str, OutputDatasetFacet] = {}
+    if record.snapshot_id is not None:
+        version = str(record.snapshot_id)
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(version)
+        statistics["outputStatistics"] = (
+            output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                rowCount=record.rows_appended
+            )
+        )
+    output = OutputDataset(written.namespace, written.name, statistics, facets=facets)
+    return [read], [output]
+
+
+def _describe_input(
+    pipeline: Pipeline, source: SourceSpec, table: str, facets: dict[str, DatasetFacet]
+) -> InputDataset:
+    name = name_source_table(source, table, pipeline.spec.folder)
+    return InputDataset(name.namespace, name.name, facets=facets)
+
+
+def _describe_columns(
+    read: InputDataset, columns: Iterable[str], masks: Mapping[str, str]
+) -> dict[str, _Fields]:
+    """Maps each column of a raw table to the same column of the source."""
+    return {
+        name: _Fields(
+            inputFields=[
+                column_lineage_dataset.InputField(
+                    read.namespace,
+                    read.name,
+                    name,
+                    [
+                        column_lineage_dataset.Transformation(
+                            type="DIRECT",
+                            subtype="TRANSFORMATION" if name.lower() in masks else "IDENTITY",
+                            description=masks.get(name.lower(), ""),
+                            masking=name.lower() in masks,
+                        )
+                    ],
+                )
+            ]
+        )
+        for name in columns
+    }
+
+
+def _read_masks(lake: Lake, source: SourceSpec, table: str, is_shared: bool) -> dict[str, str]:
+    """Returns the masks of the newest batch by the names of their columns in lower case."""
+    commit = newest_commit(lake, table, (source.name,) if is_shared else ())
+    if commit.state is None:
+        return {}
+    masks = TableState.from_json(commit.state, table).masks or {}
+    return {name: mask for name, mask in masks.get("columns", {}).items() if mask != "none"}
+
+
+def _name_catalog(lake: Lake) -> str:
+    """Returns the namespace of the catalog's table names: its URI or its warehouse."""
+    setting = f"spark.sql.catalog.{lake.catalog}"
+    uri = lake.spark.conf.get(f"{setting}.uri", None)
+    warehouse = lake.spark.conf.get(f"{setting}.warehouse", None)
+    named: DatasetName = name_location(str(uri or warehouse or lake.catalog).removeprefix("jdbc:"))
+    return named.namespace if uri else f"{named.namespace}:{named.name}"
