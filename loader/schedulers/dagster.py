@@ -1,0 +1,113 @@
+"""Dagster: one asset for each raw table.
+
+An asset's key is the one that dagster-dbt gives to the same table as a source of dbt, so that
+latest tables are downstream of raw tables without further configuration::
+
+    import dagster as dg
+    from loader.schedulers.dagster import build_assets
+
+    raw = build_assets("loader.yml", ["shop.orders", "shop.customers"])
+    defs = dg.Definitions(assets=[raw, my_dbt_assets])
+"""
+
+# Without `from __future__ import annotations`: Dagster reads the annotations of steps.
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+
+from loader.api import Event, Loader, TableResult, load_spec
+from loader.errors import JavaEndedError, LockedError, SpecError
+from loader.names import is_wildcard
+from loader.spark.error_translation import ConnectionLostError
+
+_KINDS = {"spark", "iceberg"}
+_RETRIED = (ConnectionLostError, JavaEndedError, LockedError)
+
+
+def build_assets(
+    config: str | os.PathLike[str],
+    tables: Sequence[str] = (),
+    *,
+    name: str = "strandline",
+    group_name: str | None = None,
+    retry_policy: dg.RetryPolicy | None = None,
+) -> dg.AssetsDefinition:
+    """Builds the assets of a spec. One step of Dagster syncs all selected assets in one Spark.
+
+    A materialization has the batch, the numbers of rows and the cursor as metadata. If a table
+    fails, the step fails after the other tables are materialized. `retry_policy` applies only if
+    all failures are lost connections or locked tables.
+
+    Args:
+        config: the path of loader.yml.
+        tables: the tables as `source.table`; by default, those of the spec, if it uses no
+            wildcards.
+        name: the name of the step.
+
+    Raises:
+        SpecError: if the spec is invalid, or uses wildcards and no tables are given.
+    """
+    names = list(tables) or _list_tables(config)
+    keys = {_build_key(table): table for table in names}
+
+    def load(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
+        selected = [keys[key] for key in sorted(context.selected_asset_keys)]
+
+        def log(event: Event) -> None:
+            if event["event"] == "warning":
+                context.log.warning(event["text"])
+
+        with Loader(load_spec(config)) as loader:
+            result = loader.run(selected, on_event=log)
+        for table in result.tables:
+            if table.error is None:
+                yield dg.MaterializeResult(
+                    asset_key=_build_key(table.table), metadata=_describe(table)
+                )
+        if result.errors:
+            raise dg.Failure(
+                "\n".join(str(error) for error in result.errors),
+                allow_retries=all(isinstance(error, _RETRIED) for error in result.errors),
+            )
+
+    return dg.multi_asset(
+        specs=[
+            dg.AssetSpec(key, group_name=group_name, kinds=_KINDS, skippable=True) for key in keys
+        ],
+        name=name,
+        can_subset=True,
+        retry_policy=retry_policy,
+    )(load)
+
+
+def _build_key(table: str) -> dg.AssetKey:
+    return dg.AssetKey(table.split(".", 1))
+
+
+def _list_tables(config: str | os.PathLike[str]) -> list[str]:
+    names = [(source, table) for source in load_spec(config).sources for table in source.tables]
+    for source, table in names:
+        if is_wildcard(table):
+            raise SpecError(
+                f"{table!r} is a wildcard, and Dagster needs the names of tables",
+                where=f"{source.where}.tables",
+                remedy="Pass the tables to build_assets; `loader discover` lists them",
+            )
+    return [f"{source.name}.{table}" for source, table in names]
+
+
+def _describe(table: TableResult) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "status": table.status,
+        "batch": table.batch,
+        "rows_appended": table.rows_appended,
+        "rows_redelivered": table.rows_redelivered,
+        "rows_below_cursor": table.rows_below_cursor,
+        "cursor": table.cursor,
+        "seconds": table.seconds,
+    }
+    if table.complete_until is not None:
+        facts["complete_until"] = dg.MetadataValue.timestamp(table.complete_until)
+    return {name: value for name, value in facts.items() if value is not None}
