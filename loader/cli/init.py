@@ -149,7 +149,7 @@ def init_from_database(settings: Settings, text: str, target: str = "embedded") 
     """
     from loader.cli.schema import render_schema
     from loader.cli.settings import open_pipeline
-    from loader.package import package_folder
+    from loader.package import package_folder, page
     from loader.spark import setup
 
     url, say = DatabaseUrl.parse(text, os.environ), settings.output.say
@@ -180,7 +180,10 @@ def init_from_database(settings: Settings, text: str, target: str = "embedded") 
     say(f"loader.yml has {count} with its cursor and a comment on that choice.")
     if is_new_password and url.password:
         say(f"The password was not written: loader.yml reads it from the variable {url.variable}.")
-    say("Next: loader check, loader run, loader codegen, dbt build")
+    steps = "loader check, loader run, loader codegen, dbt build"
+    if target == setup.CLUSTER:
+        steps = f"the variables of the cluster ({page('cluster', 'Settings')}), {steps}"
+    say(f"Next: {steps}")
 
 
 def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[str] = ()) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -179,12 +180,15 @@ def open_session(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSess
 
 def _begin_java(settings: Settings, spec: Spec) -> Profile:
     """Starts Java in the background. Validates connector options while Java starts."""
-    from loader.spark.profile import refuse_moved_project
+    from loader.spark.profile import find_misspelt_variables, refuse_moved_project
     from loader.spark.session import begin
     from loader.spark.setup import provide_jars
 
     profile = profile_of(settings, spec)
     refuse_moved_project(profile, spec.folder)
+    text = settings.config.read_text(encoding="utf-8", errors="replace")
+    for name, known in find_misspelt_variables(profile, text, os.environ).items():
+        settings.output.warning(f"nothing reads the variable {name}. Did you mean `{known}`?")
     urls = [str(source.spec.get("url")) for source in spec.sources if source.path == "jdbc"]
     provide_jars(profile.conf, urls, settings.output.say)
     begin(profile)

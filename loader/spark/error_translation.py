@@ -292,7 +292,7 @@ def translate_jdbc_error(
     lost = re.search(_LOST_SNAPSHOT, message)
     message = "the session with the run's snapshot has ended" if lost else message
     if "no password was provided" in message:
-        message = "the server asks for a password, but the source has none"
+        message = "the server asks for a password, but none was given"
     wide = "maxResultBuffer" in message
     message = _WIDE_ROWS if wide else _SQLSTATE_MEANINGS.get(state, message)
     remedy = (
@@ -376,8 +376,8 @@ def _is_rest_catalog_lost(throwable: Any) -> bool:
 
 def _catalog_remedy(remedy: str) -> str:
     """Replaces the remedy for a source's database with the one for the catalog's database."""
-    if remedy == _ERRORS_BY_SQLSTATE["28"]:
-        return "Check the catalog's user and password in the profile's target" + _CATALOG
+    if remedy in (_ERRORS_BY_SQLSTATE["28"], _NO_PASSWORD):
+        return _CATALOG_PASSWORD
     if remedy == _ERRORS_BY_SQLSTATE["42501"]:
         return "Let the catalog's user create its tables, read them and write to them"
     if "source's url" in remedy or "database's name" in remedy:
@@ -412,7 +412,13 @@ def _driver_remedy(url: str) -> str:
 
 _NETWORK_ERRORS = ("java.net.", "java.io.", "org.apache.iceberg.shaded.org.apache.hc.")
 _UNAVAILABLE = "org.apache.iceberg.exceptions.ServiceUnavailableException"  # HTTP status 503
-_CATALOG = ": spark.sql.catalog.<name>.uri, .jdbc.user and .jdbc.password"
+_CATALOG = ": spark.sql.catalog.<name>.uri"
+_CATALOG_PASSWORD = (
+    "Check spark.sql.catalog.<name>.jdbc.user in the profile's target (STRANDLINE_CATALOG_USER), "
+    "and the password: .jdbc.password there or, for PostgreSQL, the file that PGPASSFILE names, "
+    "with host, port and database as in the catalog's URI"
+)
+_NO_PASSWORD = "Export the variable in the source's `password`, such as ${PGPASSWORD}"
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
 _CONNECTION_LOST_TEXTS = (
     "No row of this batch is visible; run again. If it happens again, check in the database's "
@@ -475,7 +481,7 @@ def _find_remedy(state: str, message: str, host: str | None) -> str:
     if "access denied for user" in text and "to database" in text:
         return _ERRORS_BY_SQLSTATE["42501"]
     if "asks for a password" in text:
-        return "Export the variable in the source's `password`, such as ${PGPASSWORD}"
+        return _NO_PASSWORD
     if "access denied" in text or "authentication failed" in text:
         return _ERRORS_BY_SQLSTATE["28"]
     if "unknown database" in text:

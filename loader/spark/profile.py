@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,7 @@ from loader.spec.document import refuse_large_aliases
 from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, excerpt, is_secret_key, url_secrets
 
+_VARIABLE = re.compile(r"\bSTRANDLINE_[A-Z0-9_]+\b")
 _NEVER_EMPTY = re.compile(r"spark\.master|spark\.sql\.catalog\.[^.]+\.(?:type|warehouse)")
 _WAREHOUSE = re.compile(r"spark\.sql\.catalog\.[^.]+\.warehouse")
 # References to variables that Iceberg's REST catalog and Hadoop's file systems resolve.
@@ -124,6 +126,23 @@ def read_profile_name(project: Path) -> str | None:
         return None  # dbt reports the error later
     name = read.get("profile") if isinstance(read, dict) else None
     return name if isinstance(name, str) and "{" not in name else None
+
+
+def find_misspelt_variables(profile: Profile, spec: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Maps variables that nothing reads to the similar variables that the profile reads.
+
+    Args:
+        spec: the text of loader.yml, which may read any variable.
+    """
+    text = profile.path.read_text(encoding="utf-8", errors="replace")
+    known = set(_VARIABLE.findall(text))
+    unset = [name for name in known if name not in env]
+    found = {}
+    for name in env:
+        if _VARIABLE.fullmatch(name) and name not in known and name not in spec:
+            for near in difflib.get_close_matches(name, unset, 1, cutoff=0.85):
+                found[name] = near
+    return found
 
 
 def refuse_moved_project(profile: Profile, folder: Path) -> None:

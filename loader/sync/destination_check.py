@@ -23,6 +23,9 @@ from loader.sync.pipeline import Pipeline
 DEADLINE = 60.0
 """The timeout of a check in seconds. If Spark has no executors, a job never ends."""
 
+_EXECUTORS_FACTOR = 3
+"""How many times as long executors may take. Their first tasks are slow on busy machines."""
+
 _CLEANUP_SECONDS = 10.0
 
 _NOT_FOUND = re.compile(r"NotFoundException|NoSuchFileException|does not exist|No such file")
@@ -56,6 +59,9 @@ def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None
     thread = threading.Thread(target=probe.run, name="check-destination", daemon=True)
     thread.start()
     thread.join(deadline)
+    if thread.is_alive() and probe.has_executors():
+        thread.join(deadline * (_EXECUTORS_FACTOR - 1))
+        deadline *= _EXECUTORS_FACTOR
     if thread.is_alive():
         what, remedy = probe.explain_timeout(deadline)
         lake.spark.sparkContext.cancelJobGroup(probe.group)
@@ -151,6 +157,10 @@ class _Probe:
         value: str | None = conf.get(f"spark.sql.catalog.{self._lake.catalog}.{name}", None)
         return value
 
+    def has_executors(self) -> bool:
+        """Returns whether executors of a cluster are writing the row."""
+        return self._is_appending and self._on_cluster and not self._lacks_executors()
+
     def _lacks_executors(self) -> bool:
         try:
             return not count_executors(self._lake.spark)
@@ -170,7 +180,7 @@ class _Probe:
                 )
             return (
                 f"the executors have not written one row within {deadline:.0f} seconds",
-                f"Check that the workers can reach {store}",
+                f"Check that the workers can reach {store}; run again if they are busy",
             )
         uri = self._find_setting("uri")
         catalogs = f"the catalog{f' {uri}' if uri else ''} and {store}"

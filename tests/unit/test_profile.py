@@ -15,7 +15,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loader.errors import SpecError
-from loader.spark.profile import Profile, Renderer, load_profile, refuse_moved_project
+from loader.spark.profile import (
+    Profile,
+    Renderer,
+    find_misspelt_variables,
+    load_profile,
+    refuse_moved_project,
+)
 from loader.spec.redaction import Redactor
 
 PROFILES = """
@@ -447,3 +453,15 @@ def test_a_project_that_was_moved_does_not_begin_a_warehouse_at_its_old_place(
             refuse_moved_project(profile, new)
         assert "create a link at the old path" in error.value.remedy
         refuse_moved_project(profile, tmp_path)  # a profile of somebody else
+
+
+def test_a_variable_that_nothing_reads_but_resembles_one_of_the_profile(tmp_path: Path) -> None:
+    profiles = tmp_path / "profiles.yml"
+    profiles.write_text("x: \"{{ env_var('STRANDLINE_S3_PATH_STYLE', '') }}\"\n")
+    profile = Profile("strandline", "cluster", "session", "analytics", {}, profiles)
+    wrong = {"STRANDLINE_S3_PATH_STILE": "true", "STRANDLINE_CACHE": "/tmp", "PATH": "/bin"}
+    assert find_misspelt_variables(profile, "", wrong) == {
+        "STRANDLINE_S3_PATH_STILE": "STRANDLINE_S3_PATH_STYLE"
+    }
+    assert not find_misspelt_variables(profile, "${STRANDLINE_S3_PATH_STILE}", wrong)
+    assert not find_misspelt_variables(profile, "", {**wrong, "STRANDLINE_S3_PATH_STYLE": "true"})
