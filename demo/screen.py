@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.text import Text
 
 _WIDTH = 100
 _PICTURED = (4, 5)
-"""The steps in the README's picture: changes in the source, and the sync that finds them."""
+"""The steps in the picture of docs/start.md: the source changes, and a sync finds the changes."""
 
 
 class NotAsClaimed(Exception):
@@ -49,7 +50,10 @@ class Screen:
     def picture(self, path: Path) -> None:
         """Writes the pictured steps as an SVG."""
         # a fixed id, because a random id would change the file in each run
-        self._drawn.save_svg(str(path), title="make demo", unique_id="demo", clear=False)
+        svg = self._drawn.export_svg(title="make demo", unique_id="demo", clear=False)
+        # without the fonts that a reader's browser would load from another server
+        svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+        path.write_text(svg, encoding="utf-8")
 
     def title(self, text: str) -> None:
         """Prints the first line."""
