@@ -1,8 +1,10 @@
 # Every target works on a fresh clone with nothing but Python 3.10 to 3.13 on the machine.
 #   make demo     an embedded shop database, synced and built three times
-#   make picture  runs the demo and draws its output into docs/demo.svg for the README
+#   make picture  runs the demo and draws its output into docs/demo.svg
+#   make pictures    draws the pictures in docs/pictures
 #   make test-fast    what to run before each commit: lint, the tests that need neither Spark
 #                 nor a server, and one real sync and build
+#   make docs     builds the documentation site into build/docs/site and checks its links
 #   make docs-types    writes the table of docs/types.md from the lists that the tests use
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
@@ -45,10 +47,11 @@ INSTALLED := $(VENV)/.installed
 DEBEZIUM := $(VENV)/.debezium
 SEAWEEDFS := $(VENV)/.seaweedfs
 PEERS := $(VENV)-peers
+DOCS := $(VENV)-docs
 export CONNECTORS := $(abspath $(VENV)-connectors)
 export READERS := $(abspath $(VENV)-readers)
 
-.PHONY: help install drivers archive demo picture docs-types connectors test-environment test test-fast test-matrix test-cluster lint bench bench-correctness audit sbom nemesis clean
+.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-fast test-matrix test-cluster lint bench bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -96,9 +99,22 @@ demo: $(INSTALLED)
 	"$(BIN)/python" demo/run.py
 	"$(BIN)/loader" --quiet setup
 
-# The picture in the README shows the output of the demo. A test compares it with a new one.
+# The picture in docs/start.md shows the output of the demo. A test compares it with a new one.
 picture: $(INSTALLED)
 	"$(BIN)/python" demo/run.py --picture docs/demo.svg
+
+pictures: $(INSTALLED)
+	"$(BIN)/python" -m docs_site.pictures
+
+# Zensical has its own environment, because Strandline does not need it. It needs Python 3.11.
+$(DOCS)/.installed: docs_site/requirements.txt .ci/venv
+	bash .ci/venv "$(@D)"
+	"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check -r $<
+	echo '*' > "$(@D)/.gitignore"
+	touch $@
+
+docs: $(INSTALLED) $(DOCS)/.installed
+	"$(BIN)/python" -m docs_site.build "$(DOCS)/bin/zensical"
 
 docs-types: $(INSTALLED)
 	"$(BIN)/python" -m tests.types_page
@@ -180,5 +196,5 @@ nemesis: archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(READERS)" "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
+	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(READERS)" "$(DOCS)" build/docs "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
 	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

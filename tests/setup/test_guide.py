@@ -26,6 +26,8 @@ def test_the_readme_shows_what_the_guide_does() -> None:
     shown = commands(README)
     shown = shown[shown.index("loader check") : shown.index("dbt build") + 1]
     assert set(shown) <= set(commands(GUIDE))
+    start = (ROOT / "docs" / "start.md").read_text()
+    assert set(commands(start)) - {"make demo"} <= set(commands(GUIDE))
     for page in ("README.md", "docs/guide.md", "loader/spark/templates/loader.yml", "loader.yml"):
         for block in blocks((ROOT / page).read_text(), "yaml") or [(ROOT / page).read_text()]:
             assert "lookback:" not in block, f"{page}: no example needs one"
