@@ -114,6 +114,10 @@ def test_the_pictures_are_what_their_source_draws() -> None:
     assert stored == drawn, "draw them anew: make pictures"
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
 def test_what_is_wrong_in_a_site_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<h1 id="top"></h1><a href="#top"></a><a href="/b.html"></a><a href="https://c.org"></a>'
