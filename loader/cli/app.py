@@ -22,6 +22,7 @@ from loader.cli.discover import discover
 from loader.cli.init import init
 from loader.cli.preview import preview
 from loader.cli.reconcile import reconcile
+from loader.cli.report import report
 from loader.cli.run import run
 from loader.cli.schema import schema
 from loader.cli.settings import Settings
@@ -212,6 +213,7 @@ for command in (
     state,
     schema,
     preview,
+    report,
 ):
     main.add_command(command)
 

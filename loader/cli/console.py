@@ -125,7 +125,9 @@ class Output:
             self._line(ERR, "error", **facts, **({"trace": trace} if trace else {}))
             return
         texts = [Text("error: ", style="bold red") + self.format_line(str(error))]
-        self._err(*texts, *([Text(_escape(self.redact(trace)), style="dim")] if trace else []))
+        self._err(
+            *texts, *([Text(escape_invisible(self.redact(trace)), style="dim")] if trace else [])
+        )
 
     def table(
         self,
@@ -166,7 +168,7 @@ class Output:
             notes = [f"{', '.join(names[note])}: {note}" for note in names if note]
             rows, columns = lists, [column for column in columns if column != below]
         for column in columns:
-            header = _escape(column) if are_names else column.replace("_", " ")
+            header = escape_invisible(column) if are_names else column.replace("_", " ")
             grid.add_column(Text(header), overflow="fold")
         for row in rows:
             grid.add_row(*(self.format_line(_format_value(value)) for value in row))
@@ -185,12 +187,12 @@ class Output:
     def say(self, text: str) -> None:
         """Prints text to stdout, except in JSON output."""
         if not self.quiet and not self.json:
-            escaped = Text(_escape(self.redact(text)))
+            escaped = Text(escape_invisible(self.redact(text)))
             self.streams.write(OUT, lambda: self.out.print(escaped))
 
     def format_line(self, text: str) -> Text:
         """Redacts a string, and escapes line breaks, which come from names and error messages."""
-        return Text(_LINE_BREAK.sub(r"\\x0a", _escape(self.redact(text))))
+        return Text(_LINE_BREAK.sub(r"\\x0a", escape_invisible(self.redact(text))))
 
     def _err(self, *texts: Text) -> None:
         self.streams.write(ERR, lambda: self.err.print(*texts, sep="\n"))
@@ -290,7 +292,7 @@ def list_names(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _escape(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Escapes control characters and invisible characters."""
 
     def format_escape(match: re.Match[str]) -> str:

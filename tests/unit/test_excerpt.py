@@ -19,6 +19,8 @@ CUT = {
     "cli/run_once.py": "the columns of a table",
     "names.py": "a name that the spec must not have",
     "error_report.py": "a list of errors",
+    "report/contents.py": "lists",
+    "report/proofs.py": "a list of rows",
     "rows/cursor.py": "a number",
     "spark/temporary_files.py": "the machine's name",
     "sources/contents.py": "a digest",

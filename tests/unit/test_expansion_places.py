@@ -63,6 +63,7 @@ def test_settings_come_from_profiles_and_the_loader() -> None:
     assert {one for one in found if one[0] != "spark/session.py"} == {
         ("lake/staging.py", "'spark.wap.id'", "str(batch)"),  # a number
         ("sources/file/parquet_schemas.py", "_NANOS_AS_LONG", "'true'"),
+        ("report/proofs.py", "'spark.sql.ansi.enabled'", "'false'"),
     }
     in_spark = {(key, value) for name, key, value in found if name == "spark/session.py"}
     # of profiles and of _REQUIRED

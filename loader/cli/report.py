@@ -1,0 +1,220 @@
+"""``loader report``: writes one HTML page that shows whether everything is all right."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loader.cli.run import read_duration
+from loader.errors import LoaderError
+
+if TYPE_CHECKING:
+    from loader.cli.settings import Settings
+    from loader.report.history import SourceHistory
+    from loader.report.proofs import Proof
+    from loader.sync.pipeline import Pipeline
+    from loader.sync.status_readers import StatusReaders
+
+DAYS = 30
+_REFRESH = 15
+_PORT = 8686
+
+
+@click.command(short_help="Writes a page that shows whether all is right.")
+@click.option(
+    "--output",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3660),
+    default=DAYS,
+    show_default=True,
+    help="How many days the report covers.",
+)
+@click.option(
+    "--stale-after",
+    metavar="AGE",
+    callback=read_duration,
+    help="Call a table stale if its last successful sync is older: '26h'. Default: three times the "
+    "usual distance of its syncs.",
+)
+@click.option(
+    "--target-path",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="dbt's target folder, with run_results.json. Default: DBT_TARGET_PATH, or `target` next "
+    "to loader.yml.",
+)
+@click.option(
+    "--keys/--no-keys",
+    default=True,
+    help="Run the SQL of failing tests again to show the keys of failing rows. This starts Spark.",
+)
+@click.option(
+    "--serve", is_flag=True, help="Show the page on this machine, and keep it up to date."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help=f"With --serve: the port; default {_PORT}."
+)
+@click.pass_obj
+def report(
+    settings: Settings,
+    path: Path,
+    days: int,
+    stale_after: float | None,
+    target_path: Path | None,
+    keys: bool,
+    serve: bool,
+    port: int | None,
+) -> None:
+    """Writes one HTML file about tables, proofs and comparisons. It needs no server or network.
+
+    With --serve, the page is shown at an address of this machine, and no file is written.
+    """
+    if port is not None and not serve:
+        raise click.UsageError("--port is for --serve, which shows the page at an address.")
+    writer = ReportWriter(settings, path, days, stale_after, target_path, keys)
+    if serve:
+        _serve(writer, _PORT if port is None else port)
+        return
+    sentence = writer.write()
+    settings.output.event("report", "", path=str(path), sentence=sentence)
+    settings.output.say(f"{sentence} The report is in {path}.")
+
+
+@dataclass(frozen=True)
+class ReportWriter:
+    """Collects and writes the report.
+
+    Attributes:
+        days: the number of days that the report covers.
+        stale_after: the age in seconds from which a table is stale; None derives it from the usual
+            distance of the table's syncs.
+        target_path: dbt's target folder; None means the default.
+        keys: whether to read the keys of failing rows.
+    """
+
+    settings: Settings
+    path: Path
+    days: int = DAYS
+    stale_after: float | None = None
+    target_path: Path | None = None
+    keys: bool = True
+
+    def write(self, pipeline: Pipeline | None = None) -> str:
+        """Writes the file, and returns the verdict.
+
+        Args:
+            pipeline: the pipeline of a run, whose Spark is used if Spark is needed.
+
+        Raises:
+            LoaderError: if the lake or dbt's results cannot be read, or the file cannot be written.
+        """
+        page, sentence = self.render(pipeline)
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            temporary.write_text(page, encoding="utf-8")
+            os.replace(temporary, self.path)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            raise LoaderError(
+                f"it cannot be written: {error.strerror}",
+                where=str(self.path),
+                remedy="Set a file in an existing folder",
+            ) from None
+        return sentence
+
+    def render(
+        self, pipeline: Pipeline | None = None, refresh: int | None = None
+    ) -> tuple[str, str]:
+        """Returns the page and the verdict."""
+        from loader.cli.console import escape_invisible
+        from loader.report.contents import build_report, choose_periods
+        from loader.report.history import read_history
+        from loader.report.page import render_page
+        from loader.report.proofs import find_unexplained, read_results
+
+        now = time.time_ns() // 1000
+        since, length = choose_periods(now, self.days)
+        histories = self._read(lambda readers: read_history(readers, since, length), pipeline)
+        results = read_results(self._find_target())
+        if results is not None and self.keys and find_unexplained(results):
+            results = replace(results, proofs=self._read_keys(results.proofs, pipeline))
+        found = build_report(histories, results, now, since, length, self.stale_after)
+        redact = self.settings.output.redact
+        config = str(self.settings.config)
+        page = render_page(found, lambda text: escape_invisible(redact(text)), config, refresh)
+        return page, found.sentence
+
+    def _read(
+        self,
+        read: Callable[[Sequence[StatusReaders]], list[SourceHistory]],
+        pipeline: Pipeline | None,
+    ) -> list[SourceHistory]:
+        from loader.cli.settings import read_progress
+        from loader.lake.folder_tables import SparkNeededError
+        from loader.sync.status_readers import list_readers_by_spark, list_readers_in_folder
+
+        if pipeline is None:
+            return read_progress(self.settings, read)
+        assert self.settings.profile is not None
+        with suppress(SparkNeededError):
+            return read(list_readers_in_folder(pipeline.spec, self.settings.profile))
+        return read(list_readers_by_spark(pipeline))
+
+    def _read_keys(self, proofs: Sequence[Proof], pipeline: Pipeline | None) -> Sequence[Proof]:
+        from loader.cli.settings import LOCAL, open_pipeline, profile_of
+        from loader.report.proofs import read_failing_rows
+
+        if pipeline is not None:
+            return read_failing_rows(pipeline.spark, proofs)
+        spec = self.settings.spec(needs_source=False)
+        if (
+            not profile_of(self.settings, spec)
+            .conf.get("spark.master", "local")
+            .startswith("local")
+        ):
+            self.settings.master = LOCAL  # a few rows need no executors of a cluster
+        with open_pipeline(self.settings, spec) as opened:
+            return read_failing_rows(opened.spark, proofs)
+
+    def _find_target(self) -> Path:
+        if self.target_path is not None:
+            return self.target_path
+        folder = self.settings.config.absolute().parent
+        return folder / (os.environ.get("DBT_TARGET_PATH") or "target")
+
+
+def _serve(writer: ReportWriter, port: int) -> None:
+    from loader.cli.signals import stop_on_signal
+    from loader.report.serve import HOST, ReportServer
+
+    writer.render()  # reports mistakes before a browser is opened
+    output = writer.settings.output
+
+    def render() -> str:
+        return writer.render(refresh=_REFRESH)[0]
+
+    try:
+        server = ReportServer(port, render, _REFRESH)
+    except OSError as error:
+        raise LoaderError(
+            f"the port cannot be used: {error.strerror}",
+            where=f"{HOST}:{port}",
+            remedy="Set another one with --port, or 0 for any free port",
+        ) from None
+    output.event("listening", f"The report is at {server.address}", address=server.address)
+    with server, stop_on_signal(server.shutdown, lambda: None):
+        server.serve_forever()

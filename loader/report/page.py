@@ -1,0 +1,182 @@
+"""Renders the report as one HTML file that needs no server and no network.
+
+Names, errors and keys come from sources, so they are not trusted: the template escapes every
+value, the data of the charts contains only numbers, and the page's Content-Security-Policy permits
+only its own scripts, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from loader import __version__
+from loader.formatting import format_count
+from loader.report.contents import Report, TableReport, format_age
+from loader.report.history import DAY
+
+_FOLDER = Path(__file__).parent
+_SECOND = 1_000_000
+_SEPARATE_BARS = 120
+"""With more periods than this, a strip has one bar for all adjacent periods with one result."""
+_THINNEST = 1 / 160
+"""The smallest share of a strip's width that a failure takes, so that it is visible."""
+_NAMES = {"ok": "synced", "mixed": "partly failed", "failed": "failed", "none": "no sync"}
+
+
+def render_page(
+    report: Report,
+    clean: Callable[[str], str] = str,
+    spec: str = "loader.yml",
+    refresh: int | None = None,
+) -> str:
+    """Returns the page.
+
+    Args:
+        clean: removes secrets and invisible characters from a text.
+        spec: the name of the spec, for the title.
+        refresh: the number of seconds after which the page loads itself again; None if it does not.
+    """
+
+    def finalize(value: Any) -> Any:
+        return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    now = report.until
+    environment.filters.update(
+        ago=lambda micros: f"{format_age((now - micros) / _SECOND)} ago",
+        age=format_age,
+        count=format_count,
+        day=lambda micros: _to_time(micros).strftime("%-d %b %Y"),
+        iso=lambda micros: _to_time(micros).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        moment=lambda micros: _to_time(micros).strftime("%-d %b %Y, %H:%M UTC"),
+        number=_format_number,
+        seconds=_format_seconds,
+        share=_format_share,
+        size=lambda count: f"{count / 2**20:,.1f} MB",
+    )
+    scripts = [_read("vendor/uPlot.iife.min.js"), _read("page.js")]
+    styles = [_read("vendor/uPlot.min.css"), _read("page.css")]
+    return environment.get_template("page.html").render(
+        report=report,
+        scripts=[Markup(each) for each in scripts],
+        styles=[Markup(each) for each in styles],
+        policy=Markup(_build_policy(scripts, styles)),
+        data=_build_data(report, refresh),
+        draw_strip=lambda table: _draw_strip(table, report.periods),
+        describe_strip=lambda table: _describe_strip(table, report.length),
+        per="day" if report.length == DAY else "hour",
+        days=round((report.until - report.since) / DAY),
+        spec=spec,
+        version=__version__,
+    )
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8").strip()
+
+
+def _build_policy(scripts: list[str], styles: list[str]) -> str:
+    def allow(texts: list[str]) -> str:
+        digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+        return " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
+
+    return (
+        f"default-src 'none'; script-src {allow(scripts)}; style-src {allow(styles)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _build_data(report: Report, refresh: int | None) -> Markup:
+    """Returns the data of the charts as JSON. It contains no text of a source."""
+    data = {
+        "since": report.since // _SECOND,
+        "until": (report.until // report.length + 1) * report.length // _SECOND,
+        "step": report.length // _SECOND,
+        "totals": report.totals,
+        "tables": {table.id: table.series for table in report.tables},
+        "refresh": refresh,
+    }
+    text = json.dumps(data, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _draw_strip(table: TableReport, periods: int) -> list[tuple[str, float, float]]:
+    """Returns the bars of a table's strip: the result, the start and the width in percent."""
+    bars = []
+    for result, first, count in table.strip:
+        if periods <= _SEPARATE_BARS:
+            bars += [(result, first + i + 0.08, 0.84) for i in range(count)]
+            continue
+        width = float(count)
+        if result in ("failed", "mixed"):
+            width = max(width, periods * _THINNEST)
+        bars.append((result, min(float(first), periods - width), width))
+    # Draws failures last, because they may be wider than their periods.
+    bars.sort(key=lambda bar: bar[0] in ("failed", "mixed"))
+    return [
+        (result, round(100 * first / periods, 3), round(100 * width / periods, 3))
+        for result, first, width in bars
+    ]
+
+
+def _describe_strip(table: TableReport, length: int) -> str:
+    unit = "day" if length == DAY else "hour"
+    counts: dict[str, int] = {}
+    for result, _, count in table.strip:
+        counts[result] = counts.get(result, 0) + count
+    parts = [
+        f"{_NAMES[result]} on {format_count(counts[result], unit)}"
+        for result in _NAMES
+        if counts.get(result)
+    ]
+    return ", ".join(parts)
+
+
+def _to_time(micros: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(micros / _SECOND, dt.timezone.utc)
+
+
+def _format_number(count: float) -> str:
+    """Formats a number for a narrow column.
+
+    >>> _format_number(9999), _format_number(1234567)
+    ('9,999', '1.23 M')
+    """
+    for size, unit in ((1e9, "bn"), (1e6, "M")):
+        if count >= size:
+            return (
+                f"{count / size:.3g} {unit}"
+                if count < 1000 * size
+                else f"{count / size:,.0f} {unit}"
+            )
+    return f"{count:,}"
+
+
+def _format_seconds(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _format_share(share: float | None) -> str:
+    if share is None:
+        return "–"
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

@@ -1,0 +1,235 @@
+"""Reads which proofs hold and which fail, from the results of the last dbt command.
+
+dbt writes them to `run_results.json` in its target folder. To show the keys of failing rows, the
+SQL of a failing test is run again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import SpecError
+from loader.spec.redaction import excerpt, redact_foreign
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_KEYS = 20
+"""The maximum number of failing rows that the report shows for each proof."""
+
+_LONGEST_VALUE = 120
+_FAILED = ("fail", "error", "runtime error")
+_FACTS = {
+    *("problem", "batch", "table_name", "source_name", "unique_field", "n_records"),
+    *("duplicate_kind", "previous_batch", "rows_of_key"),
+}
+"""Columns of failing rows, in addition to the key, that contain no value of the source."""
+
+
+@dataclass(frozen=True)
+class FailingRows:
+    """Rows for which a proof fails.
+
+    Attributes:
+        columns: the columns of the key, and columns that describe the problem.
+        has_more: whether there are more rows.
+        note: a sentence about rows that are not shown; "" if there is none.
+    """
+
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    has_more: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The result of a dbt test or, if it was not built, of a model.
+
+    Attributes:
+        status: dbt's status, such as `pass`, `warn`, `fail`, `error` or `skipped`.
+        sql: the compiled SQL; None if dbt compiled none.
+        key: the key of the tested table, as far as it is known.
+        shows_all: whether the failing rows contain only the loader's own facts.
+    """
+
+    id: str
+    name: str
+    subject: str
+    status: str
+    is_test: bool = True
+    failures: int | None = None
+    message: str = ""
+    seconds: float = 0.0
+    sql: str | None = None
+    key: Sequence[str] = ()
+    shows_all: bool = False
+    rows: FailingRows = field(default_factory=FailingRows)
+
+    @property
+    def has_failed(self) -> bool:
+        """Returns whether the proof failed or could not run."""
+        return self.status in _FAILED
+
+    @property
+    def has_warned(self) -> bool:
+        """Returns whether the proof found failing rows, but only warns."""
+        return self.status == "warn"
+
+
+@dataclass(frozen=True)
+class DbtResults:
+    """The results of the last dbt command.
+
+    Attributes:
+        command: the command, such as `build`.
+        at: the time of the command's end; ISO 8601.
+        proofs: the tests, and the models that were not built.
+        node_seconds: the seconds of each model and test, by its name.
+    """
+
+    command: str
+    at: str
+    proofs: Sequence[Proof]
+    node_seconds: Mapping[str, float]
+
+
+def read_results(target: Path) -> DbtResults | None:
+    """Reads the results in dbt's target folder. Returns None if there are none.
+
+    Raises:
+        SpecError: if the files cannot be read.
+    """
+    results, manifest = (
+        _read_json(target / "run_results.json"),
+        _read_json(target / "manifest.json"),
+    )
+    if results is None:
+        return None
+    nodes = (manifest or {}).get("nodes", {})
+    proofs, seconds = [], {}
+    try:
+        for result in results["results"]:
+            proof = _read_proof(result, nodes)
+            seconds[f"{proof.name} on {proof.subject}" if proof.is_test else proof.name] = (
+                proof.seconds
+            )
+            if proof.is_test or proof.has_failed or proof.status == "skipped":
+                proofs.append(proof)
+        metadata, arguments = results["metadata"], results.get("args") or {}
+        at = str(metadata["generated_at"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise _unreadable(target / "run_results.json", f"{type(error).__name__}: {error}") from None
+    return DbtResults(str(arguments.get("which") or ""), at, proofs, seconds)
+
+
+def read_failing_rows(spark: SparkSession, proofs: Iterable[Proof]) -> list[Proof]:
+    """Runs the SQL of each proof that fails or warns, and returns all proofs with their rows."""
+    from loader.spark.session import restore_settings
+
+    with restore_settings(spark):
+        spark.conf.set("spark.sql.ansi.enabled", "false")  # as dbt runs it
+        return [_add_rows(proof, spark) for proof in proofs]
+
+
+def find_unexplained(results: DbtResults | None) -> list[Proof]:
+    """Returns the proofs whose failing rows can be read again."""
+    proofs = results.proofs if results is not None else ()
+    return [each for each in proofs if _can_be_read(each)]
+
+
+def choose_columns(proof: Proof, columns: Sequence[str]) -> list[str]:
+    """Returns the columns of failing rows that identify a row or describe its problem.
+
+    Other columns may contain any value of the source, so the report does not show them.
+    """
+    if proof.shows_all:
+        return list(columns)
+    key = {name.lower() for name in proof.key}
+    chosen = [name for name in columns if name.lower() in key]
+    return chosen + [
+        name
+        for name in columns
+        if name not in chosen and (name.lower() in _FACTS or name.lower().startswith("_cq_"))
+    ]
+
+
+def _can_be_read(proof: Proof) -> bool:
+    return proof.is_test and proof.status in ("fail", "warn") and bool(proof.sql)
+
+
+def _add_rows(proof: Proof, spark: SparkSession) -> Proof:
+    if not _can_be_read(proof):
+        return proof
+    try:
+        # dbt runs the same SQL as a subquery.
+        frame = spark.sql(f"select * from (\n{proof.sql}\n) as failures limit {MOST_KEYS + 1}")
+        columns = choose_columns(proof, frame.columns)
+        found = frame.collect()
+    except Exception as error:  # the SQL is the user's, and may fail in any way
+        text = excerpt(redact_foreign(str(error)).splitlines()[0], 300)
+        return replace(proof, rows=FailingRows(note=f"The rows could not be read: {text}"))
+    if not found:
+        note = "The test no longer finds these rows. The next `dbt build` checks it again."
+        return replace(proof, rows=FailingRows(note=note))
+    if not columns:
+        note = "The key is unknown, so no rows are shown: `dbt test --store-failures` stores them."
+        return replace(proof, rows=FailingRows(note=note))
+    places = [frame.columns.index(name) for name in columns]
+    rows = [[_format_value(row[place]) for place in places] for row in found[:MOST_KEYS]]
+    return replace(proof, rows=FailingRows(columns, rows, len(found) > MOST_KEYS))
+
+
+def _format_value(value: Any) -> str:
+    return "NULL" if value is None else excerpt(redact_foreign(str(value)), _LONGEST_VALUE)
+
+
+def _read_proof(result: Mapping[str, Any], nodes: Mapping[str, Any]) -> Proof:
+    unique_id = str(result["unique_id"])
+    node = nodes.get(unique_id) or {}
+    kind = unique_id.partition(".")[0]
+    test = node.get("test_metadata") or {}
+    arguments = test.get("kwargs") or {}
+    attached = node.get("attached_node") or ""
+    subject = nodes.get(attached) or {}
+    config = subject.get("config") or {}
+    key = arguments.get("unique_key") or config.get("unique_key") or arguments.get("column_name")
+    on = ((node.get("depends_on") or {}).get("nodes") or [""])[0]
+    return Proof(
+        unique_id,
+        str(test.get("name") or node.get("name") or ".".join(unique_id.split(".")[2:3])),
+        str(subject.get("name") or (attached or on).rpartition(".")[2]),
+        str(result["status"]),
+        kind in ("test", "unit_test"),
+        result.get("failures"),
+        excerpt(redact_foreign(str(result.get("message") or "")), 500),
+        float(result.get("execution_time") or 0),
+        result.get("compiled_code"),
+        [key] if isinstance(key, str) else list(key or ()),
+        # The package's models contain only rows of the ledger.
+        attached.startswith("model.strandline."),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, str(error)) from None
+    if not isinstance(found, dict):
+        raise _unreadable(path, "it is not a JSON object")
+    return found
+
+
+def _unreadable(path: Path, why: str) -> SpecError:
+    return SpecError(
+        f"dbt's results cannot be read: {why}",
+        where=str(path),
+        remedy="Run `dbt build` again, or set the folder with --target-path",
+    )
