@@ -23,6 +23,7 @@ _MISSED_SYNCS = 3
 _MOST_ERRORS = 8
 _MOST_CHANGES = 20
 _MOST_NODES = 10
+_MOST_PAST = 6
 _HOURLY_DAYS = 3
 """If the report covers at most this number of days, its periods are hours."""
 _UNKNOWN_CLOCK = 366 * DAY
@@ -65,22 +66,38 @@ class Problem:
 
     Attributes:
         kind: a key of `_KINDS`.
-        subject: the table or proof.
-        text: the rest of the sentence, whose subject is `subject`.
-        target: the id of the section with the details.
+        subjects: the tables or the proof, with the ids of the sections with their details.
+        text: the rest of the sentence, which begins with the subjects.
         detail: an error or the keys of failing rows.
+        seconds: the age of the last successful sync; None if unknown.
     """
 
     kind: str
-    subject: str
+    subjects: Sequence[tuple[str, str]]
     text: str
-    target: str
     detail: str = ""
+    seconds: float | None = None
 
     @property
     def level(self) -> str:
         """The level, ``bad`` or ``warn``."""
         return _KINDS[self.kind].level
+
+
+@dataclass(frozen=True)
+class PastFailure:
+    """Failures of one or several tables with the same error that are over.
+
+    Attributes:
+        tables: the names of the tables.
+        first, last: the start of the first and the end of the last failed sync, in microseconds.
+    """
+
+    text: str
+    tables: Sequence[str]
+    count: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -170,6 +187,7 @@ class Report:
     results: DbtResults | None = None
     proved_at: int | None = None
     nodes: Sequence[tuple[str, float]] = ()
+    past: Sequence[PastFailure] = ()
 
     @property
     def periods(self) -> int:
@@ -234,7 +252,7 @@ def build_report(
     proved_at = _parse_time(results.at) if results is not None else None
     if tables:
         problems += _check_proofs(tables, results, proved_at)
-    problems.sort(key=lambda problem: problem.level != BAD)
+    problems = _merge_problems(problems)
     level = next((problem.level for problem in problems), GOOD) if tables or problems else NONE
     slowest = sorted((results.node_seconds if results else {}).items(), key=lambda item: -item[1])
     return Report(
@@ -250,6 +268,7 @@ def build_report(
         results,
         proved_at,
         slowest[:_MOST_NODES],
+        _list_past_failures(tables),
     )
 
 
@@ -283,7 +302,7 @@ def _build_table(
     if compared is not None and compared.unrepaired:
         rows = format_count(compared.unrepaired, "row differs", "rows differ")
         text = f"is not equal to its source: {rows}, and this is not repaired"
-        problems.append(Problem("differs", name, text, id_))
+        problems.append(Problem("differs", [(name, id_)], text))
     worst = min(problems, key=lambda each: list(_KINDS).index(each.kind), default=None)
     return (
         TableReport(
@@ -331,6 +350,7 @@ def _find_problems(
     """Returns a table's problem with syncs, if there is one."""
     synced, complete = row["synced_micros"], row["complete_micros"]
     age = (now - synced) / _SECOND if synced is not None else None
+    subjects = [(name, id_)]
     if row["status"] == FAILED:
         times = sum(each.syncs for each in failed if synced is None or each.last > synced)
         tries = f", {format_count(times, 'attempt')} failed since" if times > 1 else ""
@@ -339,21 +359,64 @@ def _find_problems(
             if age is None
             else f"fails: it was last synced {format_age(age)} ago{tries}"
         )
-        return [Problem("failing", name, text, id_, row["error"] or "")]
+        return [Problem("failing", subjects, text, row["error"] or "", age)]
     if age is None:
-        return [Problem("never", name, "has never been synced successfully", id_)]
+        return [Problem("never", subjects, "has never been synced successfully")]
     if age > (stale_after or _longest_age(usual)):
-        often = f", and before that every {format_age(usual)}" if usual is not None else ""
+        often = f", but usually every {format_age(usual)}" if usual is not None else ""
         text = f"is stale: it was last synced {format_age(age)} ago{often}"
-        return [Problem("stale", name, text, id_)]
+        return [Problem("stale", subjects, text, seconds=age)]
     if complete is not None and complete <= _UNKNOWN_CLOCK:
         text = "may lack rows since a failover or restore of its database, until it is swept"
-        return [Problem("unclear", name, text, id_)]
+        return [Problem("unclear", subjects, text)]
     if complete is not None and synced - complete > DAY:
         behind = format_age((synced - complete) / _SECOND)
         text = f"is complete only up to {behind} before its last sync"
-        return [Problem("behind", name, text, id_)]
+        return [Problem("behind", subjects, text)]
     return []
+
+
+def _merge_problems(problems: Sequence[Problem]) -> list[Problem]:
+    """Returns the problems in order, the worst first, with one line for tables that share one.
+
+    If a database or the loader is down, all tables have the same problem.
+    """
+    groups: dict[tuple[str, str, str], list[Problem]] = {}
+    for each in problems:
+        is_shared = each.kind in ("failing", "stale")
+        key = each.kind, each.detail, "" if is_shared else each.text + str(each.subjects)
+        groups.setdefault(key, []).append(each)
+    merged = []
+    for (kind, detail, _), group in groups.items():
+        if len(group) == 1:
+            merged += group
+            continue
+        ages = [each.seconds for each in group if each.seconds is not None]
+        oldest = f": the oldest sync was {format_age(max(ages))} ago" if ages else ""
+        verb = "fail" if kind == "failing" else "are stale"
+        subjects = [subject for each in group for subject in each.subjects]
+        merged.append(Problem(kind, subjects, verb + oldest, detail, max(ages, default=None)))
+    return sorted(merged, key=lambda each: list(_KINDS).index(each.kind))
+
+
+def _list_past_failures(tables: Sequence[TableReport]) -> list[PastFailure]:
+    """Returns the failures that are over, the newest first."""
+    by_text: dict[str, list[tuple[str, ErrorSum]]] = {}
+    for table in tables:
+        for error in table.errors:
+            if not error.is_current:
+                by_text.setdefault(error.text, []).append((table.name, error))
+    past = [
+        PastFailure(
+            text,
+            [name for name, _ in group],
+            sum(error.count for _, error in group),
+            min(error.first for _, error in group),
+            max(error.last for _, error in group),
+        )
+        for text, group in by_text.items()
+    ]
+    return sorted(past, key=lambda each: -each.last)[:_MOST_PAST]
 
 
 def _find_rhythm(good: Sequence[SyncSum], counted: int) -> float | None:
@@ -461,14 +524,13 @@ def _is_off(proof: Proof) -> bool:
 
 def _describe_proof(proof: Proof, target: str) -> Problem:
     if not proof.is_test:
-        return Problem("not built", proof.name, "was not built", target, proof.message)
-    subject = f"{proof.name} on {proof.subject}" if proof.subject else proof.name
+        return Problem("not built", [(proof.name, target)], "was not built", proof.message)
+    subjects = [(f"{proof.name} on {proof.subject}" if proof.subject else proof.name, target)]
     if proof.status not in ("fail", "warn"):
-        return Problem("proof breaks", subject, "could not run", target, proof.message)
+        return Problem("proof breaks", subjects, "could not run", proof.message)
     rows = f" for {format_count(proof.failures, 'row')}" if proof.failures else ""
-    if proof.has_warned:
-        return Problem("proof warns", subject, f"warns{rows}", target, _list_keys(proof))
-    return Problem("proof fails", subject, f"does not hold{rows}", target, _list_keys(proof))
+    kind, verb = ("proof warns", "warns") if proof.has_warned else ("proof fails", "does not hold")
+    return Problem(kind, subjects, verb + rows, _list_keys(proof))
 
 
 def _list_keys(proof: Proof) -> str:
@@ -490,12 +552,12 @@ def _check_proofs(
     """Returns a warning if the proofs are missing or older than the loaded rows."""
     if results is None or not any(proof.is_test for proof in results.proofs):
         text = "have not run, so nothing here is proved: run `dbt build`"
-        return [Problem("unproved", "The proofs", text, "proofs")]
+        return [Problem("unproved", [("The proofs", "proofs")], text)]
     loaded = max((t.synced for t in tables if t.synced is not None and t.rows), default=None)
     if loaded is not None and proved_at is not None and loaded - proved_at > DAY:
         age = format_age((loaded - proved_at) / _SECOND)
         text = f"are {age} older than the last loaded rows: run `dbt build`"
-        return [Problem("unproved", "The proofs", text, "proofs")]
+        return [Problem("unproved", [("The proofs", "proofs")], text)]
     return []
 
 
@@ -519,7 +581,7 @@ def _summarize(
 def _count_problems(problems: Sequence[Problem], level: str) -> str:
     parts = []
     for kind, words in _KINDS.items():
-        count = sum(problem.kind == kind for problem in problems)
+        count = sum(len(each.subjects) for each in problems if each.kind == kind)
         if count and words.level == level:
             parts.append(
                 format_count(count, words.one, words.several) if words.several else words.one

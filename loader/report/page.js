@@ -52,14 +52,14 @@
     const options = {
       width: Math.max(plot.clientWidth, 200), height: figure.dataset.of === "all" ? 190 : 150, ms: 1e-3,
       tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
-      legend: { show: false }, padding: [8, 8, 0, 0],
+      legend: { show: false }, padding: [8, 18, 0, 0],
       cursor: { y: false, points: { show: false }, drag: { setScale: false, x: false } },
       scales: {
         x: { time: true, range: () => [data.since, data.until] },
         y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] },
       },
       axes: [
-        { ...axis, grid: { show: false }, values: [
+        { ...axis, grid: { show: false }, space: 70, values: [
           [31536000, "{YYYY}", null, null, null, null, null, null, 1],
           [2419200, "{MMM}", "\n{YYYY}", null, null, null, null, null, 1],
           [86400, "{D} {MMM}", null, null, null, null, null, null, 1],

@@ -31,6 +31,18 @@ _THINNEST = 1 / 160
 """The smallest share of a strip's width that a failure takes, so that it is visible."""
 _NAMES = {"ok": "synced", "mixed": "partly failed", "failed": "failed", "none": "no sync"}
 
+_ICONS = {
+    level: "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    f"%3Ccircle cx='8' cy='8' r='7' fill='%23{colour}'/%3E%3C/svg%3E"
+    for level, colour in (
+        ("good", "19754a"),
+        ("warn", "d99a1b"),
+        ("bad", "c8372d"),
+        ("none", "8a8780"),
+    )
+}
+"""The picture in the browser's tab has the colour of the verdict."""
+
 
 def render_page(
     report: Report,
@@ -81,7 +93,8 @@ def render_page(
         draw_strip=lambda table: _draw_strip(table, report.periods),
         describe_strip=lambda table: _describe_strip(table, report.length),
         per="day" if report.length == DAY else "hour",
-        days=round((report.until - report.since) / DAY),
+        days=-((report.since - report.until) // DAY),
+        icon=Markup(_ICONS[report.level]),
         spec=spec,
         version=__version__,
     )
@@ -98,7 +111,7 @@ def _build_policy(scripts: list[str], styles: list[str]) -> str:
 
     return (
         f"default-src 'none'; script-src {allow(scripts)}; style-src {allow(styles)}; "
-        "base-uri 'none'; form-action 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
