@@ -163,6 +163,8 @@ class Daemon:
         self._failing = self._report_round(number, outcomes, run_error, load)
         times.build = self._build(outcomes)
         self._report_elsewhere(outcomes, run_error, times.build, time.monotonic() - began)
+        if self.request.page is not None and not self.stopped.is_set():
+            self.request.page.write_after_run(self.pipeline)
         if not self.stopped.is_set():
             times.load, times.tables = load, len(outcomes)
             tables = {each.table: each.seconds or 0.0 for each in list_table_results(outcomes)}

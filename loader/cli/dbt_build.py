@@ -75,6 +75,12 @@ class Build:
         threading.Thread(target=_load, name="load-dbt", daemon=True).start()
         return cls(project, tuple(arguments))
 
+    @property
+    def target_path(self) -> Path:
+        """The folder to which dbt writes its results, unless dbt_project.yml sets another one."""
+        option = _find_option_value(self.arguments, "--target-path")
+        return self.project / (option or os.environ.get("DBT_TARGET_PATH") or "target")
+
     def check(self, profile: Profile) -> None:
         """Refuses a build whose profile or target differs from the loader's.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loader.cli.run import read_duration
+from loader.cli.duration_option import read_duration
 from loader.errors import LoaderError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def report(
     settings.output.say(f"{sentence} The report is in {path}.")
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReportWriter:
     """Collects and writes the report.
 
@@ -111,6 +111,18 @@ class ReportWriter:
     stale_after: float | None = None
     target_path: Path | None = None
     keys: bool = True
+
+    def __post_init__(self) -> None:
+        # The results of dbt whose failing rows were read last, by their time.
+        self._explained: tuple[str, Sequence[Proof]] = ("", ())
+
+    def write_after_run(self, pipeline: Pipeline) -> None:
+        """Writes the file after a run. A report that cannot be written does not fail the run."""
+        try:
+            self.write(pipeline)
+        except Exception as error:
+            readable = pipeline.redact_error(error, "report")
+            self.settings.output.warning(f"no report was written: {readable}")
 
     def write(self, pipeline: Pipeline | None = None) -> str:
         """Writes the file, and returns the verdict.
@@ -151,7 +163,10 @@ class ReportWriter:
         histories = self._read(lambda readers: read_history(readers, since, length), pipeline)
         results = read_results(self._find_target())
         if results is not None and self.keys and find_unexplained(results):
-            results = replace(results, proofs=self._read_keys(results.proofs, pipeline))
+            # The SQL of a test may take long, so a loop runs it once after each build.
+            if self._explained[0] != results.at:
+                self._explained = results.at, self._read_keys(results.proofs, pipeline)
+            results = replace(results, proofs=self._explained[1])
         found = build_report(histories, results, now, since, length, self.stale_after)
         redact = self.settings.output.redact
         config = str(self.settings.config)
@@ -205,10 +220,14 @@ def _serve(writer: ReportWriter, port: int) -> None:
     output = writer.settings.output
 
     def render() -> str:
-        return writer.render(refresh=_REFRESH)[0]
+        try:
+            return writer.render(refresh=_REFRESH)[0]
+        except LoaderError as error:
+            output.error(error)
+            raise
 
     try:
-        server = ReportServer(port, render, _REFRESH)
+        server = ReportServer(port, render, _REFRESH - 5)
     except OSError as error:
         raise LoaderError(
             f"the port cannot be used: {error.strerror}",

@@ -51,6 +51,13 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write metrics to this file after each run, in the text format of Prometheus.",
 )
+@click.option(
+    "--report",
+    "report_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Then write the page of `loader report` to this file; with --every, after each round.",
+)
 @click.argument("dbt_arguments", nargs=-1, metavar="[-- DBT_ARGUMENTS]...")
 @click.pass_obj
 def run(
@@ -66,6 +73,7 @@ def run(
     build: bool,
     every: float | None,
     metrics_file: Path | None,
+    report_path: Path | None,
     dbt_arguments: tuple[str, ...],
 ) -> None:
     """Appends rows changed since the last cursor, one batch per table, and stores the new cursor.
@@ -78,6 +86,8 @@ def run(
         raise click.UsageError("--from rereads a range: remove --full-refresh and --dry-run.")
     if dry_run and build:
         raise click.UsageError("--dry-run writes nothing to build: remove --build.")
+    if dry_run and report_path is not None:
+        raise click.UsageError("--dry-run syncs nothing to report: remove --report.")
     if every is not None and (low is not None or full_refresh or dry_run):
         raise click.UsageError(
             "--every only repeats incremental syncs: remove --full-refresh, --dry-run and --from."
@@ -118,6 +128,12 @@ def run(
             dbt_build.check(settings.profile)
         work = Backfill(low, high, chunk) if low is not None else sync_table
         rotation = Rotation() if low is None else None
+        page = None
+        if report_path is not None:
+            from loader.cli.report import ReportWriter
+
+            target = dbt_build.target_path if dbt_build is not None else None
+            page = ReportWriter(settings, report_path, target_path=target)
         request = RunRequest(
             select,
             full_refresh,
@@ -127,6 +143,7 @@ def run(
             dbt_build,
             rotation,
             reporter,
+            page,
         )
         reporter.prepare(pipeline, dbt_build.project if dbt_build else None)
         if every is None:

@@ -62,7 +62,13 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.partition("?")[0] != "/":
             self._send(HTTPStatus.NOT_FOUND, b"The report is at /.\n")
         else:
-            self._send(HTTPStatus.OK, self.server.read_page(), "text/html")
+            try:
+                page = self.server.read_page()
+            except Exception as error:
+                text = f"The report cannot be read ({type(error).__name__}): see the terminal.\n"
+                self._send(HTTPStatus.SERVICE_UNAVAILABLE, text.encode())
+                return
+            self._send(HTTPStatus.OK, page, "text/html")
 
     do_HEAD = do_GET
 
