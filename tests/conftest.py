@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A cluster takes minutes, and is only named explicitly: `make test-cluster`.
-collect_ignore = ["cluster"]
+# A cluster takes minutes, and a browser is large. Both are only named explicitly, by `make
+# test-cluster` and `make test-report`.
+collect_ignore = ["cluster", "report"]
 
 # Output that tests compare must not depend on how busy the machine is.
 slow_steps.SECONDS = 1e9

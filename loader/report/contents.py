@@ -571,7 +571,8 @@ def _summarize(
     fine = sum(table.level == GOOD for table in tables)
     good = f"{_all_of(fine, len(tables), 'table')} up to date"
     if level == GOOD:
-        return f"All is well: {good}, and {_all_of(len(tests), len(tests), 'proof', 'hold')}."
+        holding = sum(proof.status == "pass" for proof in tests)
+        return f"All is well: {good}, and {_all_of(holding, len(tests), 'proof', 'hold')}."
     counts = _count_problems(problems, level)
     if level == BAD:
         return f"Something is wrong: {counts}."

@@ -29,4 +29,5 @@ def test_the_bill_names_packages_and_jars() -> None:
         assert iceberg["hashes"][0]["content"] == line.iceberg.sha256
     [mysql] = by_name["mysql-connector-j"]["licenses"]
     assert mysql["license"]["name"].startswith("GPL-2.0-only")
+    assert by_name["uplot"]["purl"] == "pkg:npm/uplot@1.6.32"
     assert "strandline" not in by_name
