@@ -59,7 +59,8 @@
         y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] },
       },
       axes: [
-        { ...axis, grid: { show: false }, space: 70, values: [
+        { ...axis, grid: { show: false }, space: 70,
+          size: (_, labels) => (labels && labels.some((each) => String(each).includes("\n")) ? 42 : 26), values: [
           [31536000, "{YYYY}", null, null, null, null, null, null, 1],
           [2419200, "{MMM}", "\n{YYYY}", null, null, null, null, null, 1],
           [86400, "{D} {MMM}", null, null, null, null, null, null, 1],

@@ -29,6 +29,7 @@ _SEPARATE_BARS = 120
 """With more periods than this, a strip has one bar for all adjacent periods with one result."""
 _THINNEST = 1 / 160
 """The smallest share of a strip's width that a failure takes, so that it is visible."""
+_SPACE = "\u00a0"
 _NAMES = {"ok": "synced", "mixed": "partly failed", "failed": "failed", "none": "no sync"}
 
 _ICONS = {
@@ -184,12 +185,13 @@ def _format_number(count: float) -> str:
 
 
 def _format_seconds(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f}{_SPACE}{unit}"
+    return f"{seconds:.{1 if seconds < 10 else 0}f}{_SPACE}s"
 
 
 def _format_share(share: float | None) -> str:
     if share is None:
         return "–"
-    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+    return f"{100 * share:.{1 if share < 0.1 else 0}f}{_SPACE}%"

@@ -56,7 +56,7 @@ def _poison(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(_poison, value))
     if is_dataclass(value) and not isinstance(value, type):
-        kept = ("id", "kind", "level", "status", "strip", "series", "totals", "at")
+        kept = ("id", "kind", "level", "state", "status", "strip", "series", "totals", "at")
         changed = {
             each.name: _poison(getattr(value, each.name))
             for each in fields(value)
