@@ -197,7 +197,7 @@ def _read_proof(result: Mapping[str, Any], nodes: Mapping[str, Any]) -> Proof:
     attached = node.get("attached_node") or ""
     subject = nodes.get(attached) or {}
     config = subject.get("config") or {}
-    key = arguments.get("unique_key") or config.get("unique_key") or arguments.get("column_name")
+    key = arguments.get("unique_key") or config.get("unique_key")
     on = ((node.get("depends_on") or {}).get("nodes") or [""])[0]
     return Proof(
         unique_id,
