@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from loader.report.page import render_page
 from loader.report.serve import ReportServer
@@ -170,8 +170,8 @@ def test_keyboard(browser: Browser, pictures: Path) -> None:
     assert not orders.evaluate("each => each.open")
     page.locator(".overview a", has_text="shop.orders").focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('details[data-table=t0]').open")
-    page.wait_for_function("document.querySelectorAll('details[data-table=t0] canvas').length > 1")
+    expect(orders).to_have_attribute("open", "")
+    expect(orders.locator("canvas")).to_have_count(4)
     # The arrow keys read a chart.
     plot = page.locator(".chart .plot").first
     assert "rows appended" in (plot.get_attribute("aria-label") or "").lower()
@@ -186,7 +186,7 @@ def test_keyboard(browser: Browser, pictures: Path) -> None:
     assert readout.inner_text().startswith("2 Nov 2026")
     # The same numbers are a table, too.
     page.locator(".chart .numbers summary").first.click()
-    assert page.locator(".chart .numbers tbody tr").count() == 30
+    expect(page.locator(".chart .numbers tbody tr")).to_have_count(30)
     watched.close()
 
 
@@ -195,9 +195,12 @@ def test_a_change_to_dark_is_drawn(browser: Browser, pictures: Path) -> None:
     page = watched.page
     before = page.locator(".chart canvas").first.evaluate("canvas => canvas.toDataURL()")
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function(
-        "before => document.querySelector('.chart canvas').toDataURL() !== before", arg=before
-    )
+    for _ in range(100):
+        after = page.locator(".chart canvas").first.evaluate("canvas => canvas.toDataURL()")
+        if after != before:
+            break
+        page.wait_for_timeout(50)
+    assert after != before
     watched.close()
 
 
@@ -217,8 +220,8 @@ def test_a_served_page_refreshes_and_keeps_open_sections(browser: Browser) -> No
         page.goto(server.address)
         assert "round 0" in page.locator("footer").inner_text()
         page.locator("details[data-table=t0] > summary").click()
-        page.wait_for_function("!document.querySelector('footer').innerText.includes('round 0')")
-        page.wait_for_function("document.querySelector('details[data-table=t0]').open")
+        expect(page.locator("footer")).not_to_contain_text("round 0")
+        expect(page.locator("details[data-table=t0]")).to_have_attribute("open", "")
         context.close()
         server.shutdown()
     assert logged == []
