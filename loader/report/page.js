@@ -122,7 +122,7 @@
   }
   const resize = (width) => charts.forEach(({ chart, plot }) =>
     chart.setSize({ width: width || Math.max(plot.clientWidth, 200), height: chart.height }));
-  const redraw = () => charts.forEach(({ chart }) => chart.redraw(false, false));
+  const redraw = () => charts.forEach(({ chart }) => chart.redraw(false, true));
 
   drawVisible(document);
   for (const details of document.querySelectorAll("details.table")) {
