@@ -163,8 +163,6 @@ class Daemon:
         self._failing = self._report_round(number, outcomes, run_error, load)
         times.build = self._build(outcomes)
         self._report_elsewhere(outcomes, run_error, times.build, time.monotonic() - began)
-        if self.request.page is not None and not self.stopped.is_set():
-            self.request.page.write_after_run(self.pipeline)
         if not self.stopped.is_set():
             times.load, times.tables = load, len(outcomes)
             tables = {each.table: each.seconds or 0.0 for each in list_table_results(outcomes)}
@@ -177,7 +175,7 @@ class Daemon:
         build: BuildResult | None,
         seconds: float,
     ) -> None:
-        """Reports the round to other programs, with the newest build."""
+        """Reports the round to people and other programs, with the newest build."""
         self._newest_build = build or self._newest_build
         if self.request.reporter is not None and not self.stopped.is_set():
             tables, errors = list_table_results(outcomes), list_errors(outcomes, run_error)

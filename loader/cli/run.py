@@ -107,8 +107,7 @@ def run(
     from loader.cli.dbt_build import Build
     from loader.cli.telemetry.run_reporter import RunReporter
 
-    reporter = RunReporter(settings.output, metrics_file, os.environ)
-
+    reporter = RunReporter(settings, metrics_file, report_path, os.environ)
     dbt_build = Build.create(spec.folder, dbt_arguments) if build else None
     from loader.cli.settings import open_pipeline
 
@@ -128,12 +127,6 @@ def run(
             dbt_build.check(settings.profile)
         work = Backfill(low, high, chunk) if low is not None else sync_table
         rotation = Rotation() if low is None else None
-        page = None
-        if report_path is not None:
-            from loader.cli.report import ReportWriter
-
-            target = dbt_build.target_path if dbt_build is not None else None
-            page = ReportWriter(settings, report_path, target_path=target)
         request = RunRequest(
             select,
             full_refresh,
@@ -143,9 +136,8 @@ def run(
             dbt_build,
             rotation,
             reporter,
-            page,
         )
-        reporter.prepare(pipeline, dbt_build.project if dbt_build else None)
+        reporter.prepare(pipeline, dbt_build)
         if every is None:
             sys.exit(run_once(settings, pipeline, request))
         sys.exit(Daemon(settings, pipeline, request, every).run())

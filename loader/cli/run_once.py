@@ -37,7 +37,6 @@ from loader.sync.runner import (
 
 if TYPE_CHECKING:
     from loader.cli.dbt_build import Build
-    from loader.cli.report import ReportWriter
     from loader.cli.telemetry.run_reporter import RunReporter
 
 Sync = Callable[[Pipeline, tuple[str, ...], Callable[[Outcome], None]], None]
@@ -204,8 +203,7 @@ class RunRequest:
         build: the dbt build after the sync; None means no build.
         choose_work: a function that returns other work for some tables; None if there is no other
             work.
-        reporter: reports the run to other programs; None if there are none.
-        page: writes the page of `loader report` after the run; None if there is none.
+        reporter: reports the run to people and other programs; None if there is no report.
     """
 
     select: tuple[str, ...] = ()
@@ -216,7 +214,6 @@ class RunRequest:
     build: Build | None = None
     choose_work: ChooseWork | None = None
     reporter: RunReporter | None = None
-    page: ReportWriter | None = None
 
     def run(self, runs: RestartingRun, watch: Watch, done: Callable[[Outcome], None]) -> None:
         """Syncs the tables, and calls `done` for each finished table.
@@ -257,13 +254,11 @@ def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int
         with stop_on_signal(watch.stopped.set, runs.cancel, interrupt=lambda: True):
             built = build_in_pipeline(settings, runs.pipeline, request.build)
         code = max(code, built.exit_code)
-    if request.reporter is not None:
+    if request.reporter is not None and not watch.stopped.is_set():
         tables, errors = list_table_results(outcomes), list_errors(outcomes, ended)
         result = RunResult(tuple(tables), tuple(errors), built)
-        request.reporter.report(runs.pipeline, result, time.monotonic() - began)
-    if request.page is not None and not watch.stopped.is_set() and ended is None:
         with stop_on_signal(watch.stopped.set, runs.cancel, interrupt=lambda: True):
-            request.page.write_after_run(runs.pipeline)
+            request.reporter.report(runs.pipeline, result, time.monotonic() - began)
     return code
 
 

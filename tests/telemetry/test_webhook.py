@@ -119,8 +119,7 @@ def test_a_loop_sends_changes_of_tables_sources_and_the_build() -> None:
 def test_the_previous_build_contains_what_failed(tmp_path: Path) -> None:
     assert read_failed_nodes(tmp_path) == set()
     results = [{"unique_id": "test.a", "status": "fail"}, {"unique_id": "b", "status": "pass"}]
-    (tmp_path / "target").mkdir()
-    file = tmp_path / "target" / "run_results.json"
+    file = tmp_path / "run_results.json"
     file.write_text(json.dumps({"results": results}))
     assert read_failed_nodes(tmp_path) == {"test.a"}
     file.write_text("[1]")

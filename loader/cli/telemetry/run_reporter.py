@@ -1,4 +1,4 @@
-"""Reports each finished run to the programs that the options and the environment name."""
+"""Reports each finished run as the options and the environment request it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loader.cli.console import Output
 from loader.cli.results import RunResult, TableStatus
 from loader.errors import LoaderError
 
 if TYPE_CHECKING:
+    from loader.cli.dbt_build import Build
+    from loader.cli.report import ReportWriter
+    from loader.cli.settings import Settings
     from loader.cli.telemetry.openlineage import OpenLineage
     from loader.cli.telemetry.opentelemetry import OpenTelemetry
     from loader.cli.telemetry.webhook import Webhook
@@ -24,26 +26,38 @@ _WEBHOOK = "STRANDLINE_WEBHOOK_URL"
 
 
 class RunReporter:
-    """Writes metrics, exports traces, and sends messages. Does nothing unless requested.
+    """Writes the page of `loader report` and metrics, exports traces, and sends messages.
+
+    Does nothing unless requested.
 
     A failed report is a warning, because the rows are published.
 
     Args:
         metrics_file: the file for Prometheus; None for no file.
+        page: the file for the page of `loader report`; None for no page.
 
     Raises:
         SpecError: if the file cannot be written or a variable is invalid.
     """
 
     def __init__(
-        self, output: Output, metrics_file: Path | None, environment: Mapping[str, str]
+        self,
+        settings: Settings,
+        metrics_file: Path | None,
+        page: Path | None,
+        environment: Mapping[str, str],
     ) -> None:
-        self._output = output
+        self._output = settings.output
         self._metrics_file = metrics_file
         self._opentelemetry: OpenTelemetry | None = None
         self._openlineage: OpenLineage | None = None
         self._webhook: Webhook | None = None
         self._outcomes: dict[str, Outcome] = {}  # those of this run
+        self._page: ReportWriter | None = None
+        if page is not None:
+            from loader.cli.report import ReportWriter
+
+            self._page = ReportWriter(settings, page)
         if metrics_file is not None:
             from loader.cli.telemetry.prometheus_file import check_writable
 
@@ -57,16 +71,18 @@ class RunReporter:
 
             self._webhook = Webhook.from_environment(environment)
 
-    def prepare(self, pipeline: Pipeline, dbt_project: Path | None) -> None:
+    def prepare(self, pipeline: Pipeline, build: Build | None) -> None:
         """Reads what failed before this run, which the webhook needs to report changes only."""
+        if build is not None and self._page is not None:
+            self._page.target_path = build.target_path
         if self._webhook is None:
             return
         from loader.cli.telemetry.webhook import list_failing, read_failed_nodes
 
         statuses = ((each.table, each.status) for each in self._read_statuses(pipeline))
         self._webhook.failing = list_failing(statuses)
-        if dbt_project is not None:
-            self._webhook.failing |= read_failed_nodes(dbt_project)
+        if build is not None:
+            self._webhook.failing |= read_failed_nodes(build.target_path)
 
     def follow(self, watch: Watch, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         """Begins the trace of a run. Returns the function to call for each finished table."""
@@ -92,6 +108,8 @@ class RunReporter:
                 self._output.warning(f"the OpenLineage events were not sent: {what}")
         if self._metrics_file is not None or self._opentelemetry is not None:
             self._report_metrics(pipeline, result, seconds)
+        if self._page is not None:
+            self._page.write_after_run(pipeline)
         if self._webhook is not None:
             changes, failing = self._webhook.find_changes(result)
             try:

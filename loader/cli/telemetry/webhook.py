@@ -21,6 +21,7 @@ from loader.cli.results import BuildResult, RunResult
 from loader.errors import LoaderError, SpecError
 from loader.formatting import format_count
 from loader.lake.ledger import FAILED, LOCKED
+from loader.spec.redaction import excerpt
 
 URL = "STRANDLINE_WEBHOOK_URL"
 FORMAT = "STRANDLINE_WEBHOOK_FORMAT"
@@ -155,10 +156,10 @@ class Webhook:
         )
 
 
-def read_failed_nodes(project: Path) -> set[str]:
-    """Returns the ids of the nodes that failed in a dbt project's previous build."""
+def read_failed_nodes(target: Path) -> set[str]:
+    """Returns the ids of the nodes that failed in the previous build, from dbt's target folder."""
     try:
-        results = json.loads((project / "target" / "run_results.json").read_bytes())["results"]
+        results = json.loads((target / "run_results.json").read_bytes())["results"]
         return {str(one["unique_id"]) for one in results if one["status"] in _FAILED_NODE}
     except (OSError, ValueError, KeyError, TypeError):
         return set()  # there was no build, or another version of dbt
@@ -175,7 +176,7 @@ def _describe(error: LoaderError | None) -> str:
 
 
 def _shorten(text: str) -> str:
-    return " ".join(text.split())[:500]
+    return excerpt(" ".join(text.split()), 500)
 
 
 def list_failing(statuses: Iterable[tuple[str, str]]) -> set[str]:
