@@ -31,6 +31,8 @@ _ALWAYS_ALLOWED_SECONDS = 0.1
 _SHARE = 0.05
 """The largest share of time that `sweep: auto` spends on sweeps of one table."""
 _NEGLIGIBLE_SECONDS = 0.05
+_NEGLIGIBLE_SECONDS_IF_SMALL = 1.0
+"""For tables too small to measure: their sweep waits for a busy machine, not for a scan."""
 
 
 @dataclass(frozen=True)
@@ -150,5 +152,8 @@ def must_store(before: SweepRecord, after: SweepRecord, rows: int, interval: str
         and before.at > 0
     )
     is_timed = interval not in ("auto", "always")
-    is_negligible = after.seconds <= _NEGLIGIBLE_SECONDS
+    is_small = after.bytes < _MEASURABLE_BYTES
+    is_negligible = after.seconds <= (
+        _NEGLIGIBLE_SECONDS_IF_SMALL if is_small else _NEGLIGIBLE_SECONDS
+    )
     return bool(rows) or is_timed or not is_valid or not is_negligible
