@@ -57,8 +57,11 @@ class CatalogLockStore:
         self.lake = lake
 
     def read(self, table: str) -> str | None:
+        return self.read_all([table])[table]
+
+    def read_all(self, tables: Collection[str]) -> dict[str, str | None]:
         base = self._load_metadata()
-        return _read_record(base, table) if base is not None else None
+        return {table: _read_record(base, table) if base is not None else None for table in tables}
 
     def swap(self, table: str, before: str | None, after: str | None) -> bool:
         return bool(self.swap_all({table: (before, after)}))

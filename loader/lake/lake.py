@@ -31,10 +31,13 @@ class Lake:
     Args:
         separate: whether to use a separate session. The session is created on first use, because
             most syncs find nothing new and read only Iceberg's metadata.
+
+    Attributes:
+        shared: the session of the whole process.
     """
 
     def __init__(self, spark: SparkSession, schema: str, separate: bool = False) -> None:
-        self._shared = spark
+        self.shared = spark
         self._separate = separate
         self.schema = schema
         self._unchanging: str | None = None
@@ -58,18 +61,36 @@ class Lake:
         """The Spark session in which this object reads and writes tables."""
         from loader.spark.session import sibling
 
-        return sibling(self._shared) if self._separate else self._shared
+        return sibling(self.shared) if self._separate else self.shared
 
     @property
     def jvm(self) -> Any:
         """Spark's JVM."""
-        return self._shared._jvm
+        return self.shared._jvm
 
     def for_thread(self) -> Lake:
         """Returns a lake for the same namespace with a separate session."""
-        lake = Lake(self._shared, self.schema, separate=True)
+        lake = Lake(self.shared, self.schema, separate=True)
         lake.__dict__ |= {"catalog": self.catalog, "_in_folders": self._in_folders}
         return lake
+
+    @contextmanager
+    def lend(self, sessions: list[SparkSession]) -> Iterator[Lake]:
+        """Yields a lake with a separate session that no other thread uses meanwhile.
+
+        Each session keeps connections to the catalog open, so it is used again by later tables.
+
+        Args:
+            sessions: the separate sessions that no thread uses.
+        """
+        lake = self.for_thread()
+        with suppress(IndexError):
+            lake.spark = sessions.pop()
+        try:
+            yield lake
+        finally:
+            if "spark" in lake.__dict__:
+                sessions.append(lake.spark)
 
     def name(self, table: str) -> str:
         """Returns a table's qualified and quoted name."""
@@ -164,7 +185,7 @@ class Lake:
 
     def records(self, table: str) -> Records:
         """Returns an object that reads and appends a few rows without a Spark job."""
-        return Records(self._shared, self.handle(table))
+        return Records(self.shared, self.handle(table))
 
     def schema_of(self, table: str, fresh: bool = False) -> StructType:
         """Returns a table's columns with Spark types, without a Spark query.
@@ -213,9 +234,9 @@ class Lake:
 
     def _load(self, table: str) -> Any:
         # Iceberg finds catalogs in the settings of the thread's active session.
-        self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(self._shared._jsparkSession)
+        self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.shared._jsparkSession)
         handle = self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-            self._shared._jsparkSession, f"{quote_name(self.catalog)}.{self.name(table)}"
+            self.shared._jsparkSession, f"{quote_name(self.catalog)}.{self.name(table)}"
         )
         if self._in_folders:
             confirm_place(handle, f"{self.schema}.{table}")
@@ -224,13 +245,13 @@ class Lake:
     @cached_property
     def _in_folders(self) -> bool:
         """Returns whether the catalog is a Hadoop catalog, whose folders can be copied or moved."""
-        kind = self._shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
+        kind = self.shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
         return (kind or "").lower() == "hadoop"
 
     @cached_property
     def catalog(self) -> str:
         """The default catalog, which contains the namespace."""
-        return self._shared.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
+        return self.shared.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
 
 
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -107,6 +107,9 @@ class LockStore(Protocol):
     def read(self, table: str) -> str | None:
         """Returns a table's lock record, or None if the table is unlocked."""
 
+    def read_all(self, tables: Collection[str]) -> dict[str, str | None]:
+        """Returns the lock record of each table."""
+
     def swap(self, table: str, before: str | None, after: str | None) -> bool:
         """Replaces a lock record if it matches `before`. Returns whether it was replaced."""
 
@@ -141,6 +144,9 @@ class FileLockStore:
 
     def read(self, table: str) -> str | None:
         return _read_text(self._record_path(table))
+
+    def read_all(self, tables: Collection[str]) -> dict[str, str | None]:
+        return {table: self.read(table) for table in tables}
 
     def swap(self, table: str, before: str | None, after: str | None) -> bool:
         if self.read(table) != before:

@@ -20,7 +20,6 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -39,6 +38,8 @@ from loader.lake.lock_store import (
 from loader.names import file_name
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from loader.lake.lake import Lake
 
 EXPIRY = 120.0
@@ -68,8 +69,8 @@ class TableLocks:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         setting = f"spark.sql.catalog.{lake.catalog}"
-        self._catalog_type = lake.spark.conf.get(f"{setting}.type", None)
-        self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
+        self._catalog_type = lake.shared.conf.get(f"{setting}.type", None)
+        self._warehouse = lake.shared.conf.get(f"{setting}.warehouse", None) or ""
 
     @cached_property
     def store(self) -> LockStore:
@@ -91,15 +92,16 @@ class TableLocks:
         return warehouse / self.lake.schema if warehouse else None
 
 
-_by_lake: WeakKeyDictionary[Lake, TableLocks] = WeakKeyDictionary()
+_locks: dict[tuple[SparkSession, str], TableLocks] = {}
+"""The locks of each session's namespaces. They keep connections to the catalog open."""
 
 
 def get_table_locks(lake: Lake) -> TableLocks:
-    """Returns the locks of a lake's tables. Calls for one lake return the same object."""
-    locks = _by_lake.get(lake)
-    if locks is None:
-        locks = _by_lake[lake] = TableLocks(lake)
-    return locks
+    """Returns the locks of a lake's tables. Calls for one namespace return the same object."""
+    key = lake.shared, lake.schema
+    if key not in _locks:
+        _locks[key] = TableLocks(lake)
+    return _locks[key]
 
 
 def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
@@ -250,30 +252,37 @@ class Lease:
             TableError: if another run has acquired the table, because this run was suspended for
                 too long.
         """
-        with self._changing:
-            current = self.store.read(self.table)
-            if current is None or current != self._record:
-                owner = LockRecord.from_json(current)
-                by = (
-                    owner.describe(self.store.read_heartbeat(owner.run_id))
-                    if owner
-                    else "it has exited since"
-                )
-                raise TableError(
-                    f"another run took the table over while this run was suspended ({by})",
-                    where=self.where,
-                    remedy="This run has written nothing since; run again",
-                )
+        [problem] = confirm_all([self])
+        if problem is not None:
+            raise problem
+
+    def _find_takeover(self, current: str | None) -> TableError | None:
+        """Returns an error if the table's current lock record is not this run's, else None."""
+        if current is not None and current == self._record:
+            return None
+        owner = LockRecord.from_json(current)
+        by = (
+            owner.describe(self.store.read_heartbeat(owner.run_id))
+            if owner
+            else "it has exited since"
+        )
+        return TableError(
+            f"another run took the table over while this run was suspended ({by})",
+            where=self.where,
+            remedy="This run has written nothing since; run again",
+        )
 
     def release(self) -> None:
         """Releases the lease. Idempotent."""
+        [problem] = release_all([self])
+        if problem is not None:
+            raise problem
+
+    def _take_record(self) -> str | None:
+        """Returns the lock record of this run, and forgets it."""
         with self._changing:
             record, self._record = self._record, None
-            try:
-                if record is not None:
-                    self.store.swap(self.table, record, None)
-            finally:
-                self._lock.release()
+        return record
 
     def _locked_error(self, owner: LockRecord | None) -> LockedError:
         by = f" ({owner.describe(self.store.read_heartbeat(owner.run_id))})" if owner else ""
@@ -304,8 +313,7 @@ def acquire_all(
             records[lease] = record
         except Exception as problem:
             results[lease] = problem
-    for store in {id(lease.store): lease.store for lease in records}.values():
-        by_table = {lease.table: lease for lease in records if lease.store is store}
+    for store, by_table in _group_by_store(records):
         with suppress(Exception):  # each lease is retried below, which reports errors
             swapped = store.swap_all({name: (None, records[by_table[name]]) for name in by_table})
             for name in swapped:
@@ -326,6 +334,46 @@ def acquire_all(
             lease.release()
         raise
     return [results[lease] for lease in leases]
+
+
+def confirm_all(leases: Sequence[Lease]) -> list[Exception | None]:
+    """Returns the error, if any, that :meth:`Lease.confirm` raises for each lease.
+
+    Reads the lock records of all tables at once.
+    """
+    results: dict[Lease, Exception | None] = {}
+    for store, by_table in _group_by_store(leases):
+        try:
+            records = store.read_all(by_table)
+            for table, lease in by_table.items():
+                results[lease] = lease._find_takeover(records[table])
+        except Exception as problem:
+            results |= dict.fromkeys(by_table.values(), problem)
+    return [results[lease] for lease in leases]
+
+
+def release_all(leases: Sequence[Lease]) -> list[Exception | None]:
+    """Releases leases in one commit. Returns the error, if any, of each lease. Idempotent."""
+    results: dict[Lease, Exception | None] = dict.fromkeys(leases)
+    try:
+        for store, by_table in _group_by_store(leases):
+            records = {table: lease._take_record() for table, lease in by_table.items()}
+            try:
+                store.swap_all({name: (text, None) for name, text in records.items() if text})
+            except Exception as problem:
+                results |= dict.fromkeys(by_table.values(), problem)
+    finally:
+        for lease in leases:
+            lease._lock.release()
+    return [results[lease] for lease in leases]
+
+
+def _group_by_store(leases: Iterable[Lease]) -> list[tuple[LockStore, dict[str, Lease]]]:
+    """Returns each store with its leases by table."""
+    groups: dict[int, tuple[LockStore, dict[str, Lease]]] = {}
+    for lease in leases:
+        groups.setdefault(id(lease.store), (lease.store, {}))[1][lease.table] = lease
+    return list(groups.values())
 
 
 class Heartbeat:

@@ -84,6 +84,7 @@ class Pipeline:
         self.tables_in_progress: set[str] = set()
         self.fatal_source = ""
         self._lakes: dict[str, Lake] = {}  # maps the schema to its lake; each thread gets a copy
+        self._idle_sessions: list[SparkSession] = []
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = find_connector(source.path, f"{source.where}.path")
@@ -93,19 +94,21 @@ class Pipeline:
             self.sources.append((source, mask_source(bound, source.mask_key)))
             self.open_stores(source)  # raises an error now for a missing package or a wrong option
 
-    def open_stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
+    def open_stores(self, source: SourceSpec) -> Stores:
         """Opens a source's stores.
-
-        Args:
-            own_session: whether to create a new Spark session, for a worker thread.
 
         Raises:
             SpecError: if the state backend's package is missing, or its options are wrong.
         """
         lake = Lake(self.spark, self.spec.schema_of(source))
-        if own_session:
-            lake = self._lakes.setdefault(lake.schema, lake).for_thread()
         return Stores(lake, self._open_state(source, lake), Ledger(lake))
+
+    @contextmanager
+    def lend_stores(self, source: SourceSpec) -> Iterator[Stores]:
+        """Yields a source's stores for a worker thread, in a Spark session of its own."""
+        lake = Lake(self.spark, self.spec.schema_of(source))
+        with self._lakes.setdefault(lake.schema, lake).lend(self._idle_sessions) as own:
+            yield Stores(own, self._open_state(source, own), Ledger(own))
 
     def _open_state(self, source: SourceSpec, lake: Lake) -> StateBackend:
         tables = self.spec.destination(source.destinations[0]).lake

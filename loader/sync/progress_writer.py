@@ -20,6 +20,7 @@ from typing import Any
 
 from loader.errors import StateError
 from loader.lake.ledger import NOTHING_NEW, SyncRecord
+from loader.lake.locks import confirm_all, release_all
 from loader.state import StateRow, TableState
 from loader.state.lake_table import LakeState
 from loader.sync.sync_context import SyncContext
@@ -114,9 +115,8 @@ class ProgressWriter:
         _report_step(entries, "ledger-recorded")
         for entry in entries:
             entry.run_step(partial(entry.sync.confirm_stored, entry.state))
-            try:
-                entry.sync.lease.release()
-            except Exception as error:
+        for entry, error in zip(entries, release_all([e.sync.lease for e in entries]), strict=True):
+            if error is not None:
                 # The progress is already written, and the next run detects that the lock's owner
                 # has exited.
                 _log.warning("%s could not be unlocked: %s", entry.sync.plan.name, error)
@@ -204,9 +204,10 @@ def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
 
 def _keep_locked(entries: Iterable[Entry]) -> list[Entry]:
     """Returns the entries whose tables are still locked by this run. Sets the others' errors."""
-    for entry in entries:
-        entry.run_step(entry.sync.stores.confirm)
-    return [entry for entry in entries if entry.error is None]
+    waiting = [entry for entry in entries if entry.error is None]
+    for entry, error in zip(waiting, confirm_all([e.sync.lease for e in waiting]), strict=True):
+        entry.error = error
+    return [entry for entry in waiting if entry.error is None]
 
 
 def _report_step(entries: Iterable[Entry], step: str) -> None:

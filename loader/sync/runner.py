@@ -31,7 +31,7 @@ from loader.sync.plan_window import preview_table
 from loader.sync.progress_writer import ProgressWriter
 from loader.sync.recover import build_request
 from loader.sync.run_context import Watch
-from loader.sync.stores import load_progress
+from loader.sync.stores import Stores, load_progress
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import INCREMENTAL, TablePlan
 
@@ -346,13 +346,13 @@ class _Run:
             if isinstance(lease, LeaseTurn):
                 lease.acquire()
             # Uses a separate Spark session, because the id of a staged batch is a session setting.
-            stores = self.pipeline.open_stores(source, own_session=True)
-            sync = replace(sync, stores=replace(stores, confirm=lease.confirm))
-            work = self.choose_work(sync) if self.choose_work is not None else None
-            if work is not None:  # may publish several batches, each of which recovers the last
-                sync = replace(sync, defer_progress=None, progress=None)
-            with self.pipeline.track_table(plan.name):
-                record = (work or self.work)(sync)
+            with self.pipeline.lend_stores(source) as stores:
+                sync = _use_stores(sync, replace(stores, confirm=lease.confirm))
+                work = self.choose_work(sync) if self.choose_work is not None else None
+                if work is not None:  # may publish several batches, each of which recovers the last
+                    sync = replace(sync, defer_progress=None, progress=None)
+                with self.pipeline.track_table(plan.name):
+                    record = (work or self.work)(sync)
         except Exception as error:
             sync.snapshot.abandon(plan.table)
             _unlock(lease)
@@ -458,6 +458,22 @@ def lock_all(
         if isinstance(outcome, str):
             watch.warn(plans[number].name, outcome)
     return [results[number] for number in range(len(plans))]
+
+
+def _use_stores(sync: SyncContext, stores: Stores) -> SyncContext:
+    """Returns a sync with the stores of its thread.
+
+    Its progress may be written later, when another table stages rows in the session of this thread.
+    So it is written with the stores of the whole run.
+    """
+    defer_progress = sync.defer_progress
+    if defer_progress is None:
+        return replace(sync, stores=stores)
+    return replace(
+        sync,
+        stores=stores,
+        defer_progress=lambda _, *progress: defer_progress(sync, *progress),
+    )
 
 
 def _report_success(plan: TablePlan, record: SyncRecord | None) -> Outcome:

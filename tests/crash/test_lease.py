@@ -21,7 +21,15 @@ from loader.errors import LockedError, TableError
 from loader.lake.catalog_lock_store import CatalogLockStore
 from loader.lake.lake import Lake
 from loader.lake.lock_store import FileLockStore, LockRecord, LockStore, StalenessClock
-from loader.lake.locks import POLL_INTERVAL, Heartbeat, Lease, acquire_all, create_lease
+from loader.lake.locks import (
+    POLL_INTERVAL,
+    Heartbeat,
+    Lease,
+    acquire_all,
+    confirm_all,
+    create_lease,
+    release_all,
+)
 from loader.spark.session import sibling
 from loader.sync import runner
 from loader.sync.run_context import Watch
@@ -336,9 +344,51 @@ def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None
     assert commits() == 4
     assert len(list(lake.handle("_cq_locks").snapshots())) == 3
     owners.write_heartbeat("a", None)
+    assert commits() == 5
     for lease in leases[:2]:
         lease.release()
     assert [owners.read(f"t{number}") is None for number in range(3)] == [True, True, False]
+    assert commits() == 7
+    assert release_all(leases) == [None] * 50
+    assert commits() == 8
+    assert owners.read("t49") is None
+    assert release_all(leases) == [None] * 50
+    assert commits() == 8
+
+
+def test_of_many_tables_only_those_that_were_taken_over_are_refused(
+    owners: LockStore, tmp_path: Path
+) -> None:
+    names = ["items", "orders", "lines"]
+    leases = [_lease(tmp_path / "here", owners, "a", name) for name in names]
+    assert acquire_all(leases) == [None] * 3
+    _elsewhere(owners, 0)
+    taken = owners.read("orders")
+    kept, lost, also_kept = confirm_all(leases)
+    assert (kept, also_kept) == (None, None)
+    assert "took the table over" in str(lost)
+    assert release_all(leases) == [None] * 3
+    assert [owners.read(name) for name in names] == [None, taken, None]
+    for lease in leases:  # the locks of the files are free, too
+        lease._lock.acquire(timeout=0)
+        lease._lock.release()
+
+
+def test_tables_whose_records_cannot_be_removed_free_their_files(
+    owners: LockStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = [_lease(tmp_path / "here", owners, "a", name) for name in ("orders", "lines")]
+    acquire_all(leases)
+
+    def fail(*_: object) -> set[str]:
+        raise OSError("the catalog is away")
+
+    monkeypatch.setattr(owners, "swap_all", fail)
+    assert [str(error) for error in release_all(leases)] == ["the catalog is away"] * 2
+    monkeypatch.undo()
+    heirs = [_lease(tmp_path / "here", owners, "b", name) for name in ("orders", "lines")]
+    assert all("whose process is gone" in str(result) for result in acquire_all(heirs))
+    assert release_all(heirs) == [None] * 2
 
 
 class Elsewhere(CatalogLockStore):
