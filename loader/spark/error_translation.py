@@ -102,6 +102,8 @@ _REMEDIES = {
     "has the extension of a compressed file: rewrite or rename it",
     "cannot convert json root field": "Each line must be a JSON object or an array of objects",
     "header does not conform": "A file's header changed while it was read: run again",
+    "unknown catalog type": "Set spark.sql.catalog.<name>.type in the profile's target "
+    "(STRANDLINE_CATALOG_TYPE) to rest, jdbc, hive, glue, nessie or hadoop",
     "permission denied": "Grant the loader's user write access there",
     "mkdirs failed to create": "Grant the loader's user write access there, or use another "
     "warehouse",
@@ -280,6 +282,9 @@ def translate_jdbc_error(
     elif _driver_missing(cause, message, url):
         detail = f" ({message})" if "no suitable driver" not in message.lower() else ""
         message = f"there is no JDBC driver for {protocol(url) or 'this url'}{detail}"
+        if _is_catalog_error(throwable):
+            message = f"the catalog's database: {message}"
+            return DatabaseError(message, where=where, remedy=_CATALOG_DRIVER_REMEDY)
         return DatabaseError(message, where=where, remedy=_driver_remedy(url))
     if _is_rest_catalog_lost(throwable):
         return CatalogLostError(
@@ -412,6 +417,11 @@ def _driver_remedy(url: str) -> str:
 
 _NETWORK_ERRORS = ("java.net.", "java.io.", "org.apache.iceberg.shaded.org.apache.hc.")
 _UNAVAILABLE = "org.apache.iceberg.exceptions.ServiceUnavailableException"  # HTTP status 503
+_CATALOG_DRIVER_REMEDY = (
+    "Check the beginning of spark.sql.catalog.<name>.uri in the profile's target "
+    "(STRANDLINE_CATALOG_URI), such as jdbc:postgresql://, and run `loader setup` with the name of "
+    f"the database: {', '.join(DRIVERS)}"
+)
 _CATALOG = ": spark.sql.catalog.<name>.uri"
 _CATALOG_PASSWORD = (
     "Check spark.sql.catalog.<name>.jdbc.user in the profile's target (STRANDLINE_CATALOG_USER), "

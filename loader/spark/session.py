@@ -136,6 +136,13 @@ def _explain_failed_start(error: Exception, wanted: Mapping[str, str]) -> tuple[
             "Set spark.driver.host in the target (STRANDLINE_DRIVER_HOST) to an address of this "
             "machine that executors can reach, or add the name to /etc/hosts",
         )
+    if "UnresolvedAddressException" in str(error):
+        return (
+            f"the host name {wanted.get('spark.driver.host', '')} (spark.driver.host) does not "
+            "resolve",
+            "Set STRANDLINE_DRIVER_HOST to a name or an address of this machine that executors can "
+            "reach",
+        )
     lines = str(getattr(error, "java_exception", None) or error).strip().splitlines()
     what = (lines or [type(error).__name__])[0].rstrip(".")
     if "stopped SparkContext" in what:  # only Spark's log contains the reason

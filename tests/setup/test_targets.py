@@ -97,6 +97,8 @@ def test_a_machine_whose_host_name_does_not_resolve(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert "this machine's host name no-such-host-4711 does not resolve" in refused.stderr
     assert "Set spark.driver.host in the target (STRANDLINE_DRIVER_HOST)" in refused.stderr
+    misspelt = start(STRANDLINE_DRIVER_HOST="nowhere.invalid")
+    assert "the host name nowhere.invalid (spark.driver.host) does not resolve" in misspelt.stderr
     started = start(STRANDLINE_DRIVER_HOST="127.0.0.1")
     assert started.returncode == 0, started.stderr
 
