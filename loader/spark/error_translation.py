@@ -104,6 +104,8 @@ _REMEDIES = {
     "header does not conform": "A file's header changed while it was read: run again",
     "unknown catalog type": "Set spark.sql.catalog.<name>.type in the profile's target "
     "(STRANDLINE_CATALOG_TYPE) to rest, jdbc, hive, glue, nessie or hadoop",
+    "(service: s3, status code: 5": "The object store failed: check its log and its disk, and run "
+    "again; no partial batch is visible",
     "permission denied": "Grant the loader's user write access there",
     "mkdirs failed to create": "Grant the loader's user write access there, or use another "
     "warehouse",
