@@ -137,7 +137,8 @@ def run(
             rotation,
             reporter,
         )
-        reporter.prepare(pipeline, dbt_build)
+        if dbt_build is not None:
+            reporter.use_target(dbt_build)
         if every is None:
             sys.exit(run_once(settings, pipeline, request))
         sys.exit(Daemon(settings, pipeline, request, every).run())

@@ -6,8 +6,7 @@ import json
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import groupby
 from typing import IO, TYPE_CHECKING
@@ -228,7 +227,7 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
         stores = {key: stores_of(pipeline, key) for key in imported}
         _refuse_system_tables(pipeline, stores)
         for key in imported:
-            if not _in_spec(pipeline, key):
+            if not pipeline.spec.may_contain(key):
                 text = f"{key}: the spec does not contain this table, so no run uses its cursor"
                 settings.output.warning(text, table=key)
         by_backend = {
@@ -339,20 +338,24 @@ def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
 
 
 def _read_known_state(stores: Stores, table: str) -> TableState | None:
-    """Returns a table's state, or the newest commit's state if the store cannot be read."""
+    """Returns a table's state, or the newest commit's state if the store has no valid one.
+
+    The state of another lake's table is not valid here.
+    """
     from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
 
-    try:
-        return stores.state.read(table)
-    except StateError:
-        source, _, name = table.partition(".")
-        lake = stores.lake
-        sources = (source,) if lake.exists(name) and sharers(lake.handle(name)) else ()
-        head = newest_commit(lake, name, sources) if lake.exists(name) else None
-        if head is None or head.state is None:
-            return TableState(batch=head.batch if head else 0)
-        return TableState.from_json(head.state, table)
+    with suppress(StateError):
+        state = stores.state.read(table)
+        if state is None or not stores.is_foreign(table, state):
+            return state
+    source, _, name = table.partition(".")
+    lake = stores.lake
+    sources = (source,) if lake.exists(name) and sharers(lake.handle(name)) else ()
+    head = newest_commit(lake, name, sources) if lake.exists(name) else None
+    if head is None or head.state is None:
+        return TableState(batch=head.batch if head else 0)
+    return TableState.from_json(head.state, table)
 
 
 def _store(
@@ -366,7 +369,7 @@ def _store(
     change(_read_known_state(stores, table))  # refuses an invalid change before the table is locked
     with lock_tables(pipeline, [table]):
         new = change(_read_known_state(stores, table))
-        row = stores.state.write(table, new)
+        row = stores.state.write(table, stores.add_table_id(table, new))
     cursor = new.cursor.text if new.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (unchanged)"
     settings.output.say(f"{table}: cursor {cursor}{version}")
@@ -389,17 +392,6 @@ def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
                 where=f"state {key}",
                 remedy="Remove its lines from the file",
             )
-
-
-def _in_spec(pipeline: Pipeline, key: str) -> bool:
-    """Returns whether the spec's names or wildcards match a table, even if it does not exist."""
-    source, _, table = key.lower().partition(".")
-    return any(
-        fnmatchcase(table, in_the_lake(pattern).lower())
-        for spec, _ in pipeline.sources
-        if spec.name.lower() == source
-        for pattern in spec.tables
-    )
 
 
 def stores_of(pipeline: Pipeline, table: str) -> Stores:

@@ -24,7 +24,7 @@ from loader.lake.raw_table import list_raw_tables
 from loader.lake.system_tables import PREFIX
 from loader.rows.window import BY_HAND
 from loader.spark.error_translation import translate_error
-from loader.state import StateBackend, StateRow, TableState
+from loader.state import StateRow, TableState
 from loader.state.value import format_time
 from loader.sync.ownership import is_loaded_by
 from loader.sync.stores import Stores
@@ -114,7 +114,7 @@ def rebuild_table(
         StateError: if the backend is unreachable, or its value for this table cannot be parsed.
     """
     source = names[0]
-    states = _add_states(f"{source}.{table}", commits, stores.state, warn)
+    states = _add_states(f"{source}.{table}", commits, stores, warn)
     batches = {commit.batch for commit in commits} | set(known)
     if not {commit.batch for commit in commits} <= set(known):
         known = stores.ledger.batches(names, table).get(table, set())
@@ -129,13 +129,18 @@ def rebuild_table(
 
 
 def _add_states(
-    key: str, commits: Sequence[Commit], backend: StateBackend, warn: Callable[[str], None]
+    key: str, commits: Sequence[Commit], stores: Stores, warn: Callable[[str], None]
 ) -> int:
     """Adds the missing state rows and returns their number."""
+    backend = stores.state
     head = commits[-1]
     if head.state is None:
-        return _add_state_without_cursor(key, head, backend, warn)
-    states = [(TableState.from_json(c.state, key), c) for c in commits if c.state is not None]
+        return _add_state_without_cursor(key, head, stores, warn)
+    states = [
+        (stores.add_table_id(key, TableState.from_json(commit.state, key)), commit)
+        for commit in commits
+        if commit.state is not None
+    ]
     stored = backend.latest(key)
     if stored:
         newest = states[-1][0]
@@ -165,18 +170,18 @@ def _is_current(row: StateRow, committed: TableState) -> bool:
 
 
 def _add_state_without_cursor(
-    key: str, head: Commit, backend: StateBackend, warn: Callable[[str], None]
+    key: str, head: Commit, stores: Stores, warn: Callable[[str], None]
 ) -> int:
     """Adds a state without a cursor if necessary. Returns the number of added rows.
 
     If the newest commit has expired, the cursor is unknown. A state without a cursor makes the next
     sync reread the whole table.
     """
-    rows = backend.latest(key)
+    rows = stores.state.latest(key)
     if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:
         return 0  # the stored state belongs to this batch, and contains the cursor
     generation = int((head.sync or {}).get("generation") or 1)
-    backend.write(key, TableState(batch=head.batch, generation=generation))
+    stores.store(key, TableState(batch=head.batch, generation=generation))
     warn(
         f"the commit of batch {head.batch} has expired, and its cursor with it: the next sync "
         "reads the table from the beginning, and drops the rows that the raw table already contains"

@@ -19,7 +19,7 @@ import dagster as dg
 
 from loader.api import Event, Loader, TableResult, load_spec
 from loader.errors import JavaEndedError, LockedError, SpecError
-from loader.names import is_wildcard
+from loader.names import in_the_lake, is_wildcard
 from loader.spark.error_translation import ConnectionLostError
 
 _KINDS = {"spark", "iceberg"}
@@ -51,6 +51,7 @@ def build_assets(
     """
     names = list(tables) or _list_tables(config)
     keys = {_build_key(table): table for table in names}
+    by_name = {"/".join(key.path).lower(): key for key in keys}
 
     def load(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
         selected = [keys[key] for key in sorted(context.selected_asset_keys)]
@@ -62,10 +63,10 @@ def build_assets(
         with Loader(load_spec(config)) as loader:
             result = loader.run(selected, on_event=log)
         for table in result.tables:
-            if table.error is None:
-                yield dg.MaterializeResult(
-                    asset_key=_build_key(table.table), metadata=_describe(table)
-                )
+            # The database may spell the name in another case.
+            key = by_name.get(table.table.replace(".", "/", 1).lower())
+            if table.error is None and key is not None:
+                yield dg.MaterializeResult(asset_key=key, metadata=_describe(table))
         if result.errors:
             raise dg.Failure(
                 "\n".join(str(error) for error in result.errors),
@@ -83,7 +84,9 @@ def build_assets(
 
 
 def _build_key(table: str) -> dg.AssetKey:
-    return dg.AssetKey(table.split(".", 1))
+    """Returns the key of `source.table`, with the name that the raw table has in the lake."""
+    source, _, name = table.partition(".")
+    return dg.AssetKey([source, in_the_lake(name)])
 
 
 def _list_tables(config: str | os.PathLike[str]) -> list[str]:

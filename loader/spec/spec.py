@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from loader.duration import Lookback
 from loader.error_report import did_you_mean, one_error
 from loader.errors import SpecError
+from loader.names import in_the_lake
 from loader.spec.document import Document, read_documents
 from loader.spec.expansion import Expansion, Plugin, list_names
 from loader.spec.options import TableOptions
@@ -84,6 +86,23 @@ class Spec(BaseModel):
     def destination(self, name: str) -> DestinationSpec:
         """Returns the destination with the given name. Raises SpecError if there is none."""
         return _index_by_name(self.destinations, name, "destination")
+
+    def may_contain(self, table: str) -> bool:
+        """Returns whether the names and wildcards match a raw table, even if it does not exist.
+
+        Args:
+            table: the table as `source.table`, in any case.
+        """
+        source, _, name = table.lower().partition(".")
+
+        def matches(patterns: Iterable[str]) -> bool:
+            return any(fnmatchcase(name, in_the_lake(each).lower()) for each in patterns)
+
+        return any(
+            matches(each.tables) and not matches(each.skip_tables)
+            for each in self.sources
+            if each.name.lower() == source
+        )
 
     def schema_of(self, source: SourceSpec) -> str:
         """Returns the namespace of a source's raw tables."""

@@ -241,7 +241,11 @@ def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) 
     key, version = rows[0].key, rows[0].version
     states = [(TableState.from_json(row.value, key), row) for row in different.values()]
     lowest = min(state.batch for state, _ in states)
-    states = [(state, row) for state, row in states if state.batch == lowest]
+    same: list[tuple[TableState, StateRow]] = []
+    for state, row in states:
+        if state.batch == lowest and all(state != other for other, _ in same):
+            same.append((state, row))  # others differ in the table's id only
+    states = same
     if len(states) > 1:
         states = [min(states, key=_order_by_cursor([state for state, _ in states], key, version))]
     state, row = states[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from loader.errors import LoaderError, StateError
 from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
-from loader.lake.raw_table import drop_outdated_table, find_table_id
+from loader.lake.raw_table import drop_outdated_table
 from loader.lake.staging import discard_staged
 from loader.sources.interface import Request
 from loader.state import TableState
@@ -100,7 +100,7 @@ def recover(sync: SyncContext) -> PriorState:
         state = _read_committed_state(own_commit, plan)
         if own_commit.batch:
             sync.warn(f"state was behind: rolled forward to batch {own_commit.batch}")
-            sync.store(state)
+            stores.store(plan.name, state)
     elif state_batch > own_commit.batch:
         state = _roll_back(own_commit, state, plan)
         sync.warn(
@@ -112,7 +112,7 @@ def recover(sync: SyncContext) -> PriorState:
                 else "the raw table was dropped, rereading all rows"
             )
         )
-        sync.store(state)
+        stores.store(plan.name, state)
     sync.report_step("recovered-state")
     if own_commit.batch > ledger_batch and own_commit.sync is not None:
         recovered = replace(
@@ -180,8 +180,7 @@ def reconcile_state(
 ) -> tuple[Commit, Commit, TableState | None]:
     """Returns the newest data commit, the source's newest commit, and the state.
 
-    The state is None if it belongs to another raw table. Its cursor could be ahead of this table,
-    even if its batch number is the same.
+    The state is None if it belongs to the raw table of another lake.
 
     Args:
         progress: the stored progress of the table; by default it is read.
@@ -198,11 +197,10 @@ def reconcile_state(
         own_commit = newest_commit(lake, table, (plan.source,)) if plan.is_shared else newest
     progress = progress or load_progress([plan], stores)
     state = progress.find_state(plan, lambda text: watch.warn(plan.name, text))
-    if (
-        state
-        and state.table_id
-        and state.table_id != (find_table_id(lake, table) or state.table_id)
-    ):
+    # Without a commit of this source, the raw table was dropped and created again. Then `recover`
+    # keeps the generation of the state.
+    is_dropped = state is not None and state.batch > own_commit.batch == 0
+    if state is not None and not is_dropped and stores.is_foreign(plan.name, state):
         watch.warn(
             plan.name,
             "the state belongs to another raw table, so the cursor of this table's newest batch "

@@ -6,11 +6,12 @@ A run reads state and ledger once for all locked tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loader.errors import StateError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger, SyncRecord
+from loader.lake.raw_table import find_table_id
 from loader.state import StateBackend, StateRow, TableState, choose_effective_state
 from loader.sync.table_plan import TablePlan
 
@@ -39,7 +40,19 @@ class Stores:
     def store(self, name: str, state: TableState) -> None:
         """Writes the state of a table (`source.table`) if this run still holds the lock."""
         self.confirm()
-        self.state.write(name, state)
+        self.state.write(name, self.add_table_id(name, state))
+
+    def add_table_id(self, name: str, state: TableState) -> TableState:
+        """Returns the state of a table (`source.table`) with the id of its raw table."""
+        return replace(state, table_id=find_table_id(self.lake, name.partition(".")[2]))
+
+    def is_foreign(self, name: str, state: TableState) -> bool:
+        """Returns whether a state of this name belongs to a raw table in another lake.
+
+        Its cursor could be ahead of the raw table in this lake, even if its batch is the same.
+        """
+        own_id = find_table_id(self.lake, name.partition(".")[2])
+        return None not in (state.table_id, own_id) and state.table_id != own_id
 
     def record(self, sync: SyncRecord) -> None:
         """Adds a row to the ledger if this run still holds the lock."""

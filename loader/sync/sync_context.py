@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from loader.lake.lake import Lake
 from loader.lake.ledger import SyncRecord
 from loader.lake.locks import Lease
-from loader.lake.raw_table import find_table_id
 from loader.sources.interface import Snapshot
 from loader.state import TableState
 from loader.sync.run_context import RECORDING, Watch
@@ -81,24 +80,17 @@ class SyncContext:
             immediately: whether to write both even if progress is normally deferred.
         """
         if self.defer_progress is not None and not immediately:
-            state = self._add_table_id(state) if state is not None else None
+            state = self.stores.add_table_id(self.plan.name, state) if state is not None else None
             # Not `report_phase`, which raises an error if the run was asked to stop.
             self.watch.listener.report_phase(self.plan.name, RECORDING, None)
             self.defer_progress(self, state, record, total or record)
             return
         if state is not None:
-            self.store(state)
+            self.stores.store(self.plan.name, state)
         self.report_step("state-recorded")
         self.stores.record(record)
         self.report_step("ledger-recorded")
         self.confirm_stored(state)
-
-    def store(self, state: TableState) -> None:
-        """Writes the state of the table with the id of its raw table."""
-        self.stores.store(self.plan.name, self._add_table_id(state))
-
-    def _add_table_id(self, state: TableState) -> TableState:
-        return replace(state, table_id=find_table_id(self.lake, self.plan.lake_table))
 
     def confirm_stored(self, state: TableState | None) -> None:
         """Confirms to the source that the rows are published and the state is stored."""

@@ -79,3 +79,24 @@ def test_a_spec_with_wildcards_needs_names(shop: Project) -> None:
     with pytest.raises(SpecError, match="is a wildcard, and Dagster needs the names of tables"):
         build_assets(shop.folder / "loader.yml")
     assert build_assets(shop.folder / "loader.yml", ["shop.orders"]).keys == {ORDERS}
+
+
+def test_a_table_with_a_schema_and_in_another_case(
+    shop: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create schema sales",
+        "create table sales.deals (id int primary key, version int)",
+        "insert into sales.deals values (1, 1)",
+    )
+    options = shop.sources[0]["spec"]["table_options"]
+    options["sales.deals"] = {"cursor_field": "version"}
+    shop.sources[0]["tables"] = ["orders", "sales.deals"]
+    shop.write()
+    assets = build_assets(shop.folder / "loader.yml", ["shop.Orders", "shop.sales.deals"])
+    succeeded, found, _ = _materialize(assets)
+    assert succeeded
+    assert found.keys() == {
+        dg.AssetKey(["shop", "Orders"]),
+        dg.AssetKey(["shop", "sales_deals"]),
+    }

@@ -138,7 +138,16 @@ def test_an_invalid_event_is_found() -> None:
             "oracle://db:1521",
             "XE.ERP.ORDERS",
         ),
-        ("jdbc:derby:memory:shop", "APP.ORDERS", "derby://memory", "APP.ORDERS"),
+        ("jdbc:oracle:thin:@db:1522:SID", "ERP.O", "oracle://db:1522", "SID.ERP.O"),
+        ("jdbc:postgresql://[::1]:5433/shop", "o", "postgres://[::1]:5433", "shop.public.o"),
+        ("jdbc:sqlserver://db:1", "dbo.orders", "mssql://db:1", "dbo.orders"),
+        # Other forms may contain passwords anywhere.
+        ("jdbc:derby:memory:shop", "APP.ORDERS", "jdbc://s", "APP.ORDERS"),
+        ("jdbc:db2://h/db:password=hunter2;", "t", "jdbc://s", "t"),
+        ("jdbc:oracle:oci:scott/hunter2@h", "t", "jdbc://s", "t"),
+        ("jdbc:teradata://h/DATABASE=d,PASSWORD=hunter2", "t", "jdbc://s", "t"),
+        ("jdbc:mysql://address=(host=h)(password=hunter2)/db", "t", "jdbc://s", "t"),
+        ("jdbc:oracle:thin:@(DESCRIPTION=(WALLET_PASSWORD=hunter2))", "t", "jdbc://s", "t"),
     ],
 )
 def test_a_name_of_a_database_table(url: str, table: str, namespace: str, name: str) -> None:
@@ -161,4 +170,7 @@ def test_a_name_of_other_tables() -> None:
     api = files.model_copy(update={"path": "airbyte", "name": "github"})
     assert name_source_table(api, "issues", Path("/")) == DatasetName("airbyte://github", "issues")
     assert name_location("s3a://me:hunter2@lake/w/raw/") == DatasetName("s3://lake", "w/raw")
+    assert name_location("abfss://c@account.dfs.core.windows.net/w").namespace == (
+        "abfss://c@account.dfs.core.windows.net"
+    )
     assert name_location("hdfs://nn:8020/w/raw") == DatasetName("hdfs://nn:8020", "/w/raw")

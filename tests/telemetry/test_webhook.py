@@ -11,8 +11,8 @@ import pytest
 
 from loader.cli.results import BuildResult, RunResult, TableResult
 from loader.cli.telemetry import webhook
-from loader.cli.telemetry.webhook import Changes, Webhook, read_failed_nodes
-from loader.errors import SpecError, TableError
+from loader.cli.telemetry.webhook import Changes, Webhook
+from loader.errors import LoaderError, SpecError, TableError
 from tests.services import Database
 from tests.sync.project import Project
 from tests.telemetry.receiver import Receiver, receive
@@ -77,7 +77,9 @@ def test_an_overloaded_server_is_asked_again(receiver: Receiver) -> None:
 
 
 def test_slack_gets_its_format(receiver: Receiver) -> None:
-    slack = Webhook.from_environment({webhook.URL: "https://hooks.slack.com/services/T/B/x"})
+    slack = Webhook.from_environment(
+        {webhook.URL: "https://hooks.slack.com/services/T/B/x"}, Path("loader.yml")
+    )
     assert slack is not None
     assert slack.form == "slack"
     assert "services" not in repr(slack)
@@ -116,14 +118,36 @@ def test_a_loop_sends_changes_of_tables_sources_and_the_build() -> None:
     )
 
 
-def test_the_previous_build_contains_what_failed(tmp_path: Path) -> None:
-    assert read_failed_nodes(tmp_path) == set()
-    results = [{"unique_id": "test.a", "status": "fail"}, {"unique_id": "b", "status": "pass"}]
-    file = tmp_path / "run_results.json"
-    file.write_text(json.dumps({"results": results}))
-    assert read_failed_nodes(tmp_path) == {"test.a"}
-    file.write_text("[1]")
-    assert read_failed_nodes(tmp_path) == set()
+def test_a_source_that_is_paused_has_not_recovered() -> None:
+    hook = Webhook("http://localhost", failing={"source crm", "runs.orders"})
+    other = TableResult("shop.orders", "nothing new")
+    assert not hook.find_changes(RunResult((other,)))[0]
+    back = TableResult("crm.deals", "synced")
+    assert hook.find_changes(RunResult((back,)))[0].recovered == ("source crm",)
+
+
+def test_a_damaged_file_is_ignored(tmp_path: Path) -> None:
+    variables = {webhook.URL: "http://localhost"}
+    (tmp_path / ".strandline").mkdir()
+    (tmp_path / ".strandline" / "failing.json").write_text("{")
+    hook = Webhook.from_environment(variables, tmp_path / "loader.yml")
+    assert hook is not None
+    assert hook.failing == set()
+    hook.failing = {"shop.orders"}
+    hook.report(RunResult((TableResult("shop.items", "synced"),)))
+    assert hook.failing == {"shop.orders"}
+
+
+@pytest.mark.parametrize("url", ["https://hooks..slack.com/s3cret", "http://[::1/s3cret"])
+def test_a_url_that_no_request_can_have(url: str, tmp_path: Path) -> None:
+    def send() -> None:
+        hook = Webhook.from_environment({webhook.URL: url}, tmp_path / "loader.yml")
+        assert hook is not None
+        hook.send(Changes({"shop.orders": "an error"}, ()))
+
+    with pytest.raises(LoaderError) as raised:
+        send()
+    assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +159,7 @@ def test_the_previous_build_contains_what_failed(tmp_path: Path) -> None:
 )
 def test_invalid_variables_are_named_without_the_url(variables: dict[str, str], where: str) -> None:
     with pytest.raises(SpecError) as raised:
-        Webhook.from_environment(variables)
+        Webhook.from_environment(variables, Path("loader.yml"))
     assert raised.value.where == where
     assert "s3cret" not in str(raised.value)
 

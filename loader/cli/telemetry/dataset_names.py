@@ -23,8 +23,23 @@ _DATABASES = {
     "sqlserver": ("mssql", 1433),
     "oracle": ("oracle", 1521),
 }
+_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 _OBJECT_STORES = {"s3a": "s3", "s3n": "s3", "s3": "s3", "gs": "gs"}
-_SQLSERVER_DATABASE = re.compile(r";\s*database(?:Name)?\s*=\s*([^;]+)", re.IGNORECASE)
+_HOST = r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(?P<port>\d+))?"
+_URLS = (
+    # Of several hosts, the first names the server.
+    re.compile(
+        rf"(?P<kind>postgresql|mysql|mariadb)://{_HOST}(?:,[\w.:,-]+)?/(?P<database>[\w$-]*)(?:$|[?;])"
+    ),
+    re.compile(
+        rf"(?P<kind>sqlserver)://{_HOST}(?:;.*?;?\s*database(?:Name)?\s*=\s*(?P<database>[\w$-]+)|)"
+        r"(?:$|;)",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        rf"(?P<kind>oracle):thin:(?:[^@]*@)(?://)?{_HOST}[/:](?P<database>[\w$.-]+)(?:$|[?:])"
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,8 @@ def name_location(location: str) -> DatasetName:
     parts = urlsplit(location)
     path = parts.path.rstrip("/") or "/"
     server = parts.netloc.rpartition("@")[2]
+    if parts.scheme in _CONTAINERS:
+        server = parts.netloc  # container@account
     if parts.scheme in ("", "file"):
         return DatasetName("file", path)
     if parts.scheme in _OBJECT_STORES:
@@ -62,7 +79,7 @@ def name_source_table(source: SourceSpec, table: str, folder: Path) -> DatasetNa
     options = source.spec
     url = str(options.get("url", ""))
     if source.path == "jdbc" and url.startswith("jdbc:"):
-        return _name_database_table(url.removeprefix("jdbc:"), table)
+        return _name_database_table(url.removeprefix("jdbc:"), table, source.name)
     if source.path == "file":
         own = options.get("table_options", {}).get(table, {})
         path = f"{options.get('path', '.')}/{_find_path(own, table)}"
@@ -75,30 +92,19 @@ def _find_path(options: Any, table: str) -> str:
     return str(options.get("path", table)) if isinstance(options, Mapping) else table
 
 
-def _name_database_table(url: str, table: str) -> DatasetName:
-    kind, _, rest = url.partition(":")
-    scheme, port = _DATABASES.get(kind, (kind, 0))
-    server, database = _split(rest)
-    parts = urlsplit(f"//{server.rpartition('@')[2]}")
-    try:
-        port = parts.port or port
-    except ValueError:
-        port = 0
-    host = parts.hostname or ""
-    namespace = f"{scheme}://{host}:{port}" if port else f"{scheme}://{host}"
+def _name_database_table(url: str, table: str, source: str) -> DatasetName:
+    """Names a table from the part of a JDBC URL after ``jdbc:``.
+
+    Other parts of the URL may contain passwords, so a URL of another form yields the source's name.
+    """
+    found = next(filter(None, (pattern.match(url) for pattern in _URLS)), None)
+    if found is None:
+        return DatasetName(f"jdbc://{source}", table)
+    scheme, default_port = _DATABASES[found["kind"]]
+    database = found["database"] or ""
+    namespace = f"{scheme}://{found['host']}:{found['port'] or default_port}"
     if "." not in table:
         schemas = {"postgres": "public", "mssql": "dbo", "mysql": database}
         table = f"{schemas[scheme]}.{table}" if schemas.get(scheme) else table
     has_database = database and scheme != "mysql"  # whose schemas are databases
     return DatasetName(namespace, f"{database}.{table}" if has_database else table)
-
-
-def _split(rest: str) -> tuple[str, str]:
-    """Returns server and database of the part of a JDBC URL that follows the kind of database."""
-    found = _SQLSERVER_DATABASE.search(rest)
-    if found:
-        return rest.partition(";")[0].removeprefix("//"), found[1].strip()
-    rest = rest.split("?")[0].split(";")[0]
-    rest = rest.rpartition("@")[2] if rest.startswith("thin:") else rest
-    server, _, database = rest.removeprefix("//").partition("/")
-    return server.split(",")[0], database

@@ -41,16 +41,6 @@ _PARAMETERS = ("batch", "generation", "mode", "cursor_field", "cursor_low", "cur
 _Fields = column_lineage_dataset.Fields
 
 
-def is_requested(environment: Mapping[str, str]) -> bool:
-    """Returns whether the environment configures the client."""
-    if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
-        return False
-    return any(
-        name in ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG") or name.startswith("OPENLINEAGE__")
-        for name in environment
-    )
-
-
 class OpenLineage:
     """The client of this process.
 
@@ -66,14 +56,22 @@ class OpenLineage:
         """Sends two events for each table that was loaded or has failed: its start and its end.
 
         Raises:
-            Exception: if the events cannot be sent.
+            Exception: if an event cannot be built or sent. After the former, the others are sent.
         """
+        unsent: Exception | None = None
         for outcome in outcomes:
             record = outcome.record
             if record is not None and record.status in (SYNCED, RECOVERED, FAILED):
-                spec = pipeline.spec.source(outcome.source or record.source_name)
-                for event in self._build_events(pipeline, spec, outcome.table, record):
+                try:
+                    spec = pipeline.spec.source(outcome.source or record.source_name)
+                    events = list(self._build_events(pipeline, spec, outcome.table, record))
+                except Exception as error:
+                    unsent = error  # a raw table that cannot be read has its own error
+                    continue
+                for event in events:
                     self._client.emit(event)
+        if unsent is not None:
+            raise unsent
 
     def _build_events(
         self, pipeline: Pipeline, source: SourceSpec, name: str, record: SyncRecord

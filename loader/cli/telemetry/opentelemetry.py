@@ -7,10 +7,11 @@ sync, such as reading and appending.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from opentelemetry import trace
@@ -28,14 +29,6 @@ from loader.sync.runner import Outcome
 
 _SCOPE = "strandline"
 _ROW_COUNTS = ("rows_read", "rows_appended", "rows_redelivered", "rows_below_cursor")
-
-
-def is_requested(environment: Mapping[str, str]) -> bool:
-    """Returns whether the environment names an endpoint."""
-    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return False
-    signals = ("", "_TRACES", "_METRICS")
-    return any(environment.get(f"OTEL_EXPORTER_OTLP{signal}_ENDPOINT") for signal in signals)
 
 
 class OpenTelemetry:
@@ -82,15 +75,27 @@ class OpenTelemetry:
         return end
 
     def end_run(self, samples: Iterable[Sample], error: str | None) -> None:
-        """Ends the trace of a run, and sends spans and metrics."""
+        """Ends the trace of a run, and sends spans and metrics.
+
+        Raises:
+            ConnectionError: if they were not sent. The SDK logs the reason and raises no exception.
+        """
         if self._run is not None:
             self._run.end(error)
             self._run = None
         self._values = {}
         for sample in samples:
             self._values.setdefault(sample.metric, []).append(sample)
-        self._traces.force_flush()
-        self._metrics.force_flush()
+        errors = _Errors()
+        logger = logging.getLogger("opentelemetry")
+        logger.addHandler(errors)
+        try:
+            self._traces.force_flush()
+            self._metrics.force_flush()
+        finally:
+            logger.removeHandler(errors)
+        if errors.has_any:
+            raise ConnectionError("the endpoint did not accept it")
 
     def _observe_metrics(self) -> None:
         from opentelemetry.metrics import CallbackOptions, Observation
@@ -108,6 +113,17 @@ class OpenTelemetry:
                 else meter.create_observable_gauge
             )
             create(metric.name, [observe], description=metric.description)
+
+
+class _Errors(logging.Handler):
+    """Records whether the SDK has logged an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.has_any = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.has_any = True
 
 
 @dataclass
@@ -166,7 +182,9 @@ class RunTrace:
 
     def end(self, error: str | None) -> None:
         """Ends all spans."""
-        for spans in self._tables.values():
+        with self._changing:
+            tables, self._tables = self._tables, {}
+        for spans in tables.values():
             if spans.phase is not None:
                 spans.phase.end()
             spans.table.end()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.util
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loader.cli.results import RunResult, TableStatus
-from loader.errors import LoaderError
 
 if TYPE_CHECKING:
     from loader.cli.dbt_build import Build
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
     from loader.sync.run_context import Watch
     from loader.sync.runner import Outcome
 
-_WEBHOOK = "STRANDLINE_WEBHOOK_URL"
+PAUSE = 300.0
+"""How many seconds a loop waits after a failed report before it tries the same kind again."""
 
 
 class RunReporter:
     """Writes the page of `loader report` and metrics, exports traces, and sends messages.
 
-    Does nothing unless requested.
-
-    A failed report is a warning, because the rows are published.
+    Does nothing unless requested. A failed report is a warning, because the rows are published.
 
     Args:
         metrics_file: the file for Prometheus; None for no file.
@@ -52,8 +51,9 @@ class RunReporter:
         self._opentelemetry: OpenTelemetry | None = None
         self._openlineage: OpenLineage | None = None
         self._webhook: Webhook | None = None
-        self._outcomes: dict[str, Outcome] = {}  # those of this run
         self._page: ReportWriter | None = None
+        self._outcomes: dict[str, Outcome] = {}  # those of this run
+        self._paused: dict[str, float] = {}  # maps a kind of report to the time of its next attempt
         if page is not None:
             from loader.cli.report import ReportWriter
 
@@ -62,27 +62,19 @@ class RunReporter:
             from loader.cli.telemetry.prometheus_file import check_writable
 
             check_writable(metrics_file)
-        if any(name.startswith("OTEL_EXPORTER_OTLP") for name in environment):
-            self._opentelemetry = self._create_opentelemetry(environment)
-        if any(name.startswith("OPENLINEAGE") for name in environment):
+        if _wants_opentelemetry(environment):
+            self._opentelemetry = self._create_opentelemetry()
+        if _wants_openlineage(environment):
             self._openlineage = self._create_openlineage(environment)
-        if environment.get(_WEBHOOK):
+        if any(name.startswith("STRANDLINE_WEBHOOK_") for name in environment):
             from loader.cli.telemetry.webhook import Webhook
 
-            self._webhook = Webhook.from_environment(environment)
+            self._webhook = Webhook.from_environment(environment, settings.config)
 
-    def prepare(self, pipeline: Pipeline, build: Build | None) -> None:
-        """Reads what failed before this run, which the webhook needs to report changes only."""
-        if build is not None and self._page is not None:
+    def use_target(self, build: Build) -> None:
+        """Uses the results in the target folder of a dbt build for the page."""
+        if self._page is not None:
             self._page.target_path = build.target_path
-        if self._webhook is None:
-            return
-        from loader.cli.telemetry.webhook import list_failing, read_failed_nodes
-
-        statuses = ((each.table, each.status) for each in self._read_statuses(pipeline))
-        self._webhook.failing = list_failing(statuses)
-        if build is not None:
-            self._webhook.failing |= read_failed_nodes(build.target_path)
 
     def follow(self, watch: Watch, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         """Begins the trace of a run. Returns the function to call for each finished table."""
@@ -100,44 +92,50 @@ class RunReporter:
             seconds: the time that the run took, with its build.
         """
         outcomes, self._outcomes = self._outcomes, {}
-        if self._openlineage is not None:
-            try:
-                self._openlineage.send(pipeline, outcomes.values())
-            except Exception as error:
-                what = pipeline.redact_error(error, "OpenLineage").what
-                self._output.warning(f"the OpenLineage events were not sent: {what}")
+        lineage, webhook, page = self._openlineage, self._webhook, self._page
+        if lineage is not None:
+            self._attempt(
+                "OpenLineage", pipeline, lambda: lineage.send(pipeline, outcomes.values())
+            )
         if self._metrics_file is not None or self._opentelemetry is not None:
             self._report_metrics(pipeline, result, seconds)
-        if self._page is not None:
-            self._page.write_after_run(pipeline)
-        if self._webhook is not None:
-            changes, failing = self._webhook.find_changes(result)
-            try:
-                if changes:
-                    self._webhook.send(changes)
-                self._webhook.failing = failing
-            except LoaderError as error:
-                self._output.warning(str(error))
+        if page is not None:
+            page.write_after_run(pipeline)
+        if webhook is not None:
+            self._attempt("webhook", pipeline, lambda: webhook.report(result))
 
     def _report_metrics(self, pipeline: Pipeline, result: RunResult, seconds: float) -> None:
         from loader.cli.telemetry.metrics import measure
 
         now = dt.datetime.now(dt.timezone.utc)
         samples = measure(result, self._read_statuses(pipeline), seconds, now)
-        if self._metrics_file is not None:
+        path, opentelemetry = self._metrics_file, self._opentelemetry
+        if path is not None:
             from loader.cli.telemetry.prometheus_file import write_file
 
             try:
-                write_file(self._metrics_file, samples)
+                write_file(path, samples)
             except OSError as error:
-                self._output.warning(
-                    f"the metrics were not written to {self._metrics_file}: {error.strerror}"
-                )
-        if self._opentelemetry is not None:
+                self._output.warning(f"the metrics were not written to {path}: {error.strerror}")
+        if opentelemetry is not None:
             error_text = str(result.errors[0]) if result.errors else None
-            self._opentelemetry.end_run(samples, error_text)
+            self._attempt(
+                "OpenTelemetry", pipeline, lambda: opentelemetry.end_run(samples, error_text)
+            )
+
+    def _attempt(self, kind: str, pipeline: Pipeline, report: Callable[[], object]) -> None:
+        """Sends a report, unless the last attempt has failed recently. Warns if it fails."""
+        if time.monotonic() < self._paused.get(kind, 0.0):
+            return
+        try:
+            report()
+        except Exception as error:
+            self._paused[kind] = time.monotonic() + PAUSE
+            what = pipeline.redact_error(error, kind).what
+            self._output.warning(f"{kind}: the report was not sent: {what}")
 
     def _read_statuses(self, pipeline: Pipeline) -> list[TableStatus]:
+        """Returns the newest syncs of the tables that the spec contains."""
         from loader.cli.status import list_last_attempts
         from loader.sync.status_readers import list_readers_by_spark
 
@@ -147,25 +145,29 @@ class RunReporter:
             what = pipeline.redact_error(error, "ledger").what
             self._output.warning(f"the metrics of tables are missing: {what}")
             return []
-        return [TableStatus(*row) for row in rows]
+        return [TableStatus(*row) for row in rows if pipeline.spec.may_contain(row[0])]
 
-    def _create_opentelemetry(self, environment: Mapping[str, str]) -> OpenTelemetry | None:
+    def _create_opentelemetry(self) -> OpenTelemetry | None:
         packages = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
         if not self._is_installed("OpenTelemetry", packages):
             return None
-        from loader.cli.telemetry.opentelemetry import OpenTelemetry, is_requested
+        from loader.cli.telemetry.opentelemetry import OpenTelemetry
 
-        return OpenTelemetry() if is_requested(environment) else None
+        return OpenTelemetry()
 
     def _create_openlineage(self, environment: Mapping[str, str]) -> OpenLineage | None:
         if not self._is_installed("OpenLineage", ("openlineage.client",)):
             return None
-        from loader.cli.telemetry.openlineage import OpenLineage, is_requested
+        from loader.cli.telemetry.openlineage import OpenLineage
 
-        if not is_requested(environment):
+        try:
+            return OpenLineage(environment.get("OPENLINEAGE_NAMESPACE") or "strandline")
+        except Exception as error:  # its text may contain a URL with a password
+            self._output.warning(
+                "OpenLineage is not used, because its client cannot be configured "
+                f"({type(error).__name__}): check OPENLINEAGE_URL or OPENLINEAGE_CONFIG"
+            )
             return None
-        namespace = environment.get("OPENLINEAGE_NAMESPACE")
-        return OpenLineage(namespace) if namespace else OpenLineage()
 
     def _is_installed(self, name: str, packages: Sequence[str]) -> bool:
         """Returns whether packages are installed, and warns if not.
@@ -182,3 +184,21 @@ class RunReporter:
                 f"pip install 'strandline[{name.lower()}]'"
             )
         return not missing
+
+
+def _wants_opentelemetry(environment: Mapping[str, str]) -> bool:
+    """Returns whether the environment names an endpoint."""
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    signals = ("", "_TRACES", "_METRICS")
+    return any(environment.get(f"OTEL_EXPORTER_OTLP{signal}_ENDPOINT") for signal in signals)
+
+
+def _wants_openlineage(environment: Mapping[str, str]) -> bool:
+    """Returns whether the environment configures the client of OpenLineage."""
+    if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
+        return False
+    return any(
+        name in ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG") or name.startswith("OPENLINEAGE__")
+        for name in environment
+    )

@@ -7,7 +7,8 @@ body, ``json`` or ``slack``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
 from loader.cli.results import BuildResult, RunResult
@@ -35,10 +37,11 @@ _RETRY = Retry(
     status_forcelist=(429, 500, 502, 503, 504),
     allowed_methods=("POST",),
     raise_on_status=False,
+    respect_retry_after_header=False,  # a server could ask for hours
 )
 _MOST_LINES = 20
 _BUILD = "dbt build"
-_FAILED_NODE = frozenset({"error", "fail", "runtime error", "partial success"})
+_FILE = Path(".strandline") / "failing.json"
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,21 @@ class Webhook:
     """A webhook, and what failed before.
 
     Attributes:
+        file: contains the names in `failing` for the next process.
         failing: the names of the tables and dbt nodes that failed at the last message.
     """
 
     url: str = field(repr=False)
     form: str = "json"
+    file: Path | None = None
     failing: set[str] = field(default_factory=set)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Webhook | None:
+    def from_environment(cls, environment: Mapping[str, str], spec: Path) -> Webhook | None:
         """Returns the webhook of the environment, or None.
+
+        Args:
+            spec: the path of loader.yml, in whose folder the names that fail are stored.
 
         Raises:
             SpecError: if a variable is invalid. The message does not contain the URL, which is a
@@ -89,7 +97,10 @@ class Webhook:
         url = environment.get(URL, "")
         if not url:
             return None
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SpecError(
                 "it is not a URL that begins with http:// or https://",
@@ -104,7 +115,27 @@ class Webhook:
                 where=FORMAT,
                 remedy=f"Set {' or '.join(_FORMATS)}",
             )
-        return cls(url, form)
+        file = spec.absolute().parent / _FILE
+        failing: set[str] = set()
+        with suppress(OSError, ValueError):  # there was no message, or the file is damaged
+            failing = set(map(str, json.loads(file.read_text(encoding="utf-8"))))
+        return cls(url, form, file, failing)
+
+    def report(self, result: RunResult) -> None:
+        """Sends a message if something has begun to fail or has recovered.
+
+        Raises:
+            LoaderError: if the message was not accepted. The next run sends it.
+            OSError: if the names that fail cannot be stored.
+        """
+        changes, failing = self.find_changes(result)
+        if changes:
+            self.send(changes)
+        if failing != self.failing:
+            self.failing = failing
+            if self.file is not None:
+                self.file.parent.mkdir(exist_ok=True)
+                self.file.write_text(json.dumps(sorted(failing)), encoding="utf-8")
 
     def find_changes(self, result: RunResult) -> tuple[Changes, set[str]]:
         """Returns what changed with a run, and the names that fail after it."""
@@ -122,8 +153,9 @@ class Webhook:
                 # A skipped node takes no time.
                 passed |= {name for name, time in result.build.node_seconds.items() if time > 0}
                 passed.add(_BUILD)
-        if not result.errors:
-            passed |= {name for name in self.failing if name.startswith(("source ", "run"))}
+        # A source that is paused, or whose tables are unknown, has no table in the result.
+        passed |= {f"source {table.table.partition('.')[0]}" for table in result.tables}
+        passed |= {"run"} if not result.errors else set()
         recovered = (self.failing & passed) - errors.keys()
         new = {name: text for name, text in errors.items() if name not in self.failing}
         return Changes(new, tuple(sorted(recovered))), (self.failing - recovered) | errors.keys()
@@ -142,27 +174,20 @@ class Webhook:
             for scheme in ("http://", "https://"):
                 session.mount(scheme, HTTPAdapter(max_retries=_RETRY))
             try:
-                answer = session.post(self.url, json=body, timeout=_TIMEOUT, allow_redirects=False)
-            except requests.RequestException as error:
+                # Does not wait for the body of the answer, which could be endless.
+                with session.post(
+                    self.url, json=body, timeout=_TIMEOUT, allow_redirects=False, stream=True
+                ) as answer:
+                    if answer.status_code < 300:
+                        return
+                    what = f"the server answered {answer.status_code}"
+            except (requests.RequestException, HTTPError, ValueError) as error:
                 what = type(error).__name__  # the text contains the URL
-            else:
-                if answer.status_code < 300:
-                    return
-                what = f"the server answered {answer.status_code}"
         raise LoaderError(
             f"the message was not sent: {what}",
             where=URL,
             remedy="Check the URL, and that this machine reaches its server",
         )
-
-
-def read_failed_nodes(target: Path) -> set[str]:
-    """Returns the ids of the nodes that failed in the previous build, from dbt's target folder."""
-    try:
-        results = json.loads((target / "run_results.json").read_bytes())["results"]
-        return {str(one["unique_id"]) for one in results if one["status"] in _FAILED_NODE}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()  # there was no build, or another version of dbt
 
 
 def _list_build_errors(build: BuildResult) -> dict[str, str]:
@@ -177,8 +202,3 @@ def _describe(error: LoaderError | None) -> str:
 
 def _shorten(text: str) -> str:
     return excerpt(" ".join(text.split()), 500)
-
-
-def list_failing(statuses: Iterable[tuple[str, str]]) -> set[str]:
-    """Returns the tables whose newest sync failed, from their names and statuses."""
-    return {table for table, status in statuses if status == FAILED}
