@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from tests.cluster.project import Place
 from tests.sync.project import Project, Ran
 
+ONE_CORE = {"STRANDLINE_CORES_MAX": "1"}
+"""Starts one executor, which takes less time than two, for tests for which one suffices."""
 _MAIN = "from loader.cli import main; main()"
 
 
@@ -17,16 +20,19 @@ def start_loader(
     project: Project,
     *arguments: str,
     prefix: str = "",
+    within: Sequence[str] = (),
     **variables: str,
 ) -> subprocess.Popen[str]:
     """Starts a command, with additional variables.
 
     Args:
         prefix: Python to execute before the command.
+        within: the beginning of a command that runs the rest.
     """
     config = str(project.folder / "loader.yml")
+    command = [sys.executable, "-c", prefix + _MAIN, "-c", config, "--log-format", "json"]
     return subprocess.Popen(
-        [sys.executable, "-c", prefix + _MAIN, "-c", config, "--log-format", "json", *arguments],
+        [*within, *command, *arguments],
         env={**place.environment(), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -35,10 +41,15 @@ def start_loader(
 
 
 def run_loader(
-    place: Place, project: Project, *arguments: str, prefix: str = "", **variables: str
+    place: Place,
+    project: Project,
+    *arguments: str,
+    prefix: str = "",
+    within: Sequence[str] = (),
+    **variables: str,
 ) -> Ran:
     """Runs a command to its end."""
-    process = start_loader(place, project, *arguments, prefix=prefix, **variables)
+    process = start_loader(place, project, *arguments, prefix=prefix, within=within, **variables)
     output, _ = process.communicate(timeout=300)
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return Ran(process.returncode, events, output)

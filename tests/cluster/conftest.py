@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.cluster.lake import FilledLake, fill
 from tests.cluster.project import (
+    PASSWORDS,
     Machine,
     Place,
+    create_dbt_project,
     create_project,
     jdbc_place,
     rest_place,
@@ -28,8 +31,9 @@ from tests.services.seaweed import ACCOUNT, Seaweed
 from tests.services.spark_cluster import SparkCluster
 from tests.sync.project import Project
 
-# The JVM of the tests reads the object store, too. `make test-cluster` fetches the jar for S3.
+# The JVM of the tests reads the lake, too. `make test-cluster` fetches the jar for S3.
 os.environ.update(ACCOUNT)
+os.environ["PGPASSFILE"] = str(PASSWORDS)
 os.environ["STRANDLINE_JARS"] = str(Path(sys.prefix) / "cluster-jars")
 
 
@@ -74,7 +78,7 @@ def rest_catalog(
     """A REST catalog in the process of the tests."""
     catalog = serve_catalog(object_store, tmp_path_factory.mktemp("rest"))
     yield catalog
-    catalog.close()
+    catalog.stop()
 
 
 @pytest.fixture(scope="session", params=["jdbc", "rest"])
@@ -85,12 +89,59 @@ def place(request: pytest.FixtureRequest, cluster: SparkCluster, object_store: S
     return rest_place(cluster, object_store, request.getfixturevalue("rest_catalog"))
 
 
+@pytest.fixture
+def catalog(request: pytest.FixtureRequest, place: Place) -> Postgres | PyIcebergCatalog:
+    """The server of the place's catalog, which a test may stop and start again."""
+    kind = place.variables["STRANDLINE_CATALOG_TYPE"]
+    name = {"jdbc": "catalog_server", "rest": "rest_catalog"}[kind]
+    server: Postgres | PyIcebergCatalog = request.getfixturevalue(name)
+    return server
+
+
 @pytest.fixture(scope="session")
 def machine(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A loader process on the cluster, for all tests that leave it alive."""
     machine = Machine(place, tmp_path_factory.mktemp("machine"), "etl-1")
     yield machine
     machine.kill()
+
+
+@pytest.fixture(scope="session")
+def other(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A loader process on another machine. A test that kills it must start it again."""
+    machine = Machine(place, tmp_path_factory.mktemp("machine"), "etl-2")
+    yield machine
+    machine.kill()
+
+
+@pytest.fixture(scope="session")
+def filled(
+    place: Place,
+    machine: Machine,
+    spark: SparkSession,
+    postgres: Postgres,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[FilledLake]:
+    """A lake that the cluster has filled."""
+    folder = tmp_path_factory.mktemp("filled")
+    project = create_project(place, folder, spark, FilledLake.SCHEMA)
+    with postgres.database() as database:
+        yield fill(project, database, lambda *command: machine.run(project, *command))
+
+
+@pytest.fixture(scope="session")
+def embedded(
+    warehouse: Path,
+    spark: SparkSession,
+    postgres: Postgres,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[FilledLake]:
+    """A lake in a folder that one process has filled."""
+    folder = tmp_path_factory.mktemp("embedded")
+    project = Project(folder, spark, FilledLake.SCHEMA)
+    create_dbt_project(folder, project.schema)
+    with postgres.database() as database:
+        yield fill(project, database, project.loader)
 
 
 @pytest.fixture

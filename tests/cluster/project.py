@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from loader.spark import setup
 from loader.spark.profile import load_profile
 from loader.spark.session import sibling
-from tests.crash.worker import EXPIRY
 from tests.crash.workers import Worker
-from tests.services import Database
+from tests.services import Database, memory
 from tests.services.pyiceberg_catalog import PyIcebergCatalog
 from tests.services.seaweed import ACCOUNT, BUCKET, Seaweed
 from tests.services.spark_cluster import SparkCluster
-from tests.sync.project import ROOT, Project
+from tests.setup.pages import ROOT, blocks
+from tests.sync.project import Project, Ran
+
+PASSWORDS = memory.folder() / "pgpass"
+"""The file with the password of the JDBC catalog."""
+
+_PAGE = (ROOT / "docs" / "cluster.md").read_text()
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Place:
     """A cluster, an object store, and a catalog in which the lake is.
 
     Attributes:
-        variables: the variables of the profile's target `cluster`.
+        variables: what docs/cluster.md exports, and what the machine of the tests needs.
     """
 
     cluster: SparkCluster
@@ -53,21 +58,23 @@ class Place:
             **os.environ,
             **ACCOUNT,
             **self.variables,
-            "STRANDLINE_TARGET": "cluster",
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
 
 
 def jdbc_place(cluster: SparkCluster, store: Seaweed, database: Database) -> Place:
     """Returns a place whose catalog is in a PostgreSQL database."""
-    account = f"user={database.user}&password={database.password}"
-    variables = {
-        **_variables(cluster, store),
+    account = (database.server.port, database.name, database.user, database.password)
+    PASSWORDS.write_text(":".join(map(str, ("127.0.0.1", *account))) + "\n")
+    PASSWORDS.chmod(0o600)
+    values = {
         "STRANDLINE_CATALOG_TYPE": "jdbc",
-        "STRANDLINE_CATALOG_URI": f"{database.url}?{account}",
+        "STRANDLINE_CATALOG_URI": database.url,
+        "STRANDLINE_CATALOG_USER": database.user,
         "STRANDLINE_WAREHOUSE": f"s3://{BUCKET}/{database.name}",
+        "PGPASSFILE": str(PASSWORDS),
     }
-    return Place(cluster, store, variables)
+    return _place(cluster, store, _exported("STRANDLINE_TARGET=cluster"), values)
 
 
 def serve_catalog(store: Seaweed, folder: Path) -> PyIcebergCatalog:
@@ -87,24 +94,43 @@ def serve_catalog(store: Seaweed, folder: Path) -> PyIcebergCatalog:
 
 def rest_place(cluster: SparkCluster, store: Seaweed, catalog: PyIcebergCatalog) -> Place:
     """Returns a place with a REST catalog."""
-    variables = {
-        **_variables(cluster, store),
+    names = _exported("STRANDLINE_TARGET=cluster") - {"STRANDLINE_CATALOG_USER", "PGPASSFILE"}
+    # The catalog of the tests needs no credential.
+    names |= _exported("STRANDLINE_CATALOG_TYPE=rest") - {"STRANDLINE_CATALOG_CREDENTIAL"}
+    values = {
         "STRANDLINE_CATALOG_TYPE": "rest",
         "STRANDLINE_CATALOG_URI": catalog.url,
         "STRANDLINE_WAREHOUSE": f"s3://{BUCKET}/rest",
     }
-    return Place(cluster, store, variables)
+    jar = str(_create_jar(cluster.folder))
+    return _place(cluster, store, names, values, STRANDLINE_SPARK_JARS=jar)
 
 
-def _variables(cluster: SparkCluster, store: Seaweed) -> dict[str, str]:
-    return {
+def _exported(marker: str) -> set[str]:
+    """Returns the variables that the page's block with this text exports."""
+    [block] = [block for block in blocks(_PAGE.replace("\n   ", "\n"), "bash") if marker in block]
+    return set(re.findall(r"\b([A-Z0-9_]+)=", block))
+
+
+def _place(
+    cluster: SparkCluster,
+    store: Seaweed,
+    names: Iterable[str],
+    values: Mapping[str, str],
+    **more: str,
+) -> Place:
+    known = {
+        **ACCOUNT,
+        **values,
+        "STRANDLINE_TARGET": "cluster",
         "STRANDLINE_SPARK_MASTER": cluster.url,
-        "STRANDLINE_DRIVER_HOST": "127.0.0.1",
-        "STRANDLINE_EXECUTOR_MEMORY": "1g",
-        "STRANDLINE_SPARK_JARS": str(_create_jar(cluster.folder)),
         "STRANDLINE_S3_ENDPOINT": store.endpoint,
         "STRANDLINE_S3_PATH_STYLE": "true",
     }
+    variables = {name: known[name] for name in names}
+    # All machines of the tests are this one, with little memory.
+    own = {"STRANDLINE_DRIVER_HOST": "127.0.0.1", "STRANDLINE_EXECUTOR_MEMORY": "1g"}
+    return Place(cluster, store, {**variables, **own, **more})
 
 
 def _create_jar(folder: Path) -> Path:
@@ -119,20 +145,23 @@ class Machine(Worker):
     """A loader process on a machine of its own: with its own host name and its own lock files.
 
     Args:
-        expiry: how many seconds without a heartbeat this machine waits for another one.
+        variables: additional variables.
     """
 
-    def __init__(self, place: Place, folder: Path, name: str, expiry: float | None = None) -> None:
-        write_profile(folder)
+    def __init__(self, place: Place, folder: Path, name: str, **variables: str) -> None:
+        shutil.copy(ROOT / "profiles" / "profiles.yml", folder / "profiles.yml")
         locks = folder / f"locks-{name}"
-        environment = {**place.environment(), "STRANDLINE_LOCKS": str(locks)}
-        if expiry is not None:
-            environment[EXPIRY] = str(expiry)
-        super().__init__(folder, environment, _on_host(name, folder))
+        environment = {**place.environment(), "STRANDLINE_LOCKS": str(locks), **variables}
+        self._own = (folder, environment, _on_host(name, folder))
+        super().__init__(*self._own)
 
-    def run(self, project: Project, *arguments: str) -> Any:
+    def start_again(self) -> None:
+        """Starts a new process on the same machine after :meth:`kill`."""
+        super().__init__(*self._own)
+
+    def run(self, project: Project, *arguments: str, **variables: str) -> Ran:
         """Runs a command and waits for its end."""
-        self.start(project, *arguments)
+        self.start(project, *arguments, **variables)
         return self.ended()
 
     def suspend(self) -> None:
@@ -169,15 +198,10 @@ def _on_host(name: str, folder: Path) -> list[str]:
     return command if can_rename else []
 
 
-def write_profile(folder: Path) -> None:
-    """Copies the shipped profile into a folder."""
-    shutil.copy(ROOT / "profiles" / "profiles.yml", folder / "profiles.yml")
-
-
-def create_dbt_project(folder: Path, schema: str) -> None:
+def create_dbt_project(folder: Path, schema: str, target: str = setup.EMBEDDED) -> None:
     """Creates what `loader init` creates, for raw tables in this schema."""
     folder.mkdir(exist_ok=True)
-    setup.create(folder, lambda line: None)
+    setup.create(folder, lambda line: None, target=target)
     path = folder / "dbt_project.yml"
     text = path.read_text()
     assert "strandline__raw_schema: raw\n" in text
@@ -186,7 +210,6 @@ def create_dbt_project(folder: Path, schema: str) -> None:
 
 def create_project(place: Place, folder: Path, spark: SparkSession, schema: str) -> Project:
     """Creates a project with a dbt project, whose raw tables are in the place's lake."""
-    create_dbt_project(folder, schema)
-    write_profile(folder)
+    create_dbt_project(folder, schema, setup.CLUSTER)
     own = {"profiles_dir": str(folder), "target": "cluster"}
     return Project(folder, place.session(spark, folder), schema, lakes={"lake": own})

@@ -15,7 +15,7 @@ from tests.sync.project import Project, Ran
 TABLE = "slow_orders"
 _PAUSE = 0.7
 """Seconds for which the database waits before each changed row."""
-_WAIT = 120
+_WAIT = 180
 
 
 def wait_for(what: str, condition: Callable[[], object]) -> None:
@@ -46,9 +46,9 @@ class SlowSync:
         shop.change(database, ["orders"])
         self._set_pause(_PAUSE)
 
-    def start(self, machine: Machine) -> int:
+    def start(self, machine: Machine, **variables: str) -> int:
         """Starts the sync on a machine. Returns the worker whose executor reads the rows."""
-        machine.start(self.project, "run")
+        machine.start(self.project, "run", **variables)
         wait_for("no executor has read from the database", lambda: self._find_readers())
         return self._find_readers()[0]
 

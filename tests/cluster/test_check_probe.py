@@ -7,55 +7,37 @@ import shutil
 import socket
 import subprocess
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from loader.spark.jars import find_jar
 from loader.spark.spark_version import find_spark
-from tests.cluster.commands import run_loader
-from tests.cluster.project import Place, create_project, jdbc_place
+from tests.cluster.commands import ONE_CORE, run_loader
+from tests.cluster.project import Machine, Place
 from tests.crash import shop
 from tests.services import Database
-from tests.services.seaweed import Seaweed
-from tests.services.spark_cluster import SparkCluster
 from tests.sync.project import Project
 
+pytestmark = pytest.mark.parametrize("place", ["jdbc"], indirect=True)
 _UNSHARE = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
 
 
-@pytest.fixture(scope="module")
-def place(cluster: SparkCluster, object_store: Seaweed, catalog_database: Database) -> Place:
-    return jdbc_place(cluster, object_store, catalog_database)
-
-
 @pytest.fixture
-def project(
-    place: Place, tmp_path: Path, spark: SparkSession, postgres_database: Database
-) -> Project:
+def project(lakehouse: Project, postgres_database: Database) -> Project:
     """A project with a table that nobody has loaded."""
-    project = create_project(place, tmp_path, spark, f"raw_{uuid.uuid4().hex[:8]}")
     shop.create(postgres_database, ["orders"])
-    shop.configure(project, postgres_database, ["orders"])
-    return project
+    shop.configure(lakehouse, postgres_database, ["orders"])
+    return lakehouse
 
 
-def test_a_healthy_cluster(place: Place, project: Project) -> None:
-    checked = run_loader(place, project, "check")
-    assert (checked.code, checked.errors) == (0, []), checked.text
-    assert [e["table"] for e in checked.events if e["event"] == "check"] == ["shop.orders"]
-
-
-def test_executors_without_iceberg(place: Place, project: Project) -> None:
+def test_executors_without_iceberg(place: Place, project: Project, tmp_path: Path) -> None:
     """The user has given the jar to the driver only."""
     iceberg = find_jar(find_spark().line.iceberg)
-    driver = {"PYSPARK_SUBMIT_ARGS": f"--driver-class-path {iceberg} pyspark-shell"}
-    checked = run_loader(place, project, "check", **driver)
-    ran = run_loader(place, project, "run", **driver)
+    driver = {**ONE_CORE, "PYSPARK_SUBMIT_ARGS": f"--driver-class-path {iceberg} pyspark-shell"}
+    machine = Machine(place, tmp_path, "etl-1", **driver)
+    ran, checked = (machine.run(project, command) for command in ("run", "check"))
+    machine.kill()
     assert (checked.code, ran.code) == (1, 1)
     for output in (checked, ran):
         [error] = output.errors
@@ -65,42 +47,19 @@ def test_executors_without_iceberg(place: Place, project: Project) -> None:
     assert [e["table"] for e in checked.events if e["event"] == "check"] == ["shop.orders"]
 
 
-@pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkCluster, Path]]:
-    """A cluster whose workers see an empty folder where this machine has the warehouse."""
-    folder = tmp_path_factory.mktemp("lake")
-    probe = [*_UNSHARE, "mount", "-t", "tmpfs", "none", str(folder)]
+def test_a_warehouse_that_machines_do_not_share(
+    place: Place, project: Project, tmp_path: Path
+) -> None:
+    """The loader sees a folder of its own where the workers have another one."""
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    within = [*_UNSHARE, "sh", "-c", f'mount -t tmpfs none "{folder}" && exec "$@"', "sh"]
+    probe = [*within, "true"]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
         pytest.skip("this user may not mount")
-    cluster = _Apart(folder)
-    yield cluster, folder
-    cluster.remove()
-
-
-class _Apart(SparkCluster):
-    def __init__(self, folder: Path) -> None:
-        script = f'mount -t tmpfs none "{folder}" && exec "$@"'
-        self.prefix = [*_UNSHARE, "sh", "-c", script, "sh"]
-        super().__init__({})
-
-    def _start(self, name: str, main: str, *arguments: str, **more: Any) -> Any:
-        own, self._command = self._command, [*self.prefix, *self._command]
-        try:
-            return super()._start(name, main, *arguments, **more)
-        finally:
-            self._command = own
-
-
-def test_a_warehouse_that_machines_do_not_share(
-    apart: tuple[SparkCluster, Path], place: Place, project: Project
-) -> None:
-    cluster, folder = apart
-    own = {
-        "STRANDLINE_SPARK_MASTER": cluster.url,
-        "STRANDLINE_CATALOG_TYPE": "hadoop",
-        "STRANDLINE_WAREHOUSE": f"file:{folder}",
-    }
-    checked = run_loader(place, project, "check", **own)
+    hadoop = {"STRANDLINE_CATALOG_TYPE": "hadoop", "STRANDLINE_WAREHOUSE": f"file:{folder}"}
+    own = ONE_CORE | hadoop
+    checked = run_loader(place, project, "check", within=within, **own)
     assert checked.code == 1
     [error] = checked.errors
     assert "an executor has written a file below file:" in error, checked.text
@@ -110,6 +69,7 @@ def test_a_warehouse_that_machines_do_not_share(
 def test_an_object_store_that_does_not_answer(place: Place, project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
         own = {
+            **ONE_CORE,
             "STRANDLINE_S3_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
             "STRANDLINE_S3_TIMEOUT_MS": "1000",
             "STRANDLINE_S3_RETRIES": "0",

@@ -14,10 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loader.cli.signals import GRACE
+from tests.cluster.commands import ONE_CORE
 from tests.cluster.project import Machine, Place, create_project
 from tests.cluster.slow_sync import SlowSync
 from tests.crash import shop
 from tests.services import Database, Postgres
+from tests.services.pyiceberg_catalog import PyIcebergCatalog
 from tests.services.seaweed import Seaweed
 from tests.services.spark_cluster import SparkCluster
 from tests.sync.project import Project
@@ -41,36 +43,33 @@ def test_a_worker_that_is_killed(
 def test_a_driver_that_is_killed(
     place: Place,
     machine: Machine,
+    other: Machine,
     lakehouse: Project,
     postgres_database: Database,
-    tmp_path: Path,
 ) -> None:
     """The next run on the same machine takes its table over at once."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
-    killed = Machine(place, tmp_path, "etl-2")
-    sync.start(killed)
-    killed.kill()
-    heir = Machine(place, tmp_path, "etl-2")
-    heir.start(lakehouse, "run")
-    ran = sync.end(heir)
+    sync.start(other)
+    other.kill()
+    other.start_again()
+    other.start(lakehouse, "run")
+    ran = sync.end(other)
     assert any("whose process is gone" in warning for warning in ran.warnings), ran.text
-    heir.kill()
 
 
-@pytest.mark.parametrize("place", ["jdbc"], indirect=True)
 def test_a_catalog_that_is_away_for_20_seconds(
     place: Place,
     machine: Machine,
     lakehouse: Project,
     postgres_database: Database,
-    catalog_server: Postgres,
+    catalog: Postgres | PyIcebergCatalog,
 ) -> None:
-    """The run waits for it."""
+    """The run waits for it. The object store stays."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
     sync.start(machine)
-    catalog_server.stop()
+    catalog.stop()
     time.sleep(20)
-    catalog_server.start()
+    catalog.start()
     ran = sync.end(machine)
     lost = "the connection to the catalog was lost: shop.slow_orders. Syncing again, up to 3 times"
     assert lost in ran.warnings, ran.warnings
@@ -99,7 +98,7 @@ def test_one_signal_ends_a_run_whose_object_store_does_not_answer(
     """The store accepts connections, but neither reads nor writes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        variables = {**place.variables, "STRANDLINE_S3_ENDPOINT": endpoint}
+        variables = {**place.variables, **ONE_CORE, "STRANDLINE_S3_ENDPOINT": endpoint}
         lost = replace(place, variables=variables)
         lakehouse = create_project(lost, tmp_path, spark, f"raw_{tmp_path.name}")
         shop.create(postgres_database, ["orders"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from tests.cluster.project import Machine, Place
 from tests.cluster.slow_sync import SlowSync
+from tests.crash import worker
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -17,13 +17,13 @@ EXPIRY = 20
 def test_two_machines_race_for_a_table(
     place: Place,
     machine: Machine,
+    other: Machine,
     lakehouse: Project,
     postgres_database: Database,
-    tmp_path: Path,
 ) -> None:
     """One of them loads it, and the other one says who does."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
-    other = Machine(place, tmp_path, "etl-2").wait_until_ready()
+    other.wait_until_ready()
     for each in (machine, other):
         each.start(lakehouse, "run")
     ended = [machine.ended(), other.ended()]
@@ -32,33 +32,32 @@ def test_two_machines_race_for_a_table(
     [error] = loser.errors
     assert "table shop.slow_orders: another run holds this table (run " in error
     sync.check()
-    other.kill()
 
 
 def test_a_suspended_loader_comes_back_after_it_was_taken_over(
     place: Place,
     machine: Machine,
+    other: Machine,
     lakehouse: Project,
     postgres_database: Database,
-    tmp_path: Path,
 ) -> None:
     """It notices, and writes nothing more."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
-    first, second = (Machine(place, tmp_path, name, EXPIRY) for name in ("etl-2", "etl-3"))
-    sync.start(first)
-    first.suspend()
-    skipped = second.run(lakehouse, "run")
-    assert skipped.code == 1
-    assert "another run holds this table" in skipped.errors[0]
-    time.sleep(EXPIRY)
-    taken = second.run(lakehouse, "run")
-    assert taken.code == 0, taken.text
-    assert any(f"silent for {EXPIRY} s" in warning for warning in taken.warnings), taken.text
-    sync.check()
-    first.resume()
-    late = first.ended()
+    expiry = {worker.EXPIRY: str(EXPIRY)}
+    sync.start(other, **expiry)
+    other.suspend()
+    try:
+        skipped = machine.run(lakehouse, "run", **expiry)
+        assert skipped.code == 1
+        assert "another run holds this table" in skipped.errors[0]
+        time.sleep(EXPIRY)
+        taken = machine.run(lakehouse, "run", **expiry)
+        assert taken.code == 0, taken.text
+        assert any(f"silent for {EXPIRY} s" in warning for warning in taken.warnings), taken.text
+        sync.check()
+    finally:
+        other.resume()
+    late = other.ended()
     assert late.code == 1
     assert "another run took the table over while this run was suspended" in late.errors[0]
     sync.check()
-    for each in (first, second):
-        each.kill()

@@ -111,7 +111,7 @@ def pyiceberg_catalog(tmp_path: Path) -> Iterator[PyIcebergCatalog]:
     """A REST catalog on loopback with other rules for commits."""
     catalog = PyIcebergCatalog(tmp_path / "pyiceberg")
     yield catalog
-    catalog.close()
+    catalog.stop()
 
 
 @pytest.fixture(params=["jdbc", "rest", "pyiceberg", "hadoop"])

@@ -15,17 +15,18 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from loader.cli import main
+from loader.lake import locks
 from loader.lake.locks import Heartbeat, Lease
 from loader.spark.profile import load_profile
 from loader.spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPIRY = "STRANDLINE_TEST_EXPIRY"
-"""A variable with the seconds without a heartbeat after which another machine's run is ignored."""
+"""A variable of a request: seconds without a heartbeat until another machine's run is ignored."""
 
 
-def shorten_leases(seconds: float) -> None:
-    """Makes leases expire sooner, and gives heartbeats more often."""
+def _set_expiry(seconds: float) -> None:
+    """Makes leases expire after these seconds, and adapts the interval of heartbeats."""
     Lease.__init__.__defaults__ = (seconds, *(Lease.__init__.__defaults__ or ())[1:])
     Heartbeat.__init__.__defaults__ = (seconds / 6,)
 
@@ -40,11 +41,10 @@ def serve() -> None:
     spark.range(1).count()
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     print(json.dumps({"ready": os.getpid(), "jvm": pid}), file=answers, flush=True)
-    if EXPIRY in os.environ:
-        shorten_leases(float(os.environ[EXPIRY]))
     for line in sys.stdin:
         wanted = json.loads(line)
         os.environ.update(wanted["environment"])
+        _set_expiry(float(wanted["environment"].get(EXPIRY, locks.EXPIRY)))
         result = CliRunner().invoke(main, wanted["arguments"])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

@@ -47,15 +47,19 @@ class Worker:
             self.jvm = int(self._answer()["jvm"])
         return self
 
-    def start(self, project: Project, *arguments: str, crash_at: str = "") -> None:
+    def start(
+        self, project: Project, *arguments: str, crash_at: str = "", **variables: str
+    ) -> None:
         """Begins a command as soon as Spark is up, and does not wait for it to end."""
         config = str(project.folder / "loader.yml")
-        self.send("-c", config, "--log-format", "json", *arguments, crash_at=crash_at)
+        words = ("-c", config, "--log-format", "json", *arguments)
+        self.send(*words, crash_at=crash_at, **variables)
 
-    def send(self, *arguments: str, crash_at: str = "") -> None:
+    def send(self, *arguments: str, crash_at: str = "", **variables: str) -> None:
         """Begins a command with these arguments only."""
         self.wait_until_ready()
-        wanted = {"arguments": arguments, "environment": {"LOADER_CRASH_AT": crash_at}}
+        environment = {"LOADER_CRASH_AT": crash_at, **variables}
+        wanted = {"arguments": arguments, "environment": environment}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(wanted) + "\n")
         self.process.stdin.flush()

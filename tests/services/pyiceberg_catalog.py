@@ -41,7 +41,7 @@ _UPDATES: TypeAdapter[tuple[TableUpdate, ...]] = TypeAdapter(tuple[TableUpdate, 
 
 
 class PyIcebergCatalog:
-    """A new catalog; gone after :meth:`close`.
+    """A new catalog; gone after :meth:`stop`.
 
     Args:
         folder: the folder of the server's database and, by default, of the tables.
@@ -84,10 +84,17 @@ class PyIcebergCatalog:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._handler = Handler
+        self._port = 0
+        self.start()
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Starts the server: a new one, or again at the same address after :meth:`stop`."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), self._handler)
+        self._port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def settings(self, catalog: str) -> dict[str, str]:
         """Returns a client's Spark settings."""
@@ -101,8 +108,8 @@ class PyIcebergCatalog:
             "spark.sql.defaultCatalog": catalog,
         }
 
-    def close(self) -> None:
-        """Stops the server."""
+    def stop(self) -> None:
+        """Stops the server; the catalog's tables stay."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -27,12 +27,13 @@ from tests.services.server import ServerMissing, free_port, tail
 
 _START_SECONDS = 60
 # Spark 4.1 starts executors with a module that the JDK from PyPI lacks, and that only MLlib needs.
+# The second compiler costs short tests more than it saves (tests/conftest.py).
 _JAVA = """#!/bin/sh
 for each; do
     shift
     [ "$each" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$each"
 done
-exec '{java}' "$@"
+exec '{java}' -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "$@"
 """
 
 
@@ -130,10 +131,9 @@ class SparkCluster:
     def _start(
         self, name: str, main: str, *arguments: str, options: tuple[str, ...] = ()
     ) -> subprocess.Popen[bytes]:
-        tuned = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [*self._command, *tuned, *options, main, *arguments],
+                [*self._command, "-Xmx512m", *options, main, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
