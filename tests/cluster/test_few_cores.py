@@ -6,45 +6,29 @@ import json
 import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.cluster.commands import run_loader, start_loader
-from tests.cluster.project import Place, create_project, jdbc_place
+from tests.cluster.commands import ONE_CORE, run_loader, start_loader
+from tests.cluster.project import Place
 from tests.crash import shop
-from tests.services import Database, Postgres
-from tests.services.seaweed import Seaweed
-from tests.services.spark_cluster import SparkCluster
+from tests.services import Database
 from tests.sync.project import Project
 
-_SHORT_DEADLINE = "from loader.sync import destination_check as d; d.DEADLINE = 20.0; "
-
-
-@pytest.fixture(scope="module")
-def place(cluster: SparkCluster, object_store: Seaweed, catalog_database: Database) -> Place:
-    return jdbc_place(cluster, object_store, catalog_database)
-
-
-@pytest.fixture(scope="module")
-def project(
-    place: Place, spark: SparkSession, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Project]:
-    """A project whose table a loop has loaded."""
-    folder = tmp_path_factory.mktemp("few")
-    project = create_project(place, folder, spark, f"raw_{uuid.uuid4().hex[:8]}")
-    with postgres.database() as database:
-        shop.create(database, ["orders"])
-        shop.configure(project, database, ["orders"])
-        yield project
+pytestmark = pytest.mark.parametrize("place", ["jdbc"], indirect=True)
+_SHORT_DEADLINE = "from loader.sync import destination_check as d; d.DEADLINE = 30.0; "
+_FULL = "the cluster has no free cores"
 
 
 @pytest.fixture
-def loop(place: Place, project: Project) -> Iterator[subprocess.Popen[str]]:
-    """A loop that holds all eight cores of the cluster, after its first round."""
-    loop = start_loader(place, project, "run", "--every", "1h", STRANDLINE_CORES_MAX="8")
+def loop(
+    place: Place, lakehouse: Project, postgres_database: Database
+) -> Iterator[subprocess.Popen[str]]:
+    """A loop that holds all free cores of the cluster, after its first round."""
+    shop.create(postgres_database, ["orders"])
+    shop.configure(lakehouse, postgres_database, ["orders"])
+    loop = start_loader(place, lakehouse, "run", "--every", "1h", STRANDLINE_CORES_MAX="8")
     assert loop.stdout is not None
     deadline = time.monotonic() + 120
     while place.cluster.state()["coresused"] < place.cluster.state()["cores"]:
@@ -60,27 +44,30 @@ def loop(place: Place, project: Project) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_commands_beside_a_loop(
-    place: Place, project: Project, loop: subprocess.Popen[str]
+    place: Place, lakehouse: Project, loop: subprocess.Popen[str]
 ) -> None:
     """Those that read a few rows need no executor; the others say what they wait for."""
-    began = time.monotonic()
-    status = run_loader(place, project, "status")
-    listed = run_loader(place, project, "state", "list")
+    status = run_loader(place, lakehouse, "status")
+    listed = run_loader(place, lakehouse, "state", "list")
     assert (status.code, listed.code) == (0, 0), status.text + listed.text
     assert [e["last_attempt"] for e in status.events if e["event"] == "status"] == ["synced"]
-    assert time.monotonic() - began < 60
+    assert _FULL not in status.text + listed.text
 
-    checked = run_loader(place, project, "check", prefix=_SHORT_DEADLINE)
-    assert checked.code == 1
-    [error] = checked.errors
-    assert "no executor has written a row within 20 seconds: the cluster has no free cores" in error
-    assert [w for w in checked.warnings if w.startswith("the cluster has no free cores: spark://")]
-    assert [e["table"] for e in checked.events if e["event"] == "check"] == ["shop.orders"]
+    waiting = start_loader(place, lakehouse, "run", "--full-refresh", **ONE_CORE)
+    try:
+        checked = run_loader(place, lakehouse, "check", prefix=_SHORT_DEADLINE, **ONE_CORE)
+        assert checked.code == 1
+        [error] = checked.errors
+        assert f"no executor has written a row within 30 seconds: {_FULL}" in error
+        assert [w for w in checked.warnings if w.startswith(f"{_FULL}: spark://")]
+        assert [e["table"] for e in checked.events if e["event"] == "check"] == ["shop.orders"]
 
-    waiting = start_loader(place, project, "run", "--full-refresh", STRANDLINE_CORES_MAX="2")
-    assert waiting.stdout is not None
-    warning = next(line for line in waiting.stdout if "the cluster has no free cores" in line)
-    assert json.loads(warning)["event"] == "warning"
-    loop.send_signal(signal.SIGTERM)
-    output, _ = waiting.communicate(timeout=120)
-    assert waiting.returncode == 0, output
+        assert waiting.stdout is not None
+        warning = next(line for line in waiting.stdout if _FULL in line)
+        assert json.loads(warning)["event"] == "warning"
+        loop.send_signal(signal.SIGTERM)
+        output, _ = waiting.communicate(timeout=120)
+        assert waiting.returncode == 0, output
+    finally:
+        waiting.kill()
+        waiting.wait()
