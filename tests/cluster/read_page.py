@@ -35,6 +35,8 @@ if __name__ == "__main__":
     _install_extensions()
     results = []
     for block in json.load(sys.stdin):
+        if "duckdb" in sys.modules:  # each block attaches its database under the same name
+            sys.modules["duckdb"].set_default_connection(sys.modules["duckdb"].connect())
         names: dict[str, Any] = {}
         exec(block, names)
         results.append(_sums(names["rows"]))

@@ -7,107 +7,78 @@ import os
 import re
 import subprocess
 import sys
-import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
+from loader.spark.jars import folders
 from loader.spark.java import choose_java
 from loader.spark.spark_version import find_spark
-from tests.cluster import project as cluster_project
-from tests.services import Database, Postgres
+from tests.cluster.lake import FilledLake
+from tests.services import Database
+from tests.services.seaweed import ACCOUNT, BUCKET, Seaweed
 from tests.setup.pages import ROOT, blocks
-from tests.sync.project import Project, Ran
 
 PAGE = (ROOT / "docs" / "readers.md").read_text()
 ENVIRONMENT = Path(os.environ.get("READERS", ROOT / ".venv-readers"))
-TABLE = "purchases"
-MODELS = {kind: f"shop_{TABLE}_{kind}" for kind in ("latest", "history")}
-FOLDER = "/srv/shop/warehouse"
-Sums = list[str]
+engines = pytest.mark.parametrize("engine", ["pyiceberg", "duckdb", "pyspark"])
 
 
-@dataclass(frozen=True)
-class Lake:
-    """A lake with a raw table, a latest table and a history.
-
-    Attributes:
-        replaced: what to write instead of the page's addresses and accounts.
-        expected: the sums of each table, by its full name.
-    """
-
-    replaced: Mapping[str, str]
-    expected: Mapping[str, Sums]
+@engines
+def test_a_folder(embedded: FilledLake, warehouse: Path, engine: str, tmp_path: Path) -> None:
+    replaced = {"/srv/shop/warehouse": str(warehouse)}
+    _read("A folder", embedded, engine, replaced, tmp_path)
 
 
-def _fill(project: Project, database: Database, replaced: Mapping[str, str]) -> Lake:
-    """Loads a table, changes rows, and builds its models before and after."""
-    database.execute(
-        f"create table {TABLE} (id int primary key, total numeric(12, 2), at timestamptz)",
-        f"insert into {TABLE} select n, n * 1.5, timestamptz '2025-01-01' + n * interval '1 s' "
-        "from generate_series(1, 300) n",
-    )
-    asked = f"select count(*), sum(id), sum(total) from {TABLE}"
-    [first] = database.query(asked)
-    project.jdbc(database, [TABLE], table_options={TABLE: {"cursor_field": "at"}})
-    dbt_project = project.folder / "dbt_project.yml"
-    # Otherwise a small table is rebuilt, and no position deletes come about.
-    dbt_project.write_text(f"{dbt_project.read_text()}  strandline__rebuild_up_to_rows: 0\n")
-    for command in (("run",), ("codegen", "--history", f"shop.{TABLE}"), ("run", "--build")):
-        _succeed(project.loader(*command))
-    changed = "where id <= 40 or id > 300"
-    database.execute(
-        f"update {TABLE} set total = -total, at = '2025-02-01' where id <= 40",
-        f"insert into {TABLE} select n, n, '2025-02-01' from generate_series(301, 320) n",
-    )
-    _succeed(project.loader("run", "--build"))
-    [latest], [second] = database.query(asked), database.query(f"{asked} {changed}")
-    versions = [str(a + b) for a, b in zip(first, second, strict=True)]
-    expected = {
-        f"{project.schema}.{TABLE}": versions,
-        f"analytics.{MODELS['latest']}": [str(value) for value in latest],
-        f"analytics.{MODELS['history']}": versions,
-    }
-    for model in MODELS.values():
-        deletes = f"select count(*) from analytics.{model}.position_deletes"
-        assert project.spark.sql(deletes).first()[0] > 0, f"{model} has no position deletes"
-    return Lake(replaced, expected)
-
-
-def _succeed(ran: Ran) -> None:
-    assert ran.code == 0, ran.text
-
-
-@pytest.fixture(scope="module")
-def lake(
-    spark: SparkSession,
-    warehouse: Path,
-    postgres: Postgres,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Lake:
-    """A lake of the target `embedded`."""
-    project = Project(tmp_path_factory.mktemp("folder"), spark, f"raw_{uuid.uuid4().hex[:8]}")
-    cluster_project.create_dbt_project(project.folder, project.schema)
-    with postgres.database() as database:
-        return _fill(project, database, {FOLDER: str(warehouse)})
-
-
-@pytest.mark.parametrize("engine", ["pyiceberg", "duckdb", "pyspark"])
-def test_the_lines_of_the_page_read_what_was_written(
-    lake: Lake, engine: str, tmp_path: Path
+@engines
+@pytest.mark.parametrize("place", ["jdbc"], indirect=True)
+def test_a_jdbc_catalog_and_s3(
+    filled: FilledLake,
+    catalog_database: Database,
+    object_store: Seaweed,
+    engine: str,
+    tmp_path: Path,
 ) -> None:
-    """From a folder that is not the project's, and without the loader's settings."""
-    section = PAGE.partition("## A folder\n")[2].partition("\n## ")[0]
+    catalog = catalog_database
+    user, address = f"{catalog.user}:{catalog.password}", f"127.0.0.1:{catalog.server.port}"
+    replaced = {
+        "reader:secret@db:5432/catalog": f"{user}@{address}/{catalog.name}",
+        "//db:5432/catalog?user=reader&password=secret": f"//{address}/{catalog.name}"
+        f"?user={catalog.user}&password={catalog.password}",
+        "s3://lake/warehouse": f"s3://{BUCKET}/{catalog.name}",
+        "s3:8333": object_store.endpoint.removeprefix("http://"),
+        "s3-reader": ACCOUNT["AWS_ACCESS_KEY_ID"],
+        "s3-secret": ACCOUNT["AWS_SECRET_ACCESS_KEY"],
+    }
+    account = {name: ACCOUNT[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    _read("A JDBC catalog and S3", filled, engine, replaced, tmp_path, **account)
+
+
+def _read(
+    section: str,
+    lake: FilledLake,
+    engine: str,
+    replaced: Mapping[str, str],
+    folder: Path,
+    **variables: str,
+) -> None:
+    """Runs the page's lines in a folder that is not the project's, without its settings.
+
+    Args:
+        replaced: what to write instead of the page's addresses and accounts.
+    """
+    for table in list(lake.sums)[1:]:
+        deletes = f"select count(*) from {table}.position_deletes"
+        assert lake.project.spark.sql(deletes).first()[0] > 0, f"{table} has no position deletes"
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     [block] = [
-        code for code in blocks(section, "python") if re.search(rf"^(from|import) {engine}\b", code)
+        code for code in blocks(text, "python") if re.search(rf"^(from|import) {engine}\b", code)
     ]
-    for old, new in {**lake.replaced, **_jars(block)}.items():
+    for old, new in {**replaced, **_jars(block)}.items():
         block = block.replace(old, new)
     programs = []
-    for table in lake.expected:
+    for table in lake.sums:
         schema, name = table.split(".")
         code = block.replace("analytics", schema).replace("shop_orders_latest", name)
         assert schema in code
@@ -121,11 +92,13 @@ def test_the_lines_of_the_page_read_what_was_written(
     done = subprocess.run(
         [python, Path(__file__).with_name("read_page.py")],
         input=json.dumps(programs),
-        cwd=tmp_path,
+        cwd=folder,
         env={
             **environment,
-            "HOME": str(tmp_path),
+            **variables,
+            "HOME": str(folder),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "JAVA_HOME": str(Path(choose_java(find_spark().line).program).parents[1]),
         },
         capture_output=True,
@@ -134,15 +107,15 @@ def test_the_lines_of_the_page_read_what_was_written(
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert dict(zip(lake.expected, found, strict=True)) == lake.expected
+    assert dict(zip(lake.sums, found, strict=True)) == lake.sums
 
 
 def _jars(block: str) -> dict[str, str]:
     """Returns the jars on this machine by the page's coordinates, so that nothing is downloaded."""
-    from loader.spark.jars import cache_folder
-
     found = {'"spark.jars.packages"': '"spark.jars"'}
     for coordinates in set(re.findall(r"org\.[\w.]+:[\w.-]+:[\w.]+", block)):
         _, name, version = coordinates.split(":")
-        found[coordinates] = str(cache_folder() / "jars" / f"{name}-{version}.jar")
+        file = f"{name}-{version}.jar"
+        [path] = {jar for jar in (each / file for each in folders()) if jar.exists()}
+        found[coordinates] = str(path)
     return found
