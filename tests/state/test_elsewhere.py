@@ -119,6 +119,35 @@ def test_two_lakes_that_share_a_store_skip_nothing(
     assert shop.run().table("shop.orders")["status"] == "nothing new"
 
 
+def test_a_cursor_that_is_set_in_a_shared_store_is_the_one_of_this_lake(
+    shop: Project, postgres_database: Database
+) -> None:
+    """Also if the other lake has written the newest state."""
+    keep_in(shop, "sqlite", "cursors.sqlite")
+    shop.run()
+    (shop.folder / "cursors.sqlite").unlink()
+    postgres_database.execute("insert into orders values (3, 7)")
+    first, second = shop.schema, f"{shop.schema}_second"
+    shop.schema = second
+    keep_in(shop, "sqlite", "cursors.sqlite")
+    shop.run()
+    shop.schema = first
+    keep_in(shop, "sqlite", "cursors.sqlite")
+    assert shop.loader("state", "set", "shop.orders", "6").code == 0
+    ran = shop.run()
+    assert ran.table("shop.orders")["appended"] == 1
+    assert not [text for text in ran.warnings if "another raw table" in text]
+    # What is rebuilt here is not the state of the other lake either.
+    shop.schema = second
+    keep_in(shop, "sqlite", "cursors.sqlite")
+    shop.run()
+    shop.schema = first
+    keep_in(shop, "sqlite", "cursors.sqlite")
+    [rebuilt] = shop.loader("state", "rebuild").events
+    assert rebuilt["states_added"] == 1
+    assert not [text for text in shop.run().warnings if "another raw table" in text]
+
+
 def test_a_state_store_that_is_down_fails_its_source_only(
     shop: Project, postgres_database: Database, tmp_path: Path
 ) -> None:

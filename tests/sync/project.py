@@ -124,11 +124,12 @@ class Project:
         ]
 
     def state(self, table: str) -> dict[str, Any]:
-        """Returns the newest state value of a table."""
+        """Returns the newest state value of a table, without the table's id."""
         [(value,)] = self.rows(
             f"select max_by(value, version) from raw._cq_state where key = '{table}'"
         )
         found: dict[str, Any] = json.loads(value)
+        del found["table_id"]
         return found
 
     def snapshots(self, table: str) -> int:

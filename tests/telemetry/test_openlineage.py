@@ -106,7 +106,7 @@ def test_an_endpoint_that_does_not_answer_is_a_warning(
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
     ran = shop.run()
-    assert any("OpenLineage events were not sent" in text for text in ran.warnings)
+    assert any("OpenLineage: the report was not sent" in text for text in ran.warnings)
 
 
 def test_an_invalid_event_is_found() -> None:

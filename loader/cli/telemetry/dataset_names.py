@@ -29,7 +29,7 @@ _HOST = r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(?P<port>\d+))?"
 _URLS = (
     # Of several hosts, the first names the server.
     re.compile(
-        rf"(?P<kind>postgresql|mysql|mariadb)://{_HOST}(?:,[\w.:,-]+)?/(?P<database>[\w$-]*)(?:$|[?;])"
+        rf"(?P<kind>postgresql|mysql|mariadb)://(?:[^@/]*@)?{_HOST}(?:,[\w.:,-]+)?/(?P<database>[\w$-]*)(?:$|[?;])"
     ),
     re.compile(
         rf"(?P<kind>sqlserver)://{_HOST}(?:;.*?;?\s*database(?:Name)?\s*=\s*(?P<database>[\w$-]+)|)"

@@ -184,7 +184,7 @@ class Webhook:
             except (requests.RequestException, HTTPError, ValueError) as error:
                 what = type(error).__name__  # the text contains the URL
         raise LoaderError(
-            f"the message was not sent: {what}",
+            what,
             where=URL,
             remedy="Check the URL, and that this machine reaches its server",
         )
