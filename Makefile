@@ -20,6 +20,7 @@
 #   make bench-correctness    counts the rows that Strandline, dlt and plain cursors lose while
 #                             other sessions write (PostgreSQL, MariaDB)
 #   make audit    looks up known vulnerabilities of the pinned packages and jars (PyPI, OSV)
+#   make dist     the wheel, the source archive and their checksums, in dist/
 #   make sbom     a software bill of materials, sbom.json: packages, jars, licences
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
 #   make clean    removes what the other targets have created
@@ -53,7 +54,7 @@ DOCS := $(VENV)-docs
 export CONNECTORS := $(abspath $(VENV)-connectors)
 export READERS := $(abspath $(VENV)-readers)
 
-.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-fast test-matrix test-cluster test-report lint bench bench-correctness audit sbom nemesis clean
+.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-fast test-matrix test-cluster test-report lint bench bench-correctness audit dist sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -199,6 +200,11 @@ audit:
 	    || { echo "error: pip-audit cannot be installed: $(VENV)-audit/pip.log says why" >&2; exit 2; }
 	"$(VENV)-audit/bin/python" .ci/audit "$(VENV)-audit/bin/pip-audit"
 
+dist: $(INSTALLED)
+	rm -rf dist
+	"$(BIN)/python" -m hatchling build --target sdist --target wheel
+	cd dist && sha256sum strandline-* > SHA256SUMS
+
 sbom: $(INSTALLED)
 	"$(BIN)/python" .ci/sbom > sbom.json
 	echo "wrote sbom.json"
@@ -207,5 +213,5 @@ nemesis: archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(READERS)" "$(DOCS)" build/docs "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
+	rm -rf dist "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(READERS)" "$(DOCS)" build/docs "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
 	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
