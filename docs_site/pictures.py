@@ -300,7 +300,7 @@ def draw_tests() -> str:
     """The tables of a lake, and the tests beside what they read."""
     d = Drawing(
         940,
-        640,
+        698,
         "What each test looks at",
         "matches_raw compares the raw table with the latest table. batches_complete compares the "
         "raw table, its commits and the ledger. state_consistent compares the state and the raw "
@@ -332,7 +332,7 @@ def draw_tests() -> str:
     test(463, 196, "matches_raw", "is each row right?")
 
     table(20, 446, 240, 118, "_cq_reconciled", "comparisons with the source")
-    table(350, 446, 240, 174, "ledger, _cq_syncs", "one row for each sync")
+    table(350, 446, 240, 232, "ledger, _cq_syncs", "one row for each sync")
     table(680, 446, 240, 60, "state, _cq_state", "the stored cursors")
     d.line("75,320 75,446", dashed=True)
     d.line("240,320 240,446", dashed=True)
@@ -345,6 +345,7 @@ def draw_tests() -> str:
     test(35, 502, "reconciled_recently", "all keys, lately?", "amber")
     test(365, 502, "inclusive_cursor", "no gap between two syncs?")
     test(365, 560, "complete_recently", "all commits until when?", "amber")
+    test(365, 618, "volume_plausible", "as many rows as usual?", "amber")
     d.box(680, 546, 18, 18, "blue", "bluebg")
     d.text(708, 560, "a failure is an error", "soft", "s")
     d.box(680, 574, 18, 18, "amber", "amberbg")

@@ -35,6 +35,7 @@ For a source table `_cq_reconciled` next to the raw tables:
   - strandline.reconciled_recently  # a table not compared with its source for a day: warns
 For a source table `_cq_syncs` next to the raw tables:
   - strandline.complete_recently  # commits of the last day may be missing: warns
+  - strandline.volume_plausible  # far more or far fewer rows than on any day before: warns
 The package tests ledger and state of all tables at once, on its models cq_sync_log and
 cq_state_current: batches_complete, inclusive_cursor and state_consistent."""
 

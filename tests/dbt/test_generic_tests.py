@@ -169,5 +169,7 @@ def test_every_test_is_covered() -> None:
     outcomes |= {("row_hash_valid", True), ("row_hash_valid", False)}
     # tests/dbt/test_complete_until.py
     outcomes |= {("complete_recently", True), ("complete_recently", False)}
+    # tests/dbt/test_volume_plausible.py
+    outcomes |= {("volume_plausible", True), ("volume_plausible", False)}
     outcomes |= {("reconciled_recently", case.status == "pass") for case in RECONCILED.values()}
     assert outcomes >= {(test, passed) for test in tests for passed in (True, False)}

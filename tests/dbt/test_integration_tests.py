@@ -23,7 +23,7 @@ def integration(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_builds_with_the_expected_rows(integration: DbtProject) -> None:
-    """Each of the eleven tests passes on healthy seeds, and finds so many faults in the others."""
+    """Each of the twelve tests passes on healthy seeds, and finds so many faults in the others."""
     seeded = integration.run("seed")
     assert {one.status for one in seeded.values()} == {"success"}, seeded
     # The seeds are commits of dbt, which the ledger's test rightly calls another program's.

@@ -28,6 +28,7 @@ PORTABLE = {
         "matches_raw",
     ),
     *("no_cursor_ties", "no_duplicates", "reconciled_recently", "state_consistent", "unique_key"),
+    "volume_plausible",
 }
 """The generic tests that need no Spark; row_hash_valid does."""
 

@@ -1,0 +1,84 @@
+{% test volume_plausible(model, factor=3, days=28, min_days=7, min_rows=100,
+    exclude_tables=none) %}
+    {{ config(severity="warn", tags=["strandline"]) }}
+    {%- if not strandline._is_testing() %}
+        {{ strandline._nothing("'table' as table_name") }}
+    {%- else %}
+        {{ strandline._volume_plausible_sql(model, factor, days, min_days, min_rows,
+            exclude_tables) }}
+    {%- endif %}
+{% endtest %}
+
+
+{% macro _volume_plausible_sql(syncs, factor, days, min_days, min_rows, exclude_tables) -%}
+    {#- Compares the appended rows of each table's newest complete day with those of the days before
+        it. Days without a successful sync and the day of the first load are ignored. -#}
+    {%- for name, value, least in [("factor", factor, 1), ("days", days, 1),
+        ("min_days", min_days, 1), ("min_rows", min_rows, 0)] if value is not number or value < least -%}
+        {{ exceptions.raise_compiler_error(
+            "volume_plausible: " ~ name ~ " is " ~ (value | tojson)
+            ~ ". Give a number of at least " ~ least
+        ) }}
+    {%- endfor -%}
+    with daily as (
+        select
+            source_name,
+            table_name,
+            cast(started_at as date) as day,
+            sum(coalesce(rows_appended, 0)) as rows_appended
+        from {{ strandline._syncs(syncs) }} as syncs
+        where status in ('synced', 'recovered', 'nothing new')
+            and mode in ('incremental', 'cdc')
+        group by source_name, table_name, cast(started_at as date)
+    ),
+
+    numbered as (
+        select
+            *,
+            row_number() over (partition by source_name, table_name order by day desc) as age,
+            min(day) over (partition by source_name, table_name) as first_day
+        from daily
+        where day < current_date
+    ),
+
+    compared as (
+        select
+            newest.source_name,
+            newest.table_name,
+            newest.day,
+            newest.rows_appended,
+            min(earlier.rows_appended) as lowest,
+            max(earlier.rows_appended) as highest,
+            count(*) as days
+        from numbered as newest
+        inner join numbered as earlier
+            on newest.source_name = earlier.source_name
+            and newest.table_name = earlier.table_name
+        where newest.age = 1
+            and earlier.age between 2 and {{ days + 1 }}
+            and earlier.day > earlier.first_day
+        group by newest.source_name, newest.table_name, newest.day, newest.rows_appended
+    )
+
+    select
+        source_name,
+        table_name,
+        day,
+        rows_appended,
+        lowest,
+        highest,
+        days,
+        case
+            when rows_appended > highest then 'far more rows than on any of the days before'
+            else 'far fewer rows than on any of the days before'
+        end as problem
+    from compared
+    where days >= {{ min_days }}
+        and (
+            (rows_appended > {{ factor }} * highest and rows_appended >= {{ min_rows }})
+            or ({{ factor }} * rows_appended < lowest and lowest >= {{ min_rows }})
+        )
+    {%- for table in strandline._as_list(exclude_tables) %}
+        and table_name <> {{ strandline._literal(table) }}
+    {%- endfor %}
+{%- endmacro %}
