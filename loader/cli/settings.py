@@ -186,7 +186,9 @@ def _begin_java(settings: Settings, spec: Spec) -> Profile:
 
     profile = profile_of(settings, spec)
     refuse_moved_project(profile, spec.folder)
-    text = settings.config.read_text(encoding="utf-8", errors="replace")
+    text = ""
+    with suppress(OSError):  # a program may build the spec without a file
+        text = settings.config.read_text(encoding="utf-8", errors="replace")
     for name, known in find_misspelt_variables(profile, text, os.environ).items():
         settings.output.warning(f"nothing reads the variable {name}. Did you mean `{known}`?")
     urls = [str(source.spec.get("url")) for source in spec.sources if source.path == "jdbc"]

@@ -426,9 +426,10 @@ _CATALOG_DRIVER_REMEDY = (
 )
 _CATALOG = ": spark.sql.catalog.<name>.uri"
 _CATALOG_PASSWORD = (
-    "Check spark.sql.catalog.<name>.jdbc.user in the profile's target (STRANDLINE_CATALOG_USER), "
-    "and the password: .jdbc.password there or, for PostgreSQL, the file that PGPASSFILE names, "
-    "with host, port and database as in the catalog's URI"
+    "Check the catalog's user and password: in the profile's target, "
+    "spark.sql.catalog.<name>.jdbc.user (STRANDLINE_CATALOG_USER) and .jdbc.password; or, for "
+    "PostgreSQL, the file that PGPASSFILE names, with host, port and database as in the "
+    "catalog's URI"
 )
 _NO_PASSWORD = "Export the variable in the source's `password`, such as ${PGPASSWORD}"
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loader.cli.daemon import Daemon
-from loader.cli.report import ReportWriter
 from loader.cli.run_once import RunRequest
 from loader.cli.settings import Settings, open_pipeline
+from loader.cli.telemetry.run_reporter import RunReporter
 from loader.lake.ledger import FAILED, LOCKED, NOTHING_NEW, SYNCED, Ledger, SyncRecord, now
 from loader.reconcile.history import VerificationHistory, VerifiedBucket
 from loader.report.history import DAY, HOUR, read_history
@@ -29,7 +29,7 @@ from tests.sync.test_rounds import Script
 @pytest.fixture(scope="module")
 def drop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A source of files; one of its two tables has failed."""
-    project = Project(tmp_path_factory.mktemp("report"), spark, "raw_report")
+    project = Project(tmp_path_factory.mktemp("report"), spark, "raw_of_report")
     for name, text in {"orders": "id\n1\n2\n", "broken": "id\nx\n"}.items():
         folder = project.folder / "data" / name
         folder.mkdir(parents=True)
@@ -76,7 +76,8 @@ def test_a_loop_writes_it_after_each_round(drop: Project) -> None:
     script = Script([look, look, look])
     settings = Settings(drop.folder / "loader.yml", "json", output=script)
     with open_pipeline(settings) as pipeline:
-        request = RunRequest(select=("drop.orders",), page=ReportWriter(settings, path))
+        reporter = RunReporter(settings, None, path, {})
+        request = RunRequest(select=("drop.orders",), reporter=reporter)
         Daemon(settings, pipeline, request, every=script.every, stopped=script.stop).run()
     assert found == [False, True, True]
 

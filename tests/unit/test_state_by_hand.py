@@ -41,7 +41,10 @@ def test_a_run_ends_just_before_the_lock(
         read=lambda table: stored[-1], write=lambda table, new: stored.append(new)
     )
     monkeypatch.setattr(commands, "lock_tables", lock_tables)
-    monkeypatch.setattr(commands, "stores_of", lambda *_: SimpleNamespace(state=state))
+    stores = SimpleNamespace(
+        state=state, is_foreign=lambda table, state: False, add_table_id=lambda table, state: state
+    )
+    monkeypatch.setattr(commands, "stores_of", lambda *_: stores)
     monkeypatch.setattr(
         opening, "open_pipeline_with_pushed_tables", lambda *_: nullcontext(SimpleNamespace())
     )
