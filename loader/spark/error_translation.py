@@ -428,8 +428,8 @@ _CATALOG = ": spark.sql.catalog.<name>.uri"
 _CATALOG_PASSWORD = (
     "Check the catalog's user and password: in the profile's target, "
     "spark.sql.catalog.<name>.jdbc.user (STRANDLINE_CATALOG_USER) and .jdbc.password; or, for "
-    "PostgreSQL, the file that PGPASSFILE names, with host, port and database as in the "
-    "catalog's URI"
+    "PostgreSQL, the file that PGPASSFILE names, with host, port and database as in "
+    "spark.sql.catalog.<name>.uri"
 )
 _NO_PASSWORD = "Export the variable in the source's `password`, such as ${PGPASSWORD}"
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
