@@ -52,28 +52,35 @@ class OpenLineage:
         self._client = OpenLineageClient()
         self._namespace = namespace
 
-    def send(self, pipeline: Pipeline, outcomes: Iterable[Outcome]) -> None:
-        """Sends two events for each table that was loaded or has failed: its start and its end.
+    def build_events(
+        self, pipeline: Pipeline, outcomes: Iterable[Outcome]
+    ) -> tuple[list[RunEvent], list[str]]:
+        """Returns two events for each table that was loaded or has failed: its start and its end.
 
-        Raises:
-            Exception: if an event cannot be built or sent. After the former, the others are sent.
+        Also returns the tables whose raw tables cannot be read, and which have no events.
         """
-        unsent: Exception | None = None
+        events: list[RunEvent] = []
+        unknown: list[str] = []
         for outcome in outcomes:
             record = outcome.record
             if record is not None and record.status in (SYNCED, RECOVERED, FAILED):
                 try:
                     spec = pipeline.spec.source(outcome.source or record.source_name)
-                    events = list(self._build_events(pipeline, spec, outcome.table, record))
-                except Exception as error:
-                    unsent = error  # a raw table that cannot be read has its own error
-                    continue
-                for event in events:
-                    self._client.emit(event)
-        if unsent is not None:
-            raise unsent
+                    events += self._describe_sync(pipeline, spec, outcome.table, record)
+                except Exception:
+                    unknown.append(outcome.table)
+        return events, unknown
 
-    def _build_events(
+    def send(self, events: Iterable[RunEvent]) -> None:
+        """Sends events.
+
+        Raises:
+            Exception: if an event cannot be sent.
+        """
+        for event in events:
+            self._client.emit(event)
+
+    def _describe_sync(
         self, pipeline: Pipeline, source: SourceSpec, name: str, record: SyncRecord
     ) -> Iterator[RunEvent]:
         lake = pipeline.open_stores(source).lake

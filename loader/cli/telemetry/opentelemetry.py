@@ -75,17 +75,20 @@ class OpenTelemetry:
         return end
 
     def end_run(self, samples: Iterable[Sample], error: str | None) -> None:
-        """Ends the trace of a run, and sends spans and metrics.
-
-        Raises:
-            ConnectionError: if they were not sent. The SDK logs the reason and raises no exception.
-        """
+        """Ends the trace of a run, and sets the metrics to send."""
         if self._run is not None:
             self._run.end(error)
             self._run = None
         self._values = {}
         for sample in samples:
             self._values.setdefault(sample.metric, []).append(sample)
+
+    def send(self) -> None:
+        """Sends spans and metrics.
+
+        Raises:
+            ConnectionError: if they were not sent. The SDK logs the reason and raises no exception.
+        """
         errors = _Errors()
         logger = logging.getLogger("opentelemetry")
         logger.addHandler(errors)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loader.cli.console import list_names
 from loader.cli.results import RunResult, TableStatus
 
 if TYPE_CHECKING:
@@ -94,9 +95,10 @@ class RunReporter:
         outcomes, self._outcomes = self._outcomes, {}
         lineage, webhook, page = self._openlineage, self._webhook, self._page
         if lineage is not None:
-            self._attempt(
-                "OpenLineage", pipeline, lambda: lineage.send(pipeline, outcomes.values())
-            )
+            events, unknown = lineage.build_events(pipeline, outcomes.values())
+            if unknown:
+                self._output.warning(f"OpenLineage: no events about {list_names(unknown)}")
+            self._attempt("OpenLineage", pipeline, lambda: lineage.send(events))
         if self._metrics_file is not None or self._opentelemetry is not None:
             self._report_metrics(pipeline, result, seconds)
         if page is not None:
@@ -118,10 +120,8 @@ class RunReporter:
             except OSError as error:
                 self._output.warning(f"the metrics were not written to {path}: {error.strerror}")
         if opentelemetry is not None:
-            error_text = str(result.errors[0]) if result.errors else None
-            self._attempt(
-                "OpenTelemetry", pipeline, lambda: opentelemetry.end_run(samples, error_text)
-            )
+            opentelemetry.end_run(samples, str(result.errors[0]) if result.errors else None)
+            self._attempt("OpenTelemetry", pipeline, opentelemetry.send)
 
     def _attempt(self, kind: str, pipeline: Pipeline, report: Callable[[], object]) -> None:
         """Sends a report, unless the last attempt has failed recently. Warns if it fails."""
