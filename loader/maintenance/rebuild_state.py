@@ -164,6 +164,8 @@ def _is_current(row: StateRow, committed: TableState) -> bool:
         stored = TableState.from_json(row.value, row.key)
     except StateError:  # the committed state replaces unreadable states
         return False
+    if stored.table_id not in (None, committed.table_id):  # of a table in another lake
+        return False
     if stored.mark is None or BY_HAND in stored.mark:
         return stored == committed
     return replace(stored, mark=committed.mark) == committed
