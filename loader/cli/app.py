@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from loader import __version__
+from loader.cli.audit import audit
 from loader.cli.check import check
 from loader.cli.codegen import codegen
 from loader.cli.compact import compact
@@ -214,6 +215,7 @@ for command in (
     schema,
     preview,
     report,
+    audit,
 ):
     main.add_command(command)
 

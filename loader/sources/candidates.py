@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import types as t
 
 from loader.rows.cursor import CursorType
@@ -9,6 +11,9 @@ from loader.sources.interface import SourceTable
 
 MARKS = (t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType, t.NumericType)
 """Types that a `deleted_field` can have; see :func:`loader.rows.bookkeeping.is_tombstone`."""
+
+UPDATE_COLUMN = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNORECASE)
+"""Names of columns that applications or triggers usually set when they change a row."""
 
 
 def suggest_cursors(table: SourceTable) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loader.cli.init import DatabaseUrl, describe_tables, render_spec
+from loader.cli.database_url import DatabaseUrl
+from loader.cli.init import describe_tables, render_spec
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.cli.init import DatabaseUrl, render_spec
+from loader.cli.database_url import DatabaseUrl
+from loader.cli.init import render_spec
 from loader.errors import SpecError
 from loader.spec.spec import load_spec
 

@@ -1,0 +1,1 @@
+"""Compares tables that other tools load with their source; `loader audit`."""

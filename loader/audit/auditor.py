@@ -1,0 +1,353 @@
+"""Audits a copy of a table in two looks, so that lag is not taken for loss.
+
+The first look compares checksums of buckets, and then the keys of buckets that differ. The second
+look, after a pause, compares these keys again, in a new snapshot of the source and with the copy's
+current rows. A difference counts only if both looks find it and the source's row is the same in
+both. A difference in a row whose cursor is above the copy's highest cursor, or not far below it,
+counts as lag: the tool has not loaded so far yet, or may still read late rows.
+
+Nothing is written to the source or to the copy.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from loader.audit.copied_table import COPIES, VALUES, CopiedTable
+from loader.audit.findings import DOUBLED, EXTRA, KINDS, LAG, LOST, STALE, Audit, Example
+from loader.reconcile.comparison import Bucket, find_smallest_share, parts_per_bucket
+from loader.reconcile.differences import materialize, narrow_share
+from loader.rows.cursor import CursorType
+from loader.rows.version_order import quote_name
+from loader.rows.window import CursorField, Window
+from loader.sources.contents import (
+    BUCKET,
+    CHECKSUM,
+    COUNT,
+    KEY,
+    Contents,
+    KeySelection,
+    sum_buckets,
+)
+from loader.sources.interface import Source, SourceTable
+
+KIND = "_cq_kind"
+_BEFORE = "_cq_before"
+_NOW = "_cq_now"
+_ROW = "_cq_row"
+_AT = "_cq_at"
+_DIFFERING = "_cq_differing"
+_KEY_TEXT = "_cq_key_text"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The thoroughness of an audit.
+
+    Attributes:
+        buckets: the number of groups into which keys are divided.
+        share: the share of the groups that is compared, from 0 to 1.
+        pause: the number of seconds between the two looks.
+        grace: how many seconds below the copy's highest cursor differences still count as lag.
+        examples: the number of rows to name for each kind of difference.
+    """
+
+    buckets: int = 256
+    share: float = 1.0
+    pause: float = 30.0
+    grace: float = 3600.0
+    examples: int = 10
+    wait: Callable[[float], object] = time.sleep
+
+    def choose_buckets(self) -> KeySelection:
+        """Returns the buckets to compare, chosen at random."""
+        if self.share >= 1:
+            return KeySelection(self.buckets)
+        count = max(1, round(self.buckets * self.share))
+        return KeySelection(self.buckets, tuple(sorted(random.sample(range(self.buckets), count))))
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The source and the copy at one moment."""
+
+    contents: Contents
+    rows: DataFrame
+
+
+@dataclass(frozen=True)
+class Auditor:
+    """Compares a table with its copy.
+
+    Attributes:
+        table: the source's table, with only the columns that are compared.
+        key: the columns that identify a row.
+        unique: whether the source has only one row for each key. Otherwise, the row with the
+            highest cursor is compared.
+        cursor: the column that dates rows; None if there is none.
+        report: receives the step that begins.
+    """
+
+    spark: SparkSession
+    source: Source
+    table: SourceTable
+    key: tuple[str, ...]
+    unique: bool
+    cursor: str | None
+    copy: CopiedTable
+    effort: Effort = Effort()
+    report: Callable[[str], object] = field(default=lambda _: None)
+
+    def run(self) -> Audit:
+        """Runs both looks, and returns what differs.
+
+        Raises:
+            TableError: if a table cannot be read.
+        """
+        began = time.monotonic()
+        selected = self.effort.choose_buckets()
+        self.report("comparing checksums")
+        with self._look() as look:
+            result, share = self._compare_buckets(look, selected)
+            if share is not None:
+                self.report("comparing keys")
+                candidates = materialize(self._compare_keys(look, share))
+                share = narrow_share(candidates, share)
+        paused = 0.0
+        if share is not None:
+            if self.effort.pause:
+                self.report("waiting before the second look")
+                paused = self.effort.pause
+                self.effort.wait(paused)
+            self.report("comparing the differing keys again")
+            with self._look() as look:
+                result = self._look_again(look, share, candidates, result)
+        return replace(result, seconds=time.monotonic() - began - paused)
+
+    @contextmanager
+    def _look(self) -> Iterator[_Look]:
+        """Opens the source, and then the copy, which may therefore be newer than the source."""
+        with self.source.snapshot([self.table]) as snapshot, self.copy.open() as rows:
+            contents = snapshot.contents(
+                self.spark, self.table, self.key, Window(self._cursor_field()), self.unique
+            )
+            yield _Look(contents, rows)
+
+    def _compare_buckets(
+        self, look: _Look, selected: KeySelection
+    ) -> tuple[Audit, KeySelection | None]:
+        """Returns the numbers of rows, and the smallest set of keys with all differences."""
+        contents, of = look.contents, selected.of
+        parts = parts_per_bucket(look.rows.count(), of)
+        source = contents.sums(selected, parts)
+        copied = sum_buckets(
+            self.copy.hashes(look.rows, contents, self.table, self.cursor, selected), of * parts
+        )
+        names = (COUNT, CHECKSUM)
+        joined = source.select(BUCKET, *(f.col(n).alias(f"source{n}") for n in names)).join(
+            copied.select(BUCKET, *(f.col(n).alias(f"copy{n}") for n in names)),
+            BUCKET,
+            "full_outer",
+        )
+        rows = {side: f.coalesce(f.col(f"{side}{COUNT}"), f.lit(0)) for side in ("source", "copy")}
+        differs = (rows["source"] != rows["copy"]) | ~f.col(f"source{CHECKSUM}").eqNullSafe(
+            f.col(f"copy{CHECKSUM}")
+        )
+        found = (
+            joined.groupBy(f.pmod(f.col(BUCKET), f.lit(of)).alias("number"))
+            .agg(
+                f.sum(rows["source"]).alias("source"),
+                f.sum(rows["copy"]).alias("copy"),
+                f.collect_list(f.when(differs, f.col(BUCKET))).alias("parts"),
+            )
+            .collect()
+        )
+        buckets = [
+            Bucket(row["number"], row["source"], row["copy"], tuple(sorted(row["parts"])))
+            for row in found
+        ]
+        compared = of if selected.buckets is None else len(selected.buckets)
+        result = Audit(
+            self.table.ref.name,
+            self.copy.name,
+            self.copy.tool,
+            self.key,
+            self.cursor,
+            sum(bucket.rows_source for bucket in buckets),
+            sum(bucket.rows_snapshot for bucket in buckets),
+            share=compared / of,
+            not_compared={
+                **dict.fromkeys(self.copy.missing, "the copy lacks it"),
+                **dict.fromkeys(contents.left_out, "the database cannot compute its checksum"),
+            },
+            additional=self.copy.additional,
+        )
+        smallest = find_smallest_share(buckets, of, parts)
+        if smallest is not None and smallest.buckets is None:
+            smallest = selected
+        return result, smallest
+
+    def _copied_rows(self, look: _Look, share: KeySelection) -> DataFrame:
+        return self.copy.newest_rows(look.rows, look.contents, self.table, self.cursor, share)
+
+    def _compare_keys(self, look: _Look, share: KeySelection) -> DataFrame:
+        """Returns KEY, KIND and the source's checksum (_BEFORE) of keys that differ."""
+        source = look.contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(_BEFORE))
+        joined = source.join(self._copied_rows(look, share), KEY, "full_outer")
+        kind = _find_kind(f.col(_BEFORE), f.col(CHECKSUM), f.col(COPIES))
+        return joined.select(KEY, kind.alias(KIND), _BEFORE).where(f.col(KIND).isNotNull())
+
+    def _look_again(
+        self, look: _Look, share: KeySelection, candidates: DataFrame, first: Audit
+    ) -> Audit:
+        highest = None
+        if self.cursor is not None:
+            data_type = self.table.schema[self.cursor].dataType
+            highest = self.copy.highest(look.rows, self.cursor, data_type)
+        found = materialize(self._explain(look, share, candidates, highest))
+        counts = {row[KIND]: row["count"] for row in found.groupBy(KIND).count().collect()}
+        wrong = found.where(f.col(KIND) != LAG)
+        return replace(
+            first,
+            counts={kind: counts.get(kind, 0) for kind in KINDS},
+            lag=counts.get(LAG, 0),
+            days=self._count_by_day(wrong),
+            columns=tuple(
+                (row[0], row[1])
+                for row in wrong.where(f.col(KIND) == STALE)
+                .select(f.explode(_DIFFERING).alias("name"))
+                .groupBy("name")
+                .count()
+                .orderBy(f.desc("count"), "name")
+                .collect()
+            ),
+            examples=self._list_examples(wrong),
+            highest=highest,
+        )
+
+    def _explain(
+        self,
+        look: _Look,
+        share: KeySelection,
+        candidates: DataFrame,
+        highest: str | None,
+    ) -> DataFrame:
+        """Returns KIND, _AT, _DIFFERING and _KEY_TEXT of the keys that differed at the first look.
+
+        KIND is LAG if the difference is gone or may be due to lag.
+        """
+        fields, contents = self.table.schema.names, look.contents
+        now = contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(_NOW))
+        rows = contents.rows(share).select(
+            KEY, f.struct(*(f.col(quote_name(name)) for name in fields)).alias(_ROW)
+        )
+        joined = (
+            candidates.withColumnRenamed(KIND, "_cq_first_kind")
+            .join(now, KEY, "left")
+            .join(rows, KEY, "left")
+            .join(self._copied_rows(look, share), KEY, "left")
+        )
+        compared = [part.name for part in contents.checksum_columns]
+        differing = f.filter(
+            f.array(
+                *(
+                    f.when(~_field(_ROW, n).eqNullSafe(_field(VALUES, n)), f.lit(n))
+                    for n in compared
+                )
+            ),
+            lambda name: name.isNotNull(),
+        )
+        kind = _find_kind(f.col(_NOW), f.col(CHECKSUM), f.col(COPIES))
+        # Equal rows can have different checksums if they contain a time that only the database can
+        # format. A checksum of -1 marks a value that does not fit the source's type.
+        is_equal = (kind == STALE) & (f.size(differing) == 0) & (f.col(CHECKSUM) != -1)
+        is_changed = ~f.col(_BEFORE).eqNullSafe(f.col(_NOW))
+        at = f.lit(None).cast("string")
+        is_recent = f.lit(False)
+        if self.cursor is not None:
+            at = f.coalesce(_field(_ROW, self.cursor), _field(VALUES, self.cursor))
+            is_recent = self._is_recent(_field(_ROW, self.cursor), highest)
+        verdict = (
+            f.when(kind.isNull() | is_equal | is_changed, f.lit(LAG))
+            .when(kind.isin(LOST, STALE) & is_recent, f.lit(LAG))
+            .otherwise(kind)
+        )
+        texts = [self._format_key(name) for name in self.key]
+        return joined.select(
+            verdict.alias(KIND),
+            at.alias(_AT),
+            f.when(kind == STALE, differing).alias(_DIFFERING),
+            f.concat_ws(", ", *texts).alias(_KEY_TEXT),
+        )
+
+    def _cursor_field(self) -> CursorField | None:
+        if self.cursor is None:
+            return None
+        type_ = CursorType.of(self.table.schema[self.cursor].dataType)
+        return CursorField(self.cursor, type_) if type_ is not None else None
+
+    def _is_recent(self, at: Column, highest: str | None) -> Column:
+        """Returns whether a row is so new that the copy may not be due to have it yet."""
+        assert self.cursor is not None
+        if highest is None:
+            return f.lit(False)  # the copy has no row with a cursor
+        data_type = self.table.schema[self.cursor].dataType
+        limit = f.lit(highest).cast(data_type)
+        type_ = CursorType.of(data_type)
+        if type_ is not None and type_.is_time:
+            limit = limit - f.expr(f"interval {float(self.effort.grace):f} seconds")
+        return f.coalesce(at > limit, f.lit(False))
+
+    def _format_key(self, name: str) -> Column:
+        value = f.coalesce(_field(_ROW, name), _field(VALUES, name))
+        if self.table.schema[name].dataType.typeName() == "binary":
+            value = f.lower(f.hex(value))
+        return f.concat(f.lit(f"{name}="), f.coalesce(value.cast("string"), f.lit("null")))
+
+    def _count_by_day(self, wrong: DataFrame) -> tuple[tuple[str, dict[str, int]], ...]:
+        if self.cursor is None:
+            return ()
+        type_ = CursorType.of(self.table.schema[self.cursor].dataType)
+        if type_ is None or not type_.is_time:
+            return ()
+        day = f.coalesce(f.to_date(f.col(_AT)).cast("string"), f.lit("none"))
+        days: dict[str, dict[str, int]] = {}
+        for row in wrong.groupBy(day.alias("day"), KIND).count().orderBy("day").collect():
+            days.setdefault(row["day"], dict.fromkeys(KINDS, 0))[row[KIND]] = row["count"]
+        return tuple(days.items())
+
+    def _list_examples(self, wrong: DataFrame) -> tuple[Example, ...]:
+        found: list[Example] = []
+        for kind in KINDS:
+            rows = wrong.where(f.col(KIND) == kind).orderBy(_AT, _KEY_TEXT)
+            for row in rows.select(
+                _KEY_TEXT, f.col(_AT).cast("string").alias(_AT), _DIFFERING
+            ).take(self.effort.examples):
+                found.append(Example(kind, row[_KEY_TEXT], row[_AT], tuple(row[_DIFFERING] or ())))
+        return tuple(found)
+
+
+def _field(struct: str, name: str) -> Column:
+    return f.col(struct).getField(name)
+
+
+def _find_kind(source: Column, copied: Column, copies: Column) -> Column:
+    """Returns the kind of difference, or null.
+
+    Args:
+        source, copied: the checksums of the row; null if the row is missing.
+        copies: how many rows the copy has for the key.
+    """
+    return (
+        f.when(source.isNull() & copied.isNotNull(), f.lit(EXTRA))
+        .when(source.isNotNull() & copied.isNull(), f.lit(LOST))
+        .when(copies > 1, f.lit(DOUBLED))
+        .when(source != copied, f.lit(STALE))
+    )

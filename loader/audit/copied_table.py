@@ -1,0 +1,327 @@
+"""Reads a table that another tool has loaded, with the columns and types of its source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loader.audit.presets import NONE, PRESETS, Preset, find_preset, is_flagged
+from loader.error_report import did_you_mean
+from loader.errors import SpecError, sentence
+from loader.rows.version_order import quote_name
+from loader.sources.contents import CHECKSUM, KEY, Contents, KeySelection
+from loader.sources.interface import SourceTable
+
+COPIES = "_cq_copies"
+"""The column with the number of rows that the copy has for a key."""
+
+VALUES = "_cq_copied"
+"""The column with the values of the copy's newest row, as a struct."""
+
+Open = Callable[[], AbstractContextManager[DataFrame]]
+_ORDER = "_cq_order"
+_LOSSLESS = "_cq_lossless"
+_IS_GONE = "_cq_is_gone"
+
+
+@dataclass(frozen=True)
+class CopyOptions:
+    """How to read a copy.
+
+    Attributes:
+        tool: the name of a preset; empty recognises the tool by the copy's columns; "none" uses no
+            preset.
+        keeps_versions: whether the copy contains old versions of rows, so that only the newest
+            version of each key is compared.
+        newest_by: the columns that order the versions of a row, instead of the preset's.
+        deleted: the column that flags deleted rows, instead of the preset's.
+    """
+
+    tool: str = ""
+    keeps_versions: bool = False
+    newest_by: tuple[str, ...] = ()
+    deleted: str | None = None
+
+
+@dataclass(frozen=True)
+class CopiedTable:
+    """A copy of a source's table.
+
+    Attributes:
+        open: yields the table's rows. Each call reads the table anew, and all actions on the rows
+            of one call read the same version if the table's format permits it.
+        tool: the tool that loads the copy; empty if unknown.
+        columns: maps the source's columns to the copy's columns.
+        missing: the source's columns that the copy lacks.
+        additional: the copy's columns that are neither the source's nor the tool's.
+    """
+
+    name: str
+    open: Open
+    schema: t.StructType
+    tool: str
+    preset: Preset
+    columns: Mapping[str, str]
+    missing: tuple[str, ...]
+    additional: tuple[str, ...]
+    options: CopyOptions
+
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether only the newest version of each key is compared."""
+        return self.options.keeps_versions or self.preset.keeps_versions
+
+    def newest_rows(
+        self,
+        rows: DataFrame,
+        contents: Contents,
+        table: SourceTable,
+        cursor: str | None,
+        share: KeySelection,
+    ) -> DataFrame:
+        """Returns KEY, CHECKSUM, COPIES and VALUES of each selected key that is not deleted.
+
+        The checksum is -1 if a value does not fit the source's type.
+
+        Args:
+            rows: the rows that :attr:`open` yields.
+            table: the columns to compare.
+            cursor: the source's column that dates rows.
+        """
+        rows = self._select(rows, contents, table, cursor).where(share.contains(f.col(KEY)))
+        if not self.keeps_versions:
+            rows = rows.where(~f.col(_IS_GONE))
+        newest = f.max_by(f.struct(CHECKSUM, VALUES, _IS_GONE), f.col(_ORDER)).alias("newest")
+        copies = f.lit(1) if self.keeps_versions else f.count(f.lit(1))
+        grouped = rows.groupBy(KEY).agg(newest, copies.cast("bigint").alias(COPIES))
+        return grouped.where(~f.col(f"newest.{_IS_GONE}")).select(
+            KEY, f"newest.{CHECKSUM}", COPIES, f"newest.{VALUES}"
+        )
+
+    def hashes(
+        self,
+        rows: DataFrame,
+        contents: Contents,
+        table: SourceTable,
+        cursor: str | None,
+        share: KeySelection,
+    ) -> DataFrame:
+        """Returns KEY and CHECKSUM of the rows to compare.
+
+        If the copy should have one row for each key, all of its rows are returned, so that a key
+        with two rows makes its bucket differ.
+        """
+        if self.keeps_versions:
+            return self.newest_rows(rows, contents, table, cursor, share).select(KEY, CHECKSUM)
+        rows = self._select(rows, contents, table, cursor)
+        return rows.where(share.contains(f.col(KEY)) & ~f.col(_IS_GONE)).select(KEY, CHECKSUM)
+
+    def highest(self, rows: DataFrame, cursor: str, data_type: t.DataType) -> str | None:
+        """Returns the highest value of the cursor as text, or None."""
+        value = f.max(convert(self.columns[cursor], data_type))
+        [row] = rows.select(value.cast("string")).collect()
+        highest: str | None = row[0]
+        return highest
+
+    def _select(
+        self, rows: DataFrame, contents: Contents, table: SourceTable, cursor: str | None
+    ) -> DataFrame:
+        """Returns KEY, CHECKSUM, VALUES, _ORDER and _IS_GONE of rows that are not superseded."""
+        spelling = {name.lower(): name for name in self.schema.names}
+
+        def flagged(names: Collection[str]) -> Column:
+            return is_flagged(self.schema, [spelling[n] for n in names if n in spelling])
+
+        rows = rows.where(~flagged(self.preset.superseded))
+        if set(self.preset.current) & set(spelling):
+            rows = rows.where(flagged(self.preset.current))
+        deleted = (self.options.deleted.lower(),) if self.options.deleted else self.preset.deleted
+        order = self.options.newest_by or self.preset.newest_by
+        versions = [f.col(quote_name(spelling[n.lower()])) for n in order if n.lower() in spelling]
+        if cursor is not None:
+            versions.append(f.col(quote_name(self.columns[cursor])))
+        fields = table.schema.fields
+        originals = [f.col(quote_name(self.columns[field.name])) for field in fields]
+        values = [convert(self.columns[field.name], field.dataType) for field in fields]
+        lost = reduce(
+            or_,
+            (old.isNotNull() & new.isNull() for old, new in zip(originals, values, strict=True)),
+        )
+        rows = rows.select(
+            *(value.alias(field.name) for value, field in zip(values, fields, strict=True)),
+            (~lost).alias(_LOSSLESS),
+            f.struct(*(versions or [f.lit(1)])).alias(_ORDER),
+            flagged(deleted).alias(_IS_GONE),
+        )
+        return rows.select(
+            contents.key_hash().alias(KEY),
+            f.when(f.col(_LOSSLESS), contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
+            f.struct(*(f.col(quote_name(field.name)) for field in fields)).alias(VALUES),
+            _ORDER,
+            _IS_GONE,
+        )
+
+
+def convert(name: str, data_type: t.DataType) -> Column:
+    """Returns a column's value in the source's type; null if it does not fit."""
+    return f.expr(f"try_cast({quote_name(name)} as {data_type.simpleString()})")
+
+
+def can_convert(rows: DataFrame, name: str, data_type: t.DataType) -> bool:
+    """Returns whether a column's values can be converted to a type at all."""
+    try:
+        rows.select(convert(name, data_type)).schema  # noqa: B018 - analyses the expression
+    except AnalysisException:
+        return False
+    return True
+
+
+def open_copy(
+    name: str,
+    open_rows: Open,
+    source: t.StructType,
+    options: CopyOptions,
+    ignored: Collection[str] = (),
+) -> CopiedTable:
+    """Finds the columns of a copy.
+
+    A column of the copy belongs to a column of the source if the names are equal, or differ only in
+    case and in characters other than letters and digits, such as `OrderID` and `order_id`.
+
+    Args:
+        name: the name of the copy in messages.
+        source: the columns of the source.
+        ignored: columns of the source that are not compared.
+
+    Raises:
+        SpecError: if an option names a column that the copy lacks.
+    """
+    with open_rows() as rows:
+        schema = rows.schema
+    tool, preset = _choose_preset(schema.names, options.tool)
+    own = [column for column in schema.names if not preset.is_bookkeeping(column)]
+    columns = match_columns(source.names, own)
+    for option, chosen in (("--newest-by", options.newest_by), ("--deleted", (options.deleted,))):
+        for column in filter(None, chosen):
+            if column.lower() not in map(str.lower, schema.names):
+                raise SpecError(
+                    f"{name} has no column {column!r}",
+                    where=option,
+                    remedy=f"{did_you_mean(column, schema.names)} "
+                    f"Its columns: {', '.join(schema.names)}".strip(),
+                )
+    skipped = {column.lower() for column in ignored}
+    flags = {options.deleted.lower()} if options.deleted else set()
+    matched = set(columns.values())
+    return CopiedTable(
+        name,
+        open_rows,
+        schema,
+        tool,
+        preset,
+        {key: value for key, value in columns.items() if key.lower() not in skipped},
+        tuple(c for c in source.names if c not in columns and c.lower() not in skipped),
+        tuple(c for c in own if c not in matched and c.lower() not in flags),
+        options,
+    )
+
+
+def _choose_preset(columns: Sequence[str], tool: str) -> tuple[str, Preset]:
+    if tool == "none":
+        return "", NONE
+    return (tool, PRESETS[tool]) if tool else find_preset(columns)
+
+
+def match_columns(source: Sequence[str], copy: Sequence[str]) -> dict[str, str]:
+    """Maps the source's columns to the copy's columns with the same or a similar name.
+
+    Example:
+        >>> match_columns(["OrderID", "note"], ["order_id", "extra"])
+        {'OrderID': 'order_id'}
+    """
+    found: dict[str, str] = {}
+    for form in (str, str.lower, _simplify):
+        candidates: dict[str, list[str]] = {}
+        for name in copy:
+            if name not in found.values():
+                candidates.setdefault(form(name), []).append(name)
+        for name in source:
+            matches = candidates.get(form(name), [])
+            if name not in found and len(matches) == 1:
+                found[name] = matches[0]
+    return {name: found[name] for name in source if name in found}
+
+
+def _simplify(name: str) -> str:
+    return re.sub(r"[^0-9a-z]", "", name.lower()) or name
+
+
+def find_spark_table(spark: SparkSession, name: str) -> Open:
+    """Returns a function that opens a table of Spark's catalogs, or the files of a path.
+
+    A name with a slash is a path. Its format is recognised by its files: Delta, Iceberg or Parquet.
+
+    Raises:
+        SpecError: if the table or the path does not exist or cannot be read.
+    """
+    format_ = _find_format(spark, name) if "/" in name else ""
+
+    def read() -> DataFrame:
+        try:
+            if format_:
+                return spark.read.format(format_).load(name)
+            spark.catalog.refreshTable(name)
+            return spark.table(name)
+        except Exception as error:
+            raise SpecError(
+                f"it cannot be read: {sentence(error)}",
+                where=f"table {name}",
+                remedy=_suggest_remedy(format_),
+            ) from error
+
+    return lambda: nullcontext(read())
+
+
+def _suggest_remedy(format_: str) -> str:
+    if format_ == "delta":
+        return (
+            "Spark needs the package io.delta:delta-spark: add it to spark.jars.packages and "
+            "spark.sql.extensions in the profile"
+        )
+    return (
+        "Write a table as catalog.schema.table, as Spark's catalogs in the profile name it, or "
+        "a path with a slash"
+    )
+
+
+def _find_format(spark: SparkSession, path: str) -> str:
+    jvm: Any = spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    try:
+        files = folder.getFileSystem(spark._jsc.hadoopConfiguration())
+        if not files.exists(folder):
+            raise SpecError(
+                "it does not exist", where=f"path {path}", remedy="Write the folder of the table"
+            )
+        for name, format_ in (("_delta_log", "delta"), ("metadata", "iceberg")):
+            if files.exists(jvm.org.apache.hadoop.fs.Path(folder, name)):
+                return format_
+    except SpecError:
+        raise
+    except Exception as error:
+        raise SpecError(
+            f"it cannot be read: {sentence(error)}",
+            where=f"path {path}",
+            remedy="The profile needs the settings of this file system",
+        ) from error
+    return "parquet"

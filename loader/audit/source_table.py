@@ -1,0 +1,159 @@
+"""Opens the two tables of an audit: the source's table, and its copy in a database."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame, SparkSession
+
+from loader.audit.copied_table import CopiedTable, Open, can_convert
+from loader.error_report import did_you_mean
+from loader.errors import SpecError
+from loader.names import is_wildcard
+from loader.rows.cursor import CursorType
+from loader.rows.window import Window
+from loader.sources.candidates import UPDATE_COLUMN, suggest_cursors
+from loader.sources.interface import Source, SourceTable, TableRef
+
+
+def find_table(source: Source, name: str, where: str) -> TableRef:
+    """Returns the table or view of a source with this name; case matters only between two tables.
+
+    Args:
+        where: the argument with the name, for errors.
+
+    Raises:
+        SpecError: if there is no such table.
+        TableError: if the source cannot be reached.
+    """
+    refs = source.tables()
+    for form in (str, str.lower):
+        matches = [ref for ref in refs if form(name) in (form(ref.name), form(ref.origin))]
+        if len(matches) == 1:
+            return matches[0]
+    names = [ref.name for ref in refs]
+    shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+    raise SpecError(
+        f"the database has no table {name!r}",
+        where=where,
+        remedy=f"{did_you_mean(name, names)} It has: "
+        f"{shown or 'no tables that this user can see'}".strip(),
+    )
+
+
+def choose_key(table: SourceTable, chosen: Sequence[str]) -> tuple[str, ...]:
+    """Returns the columns by which rows are compared, in the spelling of the source.
+
+    Args:
+        chosen: the columns of `--key`; empty uses the primary key.
+
+    Raises:
+        SpecError: if there is no such column, or no key.
+    """
+    if chosen:
+        return tuple(find_column(table, name, "--key") for name in chosen)
+    if not table.primary_key:
+        raise SpecError(
+            f"table {table.ref.name} has no primary key by which rows could be compared",
+            where="--key",
+            remedy="Set the columns that identify a row: --key COLUMN, several times if necessary",
+        )
+    return table.primary_key
+
+
+def choose_cursor(table: SourceTable, chosen: str | None) -> str | None:
+    """Returns the column that dates rows, or None if no column is suitable.
+
+    Args:
+        chosen: the column of `--cursor`; None prefers a column whose name suggests a time of
+            update.
+    """
+    if chosen is not None:
+        name = find_column(table, chosen, "--cursor")
+        if CursorType.of(table.schema[name].dataType) is None:
+            raise SpecError(
+                f"{name} has the type {table.schema[name].dataType.simpleString()}, which has no "
+                "order in time",
+                where="--cursor",
+                remedy="Choose a column with a time, a date or a number that only grows",
+            )
+        return name
+    times = [
+        name
+        for name in suggest_cursors(table)
+        if (type_ := CursorType.of(table.schema[name].dataType)) and type_.is_time
+    ]
+    return next((name for name in times if UPDATE_COLUMN.search(name)), next(iter(times), None))
+
+
+def find_column(table: SourceTable, name: str, option: str) -> str:
+    """Returns a column in the spelling of the source.
+
+    Raises:
+        SpecError: if the table has no such column.
+    """
+    for column in table.schema.names:
+        if column.lower() == name.lower():
+            return column
+    names = table.schema.names
+    raise SpecError(
+        f"table {table.ref.name} has no column {name!r}",
+        where=option,
+        remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}".strip(),
+    )
+
+
+def find_comparable(copy: CopiedTable, table: SourceTable, required: Sequence[str]) -> list[str]:
+    """Returns the source's columns that can be compared with the copy's columns.
+
+    Args:
+        required: the columns of the key.
+
+    Raises:
+        SpecError: if the copy lacks a column of the key.
+    """
+    found = []
+    with copy.open() as rows:
+        for name in table.schema.names:
+            if name not in copy.columns:
+                continue
+            if can_convert(rows, copy.columns[name], table.schema[name].dataType):
+                found.append(name)
+    for name in required:
+        if name not in found:
+            raise SpecError(
+                f"{copy.name} has no column for {name}, which is part of the key",
+                where="--key",
+                remedy=f"Set another key. The copy's columns: {', '.join(copy.schema.names)}",
+            )
+    return found
+
+
+def select_columns(
+    reopen: Callable[[dict[str, object]], Source],
+    ref: TableRef,
+    columns: Sequence[str],
+    key: Sequence[str],
+) -> tuple[Source, SourceTable]:
+    """Returns a source that reads only some columns of a table, and the table.
+
+    Args:
+        reopen: opens the source with other options for the table.
+    """
+    include = [glob.escape(name) if is_wildcard(name) else name for name in columns]
+    source = reopen({"columns": include, "primary_key": list(key)})
+    return source, source.describe(ref)
+
+
+def open_database_copy(spark: SparkSession, source: Source, table: SourceTable) -> Open:
+    """Returns a function that opens a copy in a database."""
+
+    @contextmanager
+    def open_rows() -> Iterator[DataFrame]:
+        with source.snapshot([table]) as snapshot:
+            window = Window()
+            yield snapshot.read(spark, table, window, snapshot.bounds(table, window))
+
+    return open_rows

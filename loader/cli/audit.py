@@ -1,0 +1,366 @@
+"""``loader audit``: compares a table with a copy that another tool has loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loader.cli.database_url import DatabaseUrl
+from loader.cli.duration_option import read_duration
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loader.audit.copied_table import CopyOptions
+    from loader.audit.findings import Audit
+    from loader.cli.console import Output
+    from loader.cli.settings import Settings
+    from loader.sources.interface import Source
+    from loader.spec.spec import Spec
+
+_BUCKETS = 256
+_MAX_BUCKETS = 4096
+_MAX_DAYS = 14
+_TOOLS = (
+    "airbyte",
+    "cloudquery",
+    "debezium",
+    "dlt",
+    "fivetran",
+    "meltano",
+    "olake",
+    "sling",
+    "strandline",
+    "none",
+)
+
+
+def _read_share(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
+    """Converts a percentage to a share (a click callback)."""
+    try:
+        share = float(value.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise click.BadParameter(f"{value!r} is not a share: write it as 5%")
+    return share
+
+
+def _read_pause(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Converts a duration, which may be 0 (a click callback)."""
+    if value.strip() in ("0", "0s"):
+        return 0.0
+    return read_duration(ctx, param, value) or 0.0
+
+
+@click.command(short_help="Compares a table with a copy that another tool loads.")
+@click.argument("url", metavar="SOURCE_URL")
+@click.argument("table", metavar="SOURCE_TABLE")
+@click.argument("copy", metavar="COPY")
+@click.option(
+    "--copy-url", metavar="URL", help="COPY is a table of this database, not a table of Spark."
+)
+@click.option(
+    "--loaded-by",
+    "tool",
+    type=click.Choice(_TOOLS),
+    help="The tool that loads COPY. Default: recognised by the columns that it adds.",
+)
+@click.option("--key", multiple=True, metavar="COLUMN", help="Default: the primary key.")
+@click.option(
+    "--cursor",
+    metavar="COLUMN",
+    help="The column that dates rows. Default: a column named like updated_at.",
+)
+@click.option(
+    "--versions",
+    is_flag=True,
+    help="COPY keeps old versions of rows: compare only the newest version of each key.",
+)
+@click.option(
+    "--newest-by",
+    multiple=True,
+    metavar="COLUMN",
+    help="With --versions: the columns of COPY that order versions, instead of the tool's.",
+)
+@click.option("--deleted", metavar="COLUMN", help="The column of COPY that flags deleted rows.")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not compare this column.")
+@click.option(
+    "--sample",
+    "share",
+    default="100%",
+    show_default=True,
+    metavar="PERCENT",
+    callback=_read_share,
+    help="Compare a random share of the keys.",
+)
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, _MAX_BUCKETS),
+    default=_BUCKETS,
+    show_default=True,
+    metavar="N",
+    help="Divide the keys into N buckets to compare.",
+)
+@click.option(
+    "--pause",
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    callback=_read_pause,
+    help="The time between the two looks.",
+)
+@click.option(
+    "--grace",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    callback=_read_pause,
+    help="Differences in rows that are at most this much older than COPY's newest row count as "
+    "lag.",
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many keys to show for each kind of difference.",
+)
+@click.option(
+    "--report",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the result as an HTML page.",
+)
+@click.option("--profile", help="The dbt profile with the Spark that reads COPY.")
+@click.option("--target", help="The target of the profile.")
+@click.option("--profiles-dir", help="The folder of profiles.yml.")
+@click.pass_obj
+def audit(
+    settings: Settings,
+    /,
+    url: str,
+    table: str,
+    copy: str,
+    copy_url: str | None,
+    tool: str | None,
+    versions: bool,
+    newest_by: tuple[str, ...],
+    deleted: str | None,
+    page: Path | None,
+    profile: str | None,
+    target: str | None,
+    profiles_dir: str | None,
+    **options: Any,
+) -> None:
+    """Finds rows of SOURCE_TABLE that COPY has lost, holds outdated, doubled or not deleted.
+
+    COPY is a table of Spark's catalogs, a path with a slash (Parquet, Delta or Iceberg), or, with
+    --copy-url, a table of another database. It may be loaded by any tool. Nothing is written to
+    either side, and no loader.yml is needed. Exits with 1 if rows differ.
+
+    \b
+    loader audit postgresql://me@db/shop orders lake.shop.orders
+    loader audit postgresql://me@db/shop orders s3://lake/shop/orders --loaded-by dlt --versions
+    loader audit mysql://me@db/shop orders orders --copy-url postgresql://me@dwh/raw
+    """
+    from loader.audit.copied_table import CopyOptions
+    from loader.cli.settings import open_pipeline
+
+    if newest_by and not versions:
+        raise click.UsageError("--newest-by is for --versions: a copy with old versions of rows.")
+    needs_profile = copy_url is None and "/" not in copy
+    spec = _build_spec(
+        {"SOURCE_URL": url} | ({"--copy-url": copy_url} if copy_url is not None else {}),
+        _find_lake(profile, target, profiles_dir, needs_profile),
+    )
+    settings.output.redact = spec.redactor.redact
+    request = _Request(
+        table, copy, CopyOptions(tool or "", versions, newest_by, deleted), page, **options
+    )
+    with open_pipeline(settings, spec) as pipeline:
+        result = _run(settings.output, spec, pipeline.spark, request)
+    show_audit(settings.output, result)
+    sys.exit(0 if result.is_equal else 1)
+
+
+@dataclass(frozen=True)
+class _Request:
+    table: str
+    copy: str
+    copy_options: CopyOptions
+    page: Path | None
+    key: tuple[str, ...]
+    cursor: str | None
+    ignore: tuple[str, ...]
+    share: float
+    buckets: int
+    pause: float
+    grace: float
+    examples: int
+
+
+def _find_lake(
+    profile: str | None, target: str | None, profiles_dir: str | None, needs_profile: bool
+) -> dict[str, str]:
+    """Returns the options of the lake.
+
+    Files and databases are read by the profile of the package.
+    """
+    from loader.package import package_folder
+
+    if not needs_profile and profile is None and profiles_dir is None:
+        return {"profiles_dir": str(package_folder() / "profiles"), "target": target or "embedded"}
+    options = {"profile": profile, "target": target, "profiles_dir": profiles_dir}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _build_spec(databases: dict[str, str], lake: dict[str, str]) -> Spec:
+    """Returns a spec with a source for each database.
+
+    Args:
+        databases: maps the option or argument to the URL of each database.
+    """
+    from loader.spec.spec import build_spec
+
+    documents: list[dict[str, Any]] = []
+    env: dict[str, str] = {}
+    for name, (option, text) in zip(("source", "copy"), databases.items(), strict=False):
+        found = DatabaseUrl.parse(text, os.environ, where=option)
+        values = {"url": found.jdbc, "user": found.user, "password": found.password}
+        env |= {f"{name}_{key}": value for key, value in values.items()}
+        inner = {key: f"${{{name}_{key}}}" for key, value in values.items() if value}
+        source = {"name": name, "path": "jdbc", "tables": ["*"], "destinations": ["lake"]}
+        documents.append({"kind": "source", "spec": {**source, "spec": inner}})
+    destination = {"name": "lake", "path": "spark", "write_mode": "append", "spec": lake}
+    documents.append({"kind": "destination", "spec": destination})
+    return build_spec(documents, env=env)
+
+
+def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> Audit:
+    from loader.audit.auditor import Auditor, Effort
+    from loader.audit.copied_table import find_spark_table, open_copy
+    from loader.audit.source_table import (
+        choose_cursor,
+        choose_key,
+        find_column,
+        find_comparable,
+        find_table,
+        open_database_copy,
+        select_columns,
+    )
+
+    def open_source(name: str, table: str = "", options: dict[str, object] | None = None) -> Source:
+        return _open_source(spec, spark, name, {table: options} if options else {})
+
+    source = open_source("source")
+    with source.reuse_connections(keep=4):
+        ref = find_table(source, request.table, "SOURCE_TABLE")
+        described = source.describe(ref)
+    key = choose_key(described, request.key)
+    cursor = choose_cursor(described, request.cursor)
+    ignored = [find_column(described, name, "--ignore") for name in request.ignore]
+    if len(spec.sources) > 1:
+        database = open_source("copy")
+        copied = database.describe(find_table(database, request.copy, "COPY"))
+        open_rows = open_database_copy(spark, database, copied)
+    else:
+        open_rows = find_spark_table(spark, request.copy)
+    copy = open_copy(request.copy, open_rows, described.schema, request.copy_options, ignored)
+    columns = find_comparable(copy, described, key)
+    cursor = cursor if cursor in columns else None
+    selected, table = select_columns(
+        lambda options: open_source("source", ref.name, options), ref, columns, key
+    )
+    effort = Effort(request.buckets, request.share, request.pause, request.grace, request.examples)
+    is_unique = set(described.primary_key) <= set(key) and bool(described.primary_key)
+    auditor = Auditor(
+        spark,
+        selected,
+        table,
+        key,
+        is_unique,
+        cursor,
+        copy,
+        effort,
+        lambda step: output.event("progress", f"{step} …", step=step),
+    )
+    with selected.reuse_connections(keep=4):
+        return auditor.run()
+
+
+def _open_source(
+    spec: Spec, spark: SparkSession, name: str, table_options: dict[str, dict[str, object]]
+) -> Source:
+    from loader.sources.entry_points import find_connector
+
+    document = spec.source(name)
+    connector = find_connector(document.path, document.where)
+    inner = {**document.spec, "table_options": table_options}
+    options = document.model_copy(update={"spec": inner}).options(connector.options_model)
+    source = connector(name, options, spark, spec.folder)
+    source.hide = spec.redactor.add
+    return source
+
+
+def show_audit(output: Output, result: Audit) -> None:
+    """Prints the result: one JSON line, or a sentence and tables."""
+    from loader.audit.findings import KINDS, LAG
+    from loader.formatting import format_count
+
+    if output.json:
+        output.event("audit", "", **result.to_json())
+        return
+    columns = ("source", "copy", "loaded_by", "rows_source", "rows_copy", *KINDS, LAG)
+    counts = (result.counts.get(kind, 0) for kind in KINDS)
+    row = (result.source, result.copy, result.tool or "unknown", result.rows_source)
+    output.table("audit", columns, [(*row, result.rows_copy, *counts, result.lag)])
+    if result.days:
+        shown = result.days[:_MAX_DAYS]
+        output.say("")
+        output.table(
+            "day",
+            (result.cursor or "day", *KINDS),
+            [(day, *(counts[kind] for kind in KINDS)) for day, counts in shown],
+        )
+        if len(result.days) > len(shown):
+            output.say(f"… and {format_count(len(result.days) - len(shown), 'day')} more")
+    if result.columns:
+        output.say("")
+        output.table("column", ("column", "stale_rows"), result.columns)
+    if result.examples:
+        output.say("")
+        rows = [(e.kind, e.key, e.at, ", ".join(e.columns)) for e in result.examples]
+        output.table("example", ("difference", "key", result.cursor or "at", "columns"), rows)
+    output.say("")
+    for name, reason in result.not_compared.items():
+        output.warning(f"column {name} was not compared: {reason}")
+    output.say(describe(result))
+
+
+def describe(result: Audit) -> str:
+    """Returns the result as one or two sentences."""
+    from loader.audit.findings import DOUBLED
+    from loader.formatting import format_count
+
+    share = "" if result.share >= 1 else f" in {result.share:.1%} of the keys"
+    lag = ""
+    if result.lag:
+        newest = f": the newest row that it has is of {result.highest}" if result.highest else ""
+        lag = f" {format_count(result.lag, 'difference')} may be lag{newest}."
+    if result.is_equal:
+        return f"{result.copy} has the rows of {result.source}{share}.{lag}"
+    text = f"{format_count(result.differences, 'row')} of {result.source} differ{share}.{lag}"
+    if result.counts.get(DOUBLED):
+        text += (
+            f" If {result.copy} keeps old versions of rows on purpose, repeat the audit with "
+            "--versions."
+        )
+    return text

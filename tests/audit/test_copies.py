@@ -1,0 +1,194 @@
+"""Guards that copies of other tools are read as these tools mean them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from loader.audit.presets import PRESETS
+from loader.cli import main
+from tests.audit.conftest import COLUMNS, Row, Shop
+from tests.services import Database
+from tests.services.server import PASSWORD, USER
+
+LOADED = dt.datetime(2025, 6, 1)
+
+
+def _stamps(tool: str, batch: int, deleted: bool = False) -> Row:
+    """The tool's own columns, as it writes them."""
+    time = LOADED + dt.timedelta(hours=batch)
+    return {
+        "airbyte": {
+            "_airbyte_raw_id": f"raw-{batch}",
+            "_airbyte_extracted_at": time,
+            "_ab_cdc_deleted_at": time.isoformat() if deleted else None,
+        },
+        "debezium": {"__op": "d" if deleted else "u", "__source_ts_ms": batch},
+        "dlt": {"_dlt_load_id": f"{time.timestamp():.5f}", "_dlt_id": f"{batch}"},
+        "fivetran": {"_fivetran_synced": time, "_fivetran_deleted": deleted},
+        "meltano": {
+            "_sdc_extracted_at": time,
+            "_sdc_deleted_at": time.isoformat() if deleted else None,
+        },
+        "olake": {"_olake_id": "x", "_op_type": "d" if deleted else "u", "_olake_timestamp": time},
+        "sling": {"_sling_loaded_at": time, "_sling_deleted_at": time if deleted else None},
+        "cloudquery": {"_cq_id": f"{batch}", "_cq_sync_time": time},
+        "strandline": {
+            "_cq_generation": 1,
+            "_cq_batch": batch,
+            "_cq_seq": 0,
+            "_cq_deleted": deleted,
+        },
+    }[tool]
+
+
+ADDED = {
+    "airbyte": "_airbyte_raw_id string, _airbyte_extracted_at timestamp, _ab_cdc_deleted_at string",
+    "debezium": "__op string, __source_ts_ms bigint",
+    "dlt": "_dlt_load_id string, _dlt_id string",
+    "fivetran": "_fivetran_synced timestamp, _fivetran_deleted boolean",
+    "meltano": "_sdc_extracted_at timestamp, _sdc_deleted_at string",
+    "olake": "_olake_id string, _op_type string, _olake_timestamp timestamp",
+    "sling": "_sling_loaded_at timestamp, _sling_deleted_at timestamp",
+    "cloudquery": "_cq_id string, _cq_sync_time timestamp",
+    "strandline": "_cq_generation bigint, _cq_batch bigint, _cq_seq bigint, _cq_deleted boolean",
+}
+
+
+def test_each_preset_has_a_case() -> None:
+    assert set(ADDED) == set(PRESETS)
+
+
+@pytest.mark.parametrize("tool", sorted(PRESETS))
+def test_versions_of_each_tool_are_reduced_to_the_newest(shop: Shop, tool: str) -> None:
+    rows = shop.rows()
+    first = [{**row, "note": "older"} for row in rows[:20]]
+    copied = [{**row, **_stamps(tool, 1)} for row in first]
+    copied += [{**row, **_stamps(tool, 2)} for row in rows]
+    if PRESETS[tool].deleted:
+        gone = {**rows[0], "id": 5000}
+        copied += [{**gone, **_stamps(tool, 2)}, {**gone, **_stamps(tool, 3, deleted=True)}]
+        # The source still has this row, so the delete is wrong.
+        copied.append({**rows[7], **_stamps(tool, 3, deleted=True)})
+    copied.reverse()
+    found = shop.audit(shop.write(copied, ADDED[tool]), "--versions", "--grace", "0")
+    lost = 1 if PRESETS[tool].deleted else 0
+    assert (found["loaded_by"], found["lost"], found["stale"]) == (tool, lost, 0)
+    assert (found["extra"], found["doubled"], found["not_compared"]) == (0, 0, {})
+
+
+def test_old_versions_of_history_tables_are_left_out(shop: Shop) -> None:
+    rows = shop.rows()
+    ended = [{**row, "note": "older", "_dlt_valid_to": LOADED, "_dlt_id": "a"} for row in rows[:5]]
+    copied = ended + [{**row, "_dlt_valid_to": None, "_dlt_id": "b"} for row in rows]
+    added = "_dlt_valid_to timestamp, _dlt_id string"
+    assert shop.audit(shop.write(copied, added))["equal"]
+    flagged = [{**row, "_fivetran_active": False, "_fivetran_id": "a"} for row in rows[:5]]
+    flagged += [{**row, "_fivetran_active": True, "_fivetran_id": "b"} for row in rows]
+    added = "_fivetran_active boolean, _fivetran_id string"
+    assert shop.audit(shop.write(flagged, added, name="history"))["equal"]
+
+
+def test_other_types_and_names_are_compared_as_the_source_means_them(shop: Shop) -> None:
+    shop.database.execute(
+        'create table "Lines" ("LineID" int primary key, "unitPrice" numeric(8, 3), day date, '
+        "flag boolean, at timestamp, code text, body jsonb)",
+        """insert into "Lines" select i, i / 7.0, date '2025-01-01' + i, i % 2 = 0,
+        timestamp '2025-01-01 00:00:00.123456' + i * interval '1 minute', '00' || i, '{}'
+        from generate_series(1, 50) i""",
+    )
+    values = shop.database.query('select * from "Lines" order by 1')
+    rows = [
+        (str(i), float(p), day.isoformat(), int(flag), at.isoformat(), code)
+        for i, p, day, flag, at, code, _ in values
+    ]
+    schema = "line_id string, unit_price double, day string, flag int, at string, code string"
+    path = str(shop.folder / "lines")
+    shop.spark.createDataFrame(rows, schema).write.parquet(path)
+    found = shop.audit(path, table="Lines")
+    assert found["equal"]
+    assert found["not_compared"] == {"body": "the copy lacks it"}
+
+
+def test_a_value_that_does_not_fit_the_type_of_the_source_is_stale(shop: Shop) -> None:
+    rows = [
+        {**row, "amount": "n/a" if row["id"] == 3 else str(row["amount"])} for row in shop.rows()
+    ]
+    columns = COLUMNS.replace("decimal(10, 2)", "string")
+    found = shop.audit(shop.write(rows, columns=columns), "--grace", "0")
+    assert (found["stale"], found["columns"]) == (1, {"amount": 1})
+    shop.database.execute("update orders set amount = null where id = 3")
+    found = shop.audit(str(shop.folder / "copy"), "--grace", "0")
+    assert found["stale"] == 1, "null and n/a are different"
+
+
+def test_a_table_of_a_catalog_is_read(shop: Shop, warehouse: Any) -> None:
+    shop.spark.sql("create namespace if not exists audited")
+    path = shop.write(shop.rows()[:-1])
+    shop.spark.read.parquet(path).writeTo("audited.orders").using("iceberg").createOrReplace()
+    options = ("--profiles-dir", "profiles", "--grace", "0")
+    assert shop.audit("audited.orders", *options)["lag"] == 1
+    folder = str(warehouse / "audited" / "orders")
+    assert shop.audit(folder, "--grace", "0")["lag"] == 1, "a folder of Iceberg"
+
+
+def test_a_copy_in_another_database_is_read(shop: Shop, mariadb_database: Database) -> None:
+    mariadb_database.execute(
+        "create table orders (id bigint primary key, note text, amount decimal(10, 2), "
+        "paid tinyint(1), updated_at datetime(6), _fivetran_synced datetime)"
+    )
+    values = ", ".join(
+        f"({r['id']}, '{r['note']}', {r['amount']}, {r['paid']}, "
+        f"'{r['updated_at'].astimezone(dt.timezone.utc):%Y-%m-%d %H:%M:%S.%f}', '2025-06-01')"
+        for r in shop.rows()
+        if r["id"] != 77
+    )
+    mariadb_database.execute(f"insert into orders values {values}")
+    port = mariadb_database.server.port
+    url = f"mariadb://{USER}:{PASSWORD}@127.0.0.1:{port}/{mariadb_database.name}"
+    found = shop.audit("orders", "--copy-url", url)
+    assert (found["lost"], found["stale"], found["loaded_by"]) == (1, 0, "fivetran")
+
+
+def test_a_table_without_a_key_is_compared_by_the_key_that_is_given(shop: Shop) -> None:
+    shop.database.execute("create table events as select id, note, updated_at from orders")
+    rows = [row for row in shop.rows() if row["id"] != 4]
+    path = shop.write(rows, columns="id bigint, note string, updated_at timestamp")
+    found = shop.audit(path, "--key", "id", table="events")
+    assert (found["lost"], found["stale"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (("orders", "no/such/folder"), 2, "it does not exist"),
+        (("ordres", "COPY"), 2, "Did you mean `orders`?"),
+        (("orders", "COPY", "--key", "ids"), 2, "has no column 'ids'. Did you mean `id`?"),
+        (("orders", "COPY", "--cursor", "paid"), 2, "no order in time"),
+        (("orders", "COPY", "--deleted", "gone"), 2, "--deleted: "),
+        (("orders", "COPY", "--newest-by", "id"), 2, "--newest-by is for --versions"),
+        (("orders", "COPY", "--sample", "0%"), 2, "is not a share"),
+        (("orders", "COPY", "--ignore", "nothing"), 2, "has no column 'nothing'"),
+        (("orders", "raw.nothing", "--profiles-dir", "profiles"), 2, "it cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_clear_error(
+    shop: Shop, arguments: tuple[str, ...], code: int, expected: str
+) -> None:
+    copy = shop.write(shop.rows()[:5])
+    given = [copy if argument == "COPY" else argument for argument in arguments]
+    result = CliRunner().invoke(main, ["audit", shop.url, *given, "--pause", "0"])
+    assert result.exit_code == code, result.output
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+    assert PASSWORD not in result.output
+
+
+def test_a_sample_compares_a_share_of_the_keys(shop: Shop, spark: SparkSession) -> None:
+    found = shop.audit(shop.write(shop.rows()), "--sample", "25%")
+    assert found["share"] == 0.25
+    assert 150 < found["rows_source"] == found["rows_copy"] < 350

@@ -1,0 +1,66 @@
+"""Guards that changes during an audit, and rows that were not due yet, are not called lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from loader.audit import auditor
+from tests.audit.conftest import Shop
+
+
+def _between_looks(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
+    """Runs a function in the pause between the two looks."""
+    run = auditor.Auditor.run
+
+    def run_and_act(self: auditor.Auditor) -> object:
+        effort = dataclasses.replace(self.effort, pause=1.0, wait=act)
+        return run(dataclasses.replace(self, effort=effort))
+
+    monkeypatch.setattr(auditor.Auditor, "run", run_and_act)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_tool_loads_in_the_pause_was_lag(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chosen = random.Random(seed)
+    rows = shop.rows()
+    late = set(chosen.sample(range(1, 900), 60))
+    lost = set(chosen.sample(sorted(late), 7))
+    copy = shop.write([row for row in rows if row["id"] not in late])
+    _between_looks(
+        monkeypatch,
+        lambda _: shop.write([row for row in rows if row["id"] in late - lost]),
+    )
+    found = shop.audit(copy, "--grace", "0")
+    assert (found["lost"], found["lag"]) == (7, 53)
+    assert {e["key"] for e in found["examples"]} == {f"id={i}" for i in lost}
+
+
+def test_rows_that_change_in_the_pause_are_not_judged(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = shop.rows()
+    changed = [dict(row, note="old") if row["id"] in (5, 6) else row for row in rows]
+    copy = shop.write([row for row in changed if row["id"] != 7] + [dict(rows[0], id=2000)])
+    _between_looks(
+        monkeypatch,
+        lambda _: shop.database.execute(
+            "update orders set note = 'newer' where id = 5",
+            "delete from orders where id = 7",
+            "insert into orders select 2000, 'x', 1, true, now()",
+        ),
+    )
+    found = shop.audit(copy, "--grace", "0")
+    assert (found["stale"], found["lost"], found["extra"], found["lag"]) == (1, 0, 0, 3)
+
+
+def test_a_row_without_a_cursor_is_lost_not_late(shop: Shop) -> None:
+    shop.database.execute("update orders set updated_at = null where id = 900")
+    copy = shop.write([row for row in shop.rows() if row["id"] != 900])
+    found = shop.audit(copy)
+    assert (found["lost"], found["lag"]) == (1, 0)
+    assert [day["day"] for day in found["days"]] == ["none"]
