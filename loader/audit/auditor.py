@@ -20,26 +20,16 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loader.audit.copied_table import COPIES, VALUES, CopiedTable
-from loader.audit.findings import DOUBLED, EXTRA, KINDS, LAG, LOST, STALE, Audit, Example
-from loader.reconcile.comparison import Bucket, find_smallest_share, parts_per_bucket
+from loader.audit.copied_table import VALUES, CopiedTable
+from loader.audit.copy_comparison import KIND, SOURCE_CHECKSUM, CopyComparison, find_kind
+from loader.audit.findings import KINDS, LAG, LOST, STALE, Audit, Example
 from loader.reconcile.differences import materialize, narrow_share
 from loader.rows.cursor import CursorType
 from loader.rows.version_order import quote_name
 from loader.rows.window import CursorField, Window
-from loader.sources.contents import (
-    BUCKET,
-    CHECKSUM,
-    COUNT,
-    KEY,
-    Contents,
-    KeySelection,
-    sum_buckets,
-)
+from loader.sources.contents import CHECKSUM, KEY, KeySelection
 from loader.sources.interface import Source, SourceTable
 
-KIND = "_cq_kind"
-_BEFORE = "_cq_before"
 _NOW = "_cq_now"
 _ROW = "_cq_row"
 _AT = "_cq_at"
@@ -75,14 +65,6 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """The source and the copy at one moment."""
-
-    contents: Contents
-    rows: DataFrame
-
-
-@dataclass(frozen=True)
 class Auditor:
     """Compares a table with its copy.
 
@@ -115,10 +97,11 @@ class Auditor:
         selected = self.effort.choose_buckets()
         self.report("comparing checksums")
         with self._look() as look:
-            result, share = self._compare_buckets(look, selected)
+            counts, share = look.compare_buckets(selected)
+            result = self._begin_audit(look, counts, selected)
             if share is not None:
                 self.report("comparing keys")
-                candidates = materialize(self._compare_keys(look, share))
+                candidates = materialize(look.compare_keys(share))
                 share = narrow_share(candidates, share)
         paused = 0.0
         if share is not None:
@@ -132,80 +115,35 @@ class Auditor:
         return replace(result, seconds=time.monotonic() - began - paused)
 
     @contextmanager
-    def _look(self) -> Iterator[_Look]:
+    def _look(self) -> Iterator[CopyComparison]:
         """Opens the source, and then the copy, which may therefore be newer than the source."""
         with self.source.snapshot([self.table]) as snapshot, self.copy.open() as rows:
             contents = snapshot.contents(
                 self.spark, self.table, self.key, Window(self._cursor_field()), self.unique
             )
-            yield _Look(contents, rows)
+            yield CopyComparison(contents, rows, self.copy, self.table, self.cursor)
 
-    def _compare_buckets(
-        self, look: _Look, selected: KeySelection
-    ) -> tuple[Audit, KeySelection | None]:
-        """Returns the numbers of rows, and the smallest set of keys with all differences."""
-        contents, of = look.contents, selected.of
-        parts = parts_per_bucket(look.rows.count(), of)
-        source = contents.sums(selected, parts)
-        copied = sum_buckets(
-            self.copy.hashes(look.rows, contents, self.table, self.cursor, selected), of * parts
-        )
-        names = (COUNT, CHECKSUM)
-        joined = source.select(BUCKET, *(f.col(n).alias(f"source{n}") for n in names)).join(
-            copied.select(BUCKET, *(f.col(n).alias(f"copy{n}") for n in names)),
-            BUCKET,
-            "full_outer",
-        )
-        rows = {side: f.coalesce(f.col(f"{side}{COUNT}"), f.lit(0)) for side in ("source", "copy")}
-        differs = (rows["source"] != rows["copy"]) | ~f.col(f"source{CHECKSUM}").eqNullSafe(
-            f.col(f"copy{CHECKSUM}")
-        )
-        found = (
-            joined.groupBy(f.pmod(f.col(BUCKET), f.lit(of)).alias("number"))
-            .agg(
-                f.sum(rows["source"]).alias("source"),
-                f.sum(rows["copy"]).alias("copy"),
-                f.collect_list(f.when(differs, f.col(BUCKET))).alias("parts"),
-            )
-            .collect()
-        )
-        buckets = [
-            Bucket(row["number"], row["source"], row["copy"], tuple(sorted(row["parts"])))
-            for row in found
-        ]
-        compared = of if selected.buckets is None else len(selected.buckets)
-        result = Audit(
+    def _begin_audit(
+        self, look: CopyComparison, counts: tuple[int, int], selected: KeySelection
+    ) -> Audit:
+        compared = selected.of if selected.buckets is None else len(selected.buckets)
+        return Audit(
             self.table.ref.name,
             self.copy.name,
             self.copy.tool,
             self.key,
             self.cursor,
-            sum(bucket.rows_source for bucket in buckets),
-            sum(bucket.rows_snapshot for bucket in buckets),
-            share=compared / of,
+            *counts,
+            share=compared / selected.of,
             not_compared={
                 **dict.fromkeys(self.copy.missing, "the copy lacks it"),
-                **dict.fromkeys(contents.left_out, "the database cannot compute its checksum"),
+                **dict.fromkeys(look.contents.left_out, "the database cannot compute its checksum"),
             },
             additional=self.copy.additional,
         )
-        smallest = find_smallest_share(buckets, of, parts)
-        if smallest is not None and smallest.buckets is None:
-            smallest = selected
-        return result, smallest
-
-    def _copied_rows(self, look: _Look, share: KeySelection) -> DataFrame:
-        return self.copy.newest_rows(look.rows, look.contents, self.table, self.cursor, share)
-
-    def _compare_keys(self, look: _Look, share: KeySelection) -> DataFrame:
-        """Returns KEY, KIND and the source's checksum (_BEFORE) of keys that differ."""
-        source = look.contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(_BEFORE))
-        joined = source.join(self._copied_rows(look, share), KEY, "full_outer")
-        kind = _find_kind(f.col(_BEFORE), f.col(CHECKSUM), f.col(COPIES))
-        return joined.select(KEY, kind.alias(KIND), _BEFORE).where(f.col(KIND).isNotNull())
 
     def _look_again(
-        self, look: _Look, share: KeySelection, candidates: DataFrame, first: Audit
+        self, look: CopyComparison, share: KeySelection, candidates: DataFrame, first: Audit
     ) -> Audit:
         highest = None
         if self.cursor is not None:
@@ -234,7 +172,7 @@ class Auditor:
 
     def _explain(
         self,
-        look: _Look,
+        look: CopyComparison,
         share: KeySelection,
         candidates: DataFrame,
         highest: str | None,
@@ -252,7 +190,7 @@ class Auditor:
             candidates.withColumnRenamed(KIND, "_cq_first_kind")
             .join(now, KEY, "left")
             .join(rows, KEY, "left")
-            .join(self._copied_rows(look, share), KEY, "left")
+            .join(look.copied_rows(share), KEY, "left")
         )
         compared = [part.name for part in contents.checksum_columns]
         differing = f.filter(
@@ -264,11 +202,11 @@ class Auditor:
             ),
             lambda name: name.isNotNull(),
         )
-        kind = _find_kind(f.col(_NOW), f.col(CHECKSUM), f.col(COPIES))
+        kind = find_kind(f.col(_NOW))
         # Equal rows can have different checksums if they contain a time that only the database can
         # format. A checksum of -1 marks a value that does not fit the source's type.
         is_equal = (kind == STALE) & (f.size(differing) == 0) & (f.col(CHECKSUM) != -1)
-        is_changed = ~f.col(_BEFORE).eqNullSafe(f.col(_NOW))
+        is_changed = ~f.col(SOURCE_CHECKSUM).eqNullSafe(f.col(_NOW))
         at = f.lit(None).cast("string")
         is_recent = f.lit(False)
         if self.cursor is not None:
@@ -336,18 +274,3 @@ class Auditor:
 
 def _field(struct: str, name: str) -> Column:
     return f.col(struct).getField(name)
-
-
-def _find_kind(source: Column, copied: Column, copies: Column) -> Column:
-    """Returns the kind of difference, or null.
-
-    Args:
-        source, copied: the checksums of the row; null if the row is missing.
-        copies: how many rows the copy has for the key.
-    """
-    return (
-        f.when(source.isNull() & copied.isNotNull(), f.lit(EXTRA))
-        .when(source.isNotNull() & copied.isNull(), f.lit(LOST))
-        .when(copies > 1, f.lit(DOUBLED))
-        .when(source != copied, f.lit(STALE))
-    )

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from loader import __version__
+from loader.cli.adopt import adopt
 from loader.cli.audit import audit
 from loader.cli.check import check
 from loader.cli.codegen import codegen
@@ -216,6 +217,7 @@ for command in (
     preview,
     report,
     audit,
+    adopt,
 ):
     main.add_command(command)
 

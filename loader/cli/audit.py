@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loader.cli.copy_options import copy_options
 from loader.cli.database_url import DatabaseUrl
 from loader.cli.duration_option import read_duration
 
@@ -26,18 +27,6 @@ if TYPE_CHECKING:
 _BUCKETS = 256
 _MAX_BUCKETS = 4096
 _MAX_DAYS = 14
-_TOOLS = (
-    "airbyte",
-    "cloudquery",
-    "debezium",
-    "dlt",
-    "fivetran",
-    "meltano",
-    "olake",
-    "sling",
-    "strandline",
-    "none",
-)
 
 
 def _read_share(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
@@ -65,30 +54,13 @@ def _read_pause(ctx: click.Context, param: click.Parameter, value: str) -> float
 @click.option(
     "--copy-url", metavar="URL", help="COPY is a table of this database, not a table of Spark."
 )
-@click.option(
-    "--loaded-by",
-    "tool",
-    type=click.Choice(_TOOLS),
-    help="The tool that loads COPY. Default: recognised by the columns that it adds.",
-)
+@copy_options
 @click.option("--key", multiple=True, metavar="COLUMN", help="Default: the primary key.")
 @click.option(
     "--cursor",
     metavar="COLUMN",
     help="The column that dates rows. Default: a column named like updated_at.",
 )
-@click.option(
-    "--versions",
-    is_flag=True,
-    help="COPY keeps old versions of rows: compare only the newest version of each key.",
-)
-@click.option(
-    "--newest-by",
-    multiple=True,
-    metavar="COLUMN",
-    help="With --versions: the columns of COPY that order versions, instead of the tool's.",
-)
-@click.option("--deleted", metavar="COLUMN", help="The column of COPY that flags deleted rows.")
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not compare this column.")
 @click.option(
     "--sample",

@@ -1,0 +1,162 @@
+"""Takes over a table that another tool has loaded, as the first batch of a raw table.
+
+An adoption is a first load whose rows come from the copy. The copy is compared with the source in
+the snapshot in which the sync has planned its window. Rows that are equal are taken from the copy,
+and only rows that differ are read from the source. The batch is one commit with the state of a
+first load. So the next run continues at its cursor and finds late rows as after any first load,
+and an adoption that is interrupted has either published everything or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from loader.audit.copied_table import VALUES, CopyOptions, Open, open_copy
+from loader.audit.copy_comparison import KIND, CopyComparison
+from loader.audit.findings import EXTRA
+from loader.audit.source_table import find_comparable
+from loader.errors import TableError
+from loader.lake.ledger import SyncRecord
+from loader.reconcile.differences import materialize, narrow_share
+from loader.rows.version_order import quote_name
+from loader.rows.window import Window
+from loader.sources.contents import KEY, KeySelection
+from loader.sync.engine import sync_table
+from loader.sync.extract import prepare_rows
+from loader.sync.plan_window import PlannedBatch, plan_window
+from loader.sync.recover import PriorState
+from loader.sync.sync_context import SyncContext
+from loader.sync.table_plan import FULL_REFRESH, TablePlan
+
+ADOPTION = "adoption"
+_BUCKETS = 256
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """The result of an adoption.
+
+    Attributes:
+        rows: the number of rows in the copy, without deleted rows and old versions.
+        differences: the number of rows by kind of difference. They were read from the source, or
+            left out if the source does not have them.
+    """
+
+    table: str
+    rows: int
+    differences: Mapping[str, int]
+
+
+@dataclass
+class Adoption:
+    """The work that :func:`loader.sync.runner.run_tables` calls for the table to adopt.
+
+    Attributes:
+        name: the copy, as `loader audit` takes it.
+        find_rows: opens the copy in a Spark session.
+        adopted: the result; None before the end.
+    """
+
+    name: str
+    find_rows: Callable[[SparkSession, str], Open]
+    options: CopyOptions
+    adopted: Adopted | None = field(default=None, init=False)
+
+    def __call__(self, sync: SyncContext) -> SyncRecord:
+        """Adopts the copy, and returns the ledger row of the batch.
+
+        Raises:
+            TableError: if the table cannot be adopted; nothing was published.
+        """
+        with ExitStack() as opened:  # the rows of the copy are read until the batch is published
+
+            def plan_adoption(sync: SyncContext, prior: PriorState) -> PlannedBatch:
+                _check_adoptable(sync.plan, prior)
+                planned = plan_window(sync, prior)
+                rows = self._combine(sync, opened)
+                return replace(
+                    planned,
+                    mode=ADOPTION,
+                    correction=lambda stamp: prepare_rows(sync.plan, rows, stamp),
+                )
+
+            return sync_table(sync, plan_adoption)
+
+    def _combine(self, sync: SyncContext, opened: ExitStack) -> DataFrame:
+        """Returns the rows that the source's snapshot has; as far as possible, from the copy."""
+        plan, spark = sync.plan, sync.lake.spark
+        copy = open_copy(
+            self.name, self.find_rows(spark, self.name), plan.table.schema, self.options
+        )
+        comparable = find_comparable(copy, plan.table, plan.key)
+        wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
+        contents = sync.snapshot.contents(
+            spark, plan.table, plan.key, wanted, unique=plan.is_authoritative
+        )
+        missing = [name for name in plan.table.schema.names if name not in comparable]
+        _refuse_unproven(plan, self.name, [*missing, *contents.left_out])
+        cursor = plan.cursor.name if plan.cursor else None
+        look = CopyComparison(contents, opened.enter_context(copy.open()), copy, plan.table, cursor)
+        whole = KeySelection(_BUCKETS)
+        sync.report_phase("comparing")
+        (_, rows), share = look.compare_buckets(whole)
+        names = plan.table.schema.names
+        copied = look.copied_rows(whole)
+        differences: dict[str, int] = {}
+        if share is not None:
+            sync.report_phase("comparing keys")
+            candidates = materialize(look.compare_keys(share))
+            share = narrow_share(candidates, share)
+        if share is not None:
+            kinds = candidates.groupBy(KIND).count().collect()
+            differences = {row[KIND]: row["count"] for row in kinds}
+            sync.report_phase("reading differences", sum(differences.values()))
+            contents.check_storable(share)
+            changed = candidates.where(f.col(KIND) != EXTRA).select(KEY)
+            patch = materialize(contents.rows(share).join(changed, KEY, "left_semi"))
+            copied = copied.join(candidates, KEY, "left_anti")
+        combined = copied.select(*(f.col(VALUES).getField(name).alias(name) for name in names))
+        if share is not None:
+            combined = combined.unionByName(patch.select(*map(f.col, map(quote_name, names))))
+        self.adopted = Adopted(plan.name, rows, differences)
+        return combined
+
+
+def _check_adoptable(plan: TablePlan, prior: PriorState) -> None:
+    where = f"table {plan.name}"
+    if prior.has_begun:
+        raise TableError(
+            "the raw table already has batches, so there is nothing to adopt",
+            where=where,
+            remedy="To compare the raw table with the source, run `loader reconcile --select "
+            f"{plan.name}`",
+        )
+    if plan.follows_log or plan.mode == FULL_REFRESH:
+        raise TableError(
+            f"a table with `sync_mode: {plan.options.sync_mode}` cannot be adopted, because its "
+            "first load must read the source",
+            where=where,
+            remedy="Adopt it with `sync_mode: incremental` and a cursor_field; then change "
+            "sync_mode, if you want to",
+        )
+    if not plan.key:
+        raise TableError(
+            "without a primary key, the copy's rows cannot be compared with the source's rows",
+            where=where,
+            remedy=f"Set table_options.{plan.table.ref.name}.primary_key, or use `loader run`",
+        )
+
+
+def _refuse_unproven(plan: TablePlan, copy: str, columns: list[str]) -> None:
+    """Refuses a copy whose values in some columns cannot be compared with the source's values."""
+    if columns:
+        raise TableError(
+            f"these columns of {copy} cannot be proved equal to the source's: {', '.join(columns)}",
+            where=f"table {plan.name}",
+            remedy="Exclude them with the `columns` option, or load the table with `loader run`",
+        )

@@ -1,0 +1,119 @@
+"""Compares a source's table with a copy: first checksums of buckets, then keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from loader.audit.copied_table import COPIES, CopiedTable
+from loader.audit.findings import DOUBLED, EXTRA, LOST, STALE
+from loader.reconcile.comparison import Bucket, find_smallest_share, parts_per_bucket
+from loader.sources.contents import (
+    BUCKET,
+    CHECKSUM,
+    COUNT,
+    KEY,
+    WANTED,
+    Contents,
+    KeySelection,
+    sum_buckets,
+)
+from loader.sources.interface import SourceTable
+
+KIND = "_cq_kind"
+SOURCE_CHECKSUM = "_cq_source_checksum"
+"""The column with the source's checksum of a row; null if the source lacks the row."""
+
+
+@dataclass(frozen=True)
+class CopyComparison:
+    """The source and the copy at one moment.
+
+    Attributes:
+        contents: the source's rows.
+        rows: the copy's rows, as :attr:`CopiedTable.open` yields them.
+        table: the columns that are compared.
+        cursor: the source's column that dates rows; None if there is none.
+    """
+
+    contents: Contents
+    rows: DataFrame
+    copy: CopiedTable
+    table: SourceTable
+    cursor: str | None
+
+    def compare_buckets(
+        self, selected: KeySelection
+    ) -> tuple[tuple[int, int], KeySelection | None]:
+        """Compares counts and checksums of buckets.
+
+        Returns:
+            The numbers of rows in the source and in the copy, and the smallest set of keys with all
+            differences. The set is None if nothing differs.
+        """
+        of = selected.of
+        parts = parts_per_bucket(self.rows.count(), of)
+        source = self.contents.sums(selected, parts)
+        copied = self.copy.hashes(self.rows, self.contents, self.table, self.cursor, selected)
+        names = (COUNT, CHECKSUM)
+        joined = source.select(BUCKET, *(f.col(n).alias(f"source{n}") for n in names)).join(
+            sum_buckets(copied, of * parts).select(
+                BUCKET, *(f.col(n).alias(f"copy{n}") for n in names)
+            ),
+            BUCKET,
+            "full_outer",
+        )
+        rows = {side: f.coalesce(f.col(f"{side}{COUNT}"), f.lit(0)) for side in ("source", "copy")}
+        differs = (rows["source"] != rows["copy"]) | ~f.col(f"source{CHECKSUM}").eqNullSafe(
+            f.col(f"copy{CHECKSUM}")
+        )
+        found = (
+            joined.groupBy(f.pmod(f.col(BUCKET), f.lit(of)).alias("number"))
+            .agg(
+                f.sum(rows["source"]).alias("source"),
+                f.sum(rows["copy"]).alias("copy"),
+                f.collect_list(f.when(differs, f.col(BUCKET))).alias("parts"),
+            )
+            .collect()
+        )
+        buckets = [
+            Bucket(row["number"], row["source"], row["copy"], tuple(sorted(row["parts"])))
+            for row in found
+        ]
+        counts = sum(b.rows_source for b in buckets), sum(b.rows_snapshot for b in buckets)
+        share = find_smallest_share(buckets, of, parts)
+        if share is not None and share.buckets is None:
+            share = selected
+        return counts, share
+
+    def copied_rows(self, share: KeySelection) -> DataFrame:
+        """Returns the copy's newest rows; see :meth:`CopiedTable.newest_rows`."""
+        return self.copy.newest_rows(self.rows, self.contents, self.table, self.cursor, share)
+
+    def compare_keys(self, share: KeySelection) -> DataFrame:
+        """Returns KEY, KIND and SOURCE_CHECKSUM of the keys that differ."""
+        source = self.contents.hashes(share).where(WANTED)
+        joined = source.select(KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM)).join(
+            self.copied_rows(share), KEY, "full_outer"
+        )
+        kind = find_kind(f.col(SOURCE_CHECKSUM))
+        return joined.select(KEY, kind.alias(KIND), SOURCE_CHECKSUM).where(f.col(KIND).isNotNull())
+
+
+def find_kind(source: Column) -> Column:
+    """Returns the kind of difference between a source's row and the copy's row, or null.
+
+    The copy's row is in the columns CHECKSUM, which is null if the row is missing, and COPIES.
+
+    Args:
+        source: the checksum of the source's row; null if the row is missing.
+    """
+    copied = f.col(CHECKSUM)
+    return (
+        f.when(source.isNull() & copied.isNotNull(), f.lit(EXTRA))
+        .when(source.isNotNull() & copied.isNull(), f.lit(LOST))
+        .when(f.col(COPIES) > 1, f.lit(DOUBLED))
+        .when(source != copied, f.lit(STALE))
+    )

@@ -1,0 +1,157 @@
+"""Guards that an adopted copy equals a first load, wherever the adoption is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import pytest
+
+from loader.sync.fault_injection import STEPS
+from tests.audit.conftest import COLUMNS, Row, Shop
+from tests.crash.conftest import workers as workers
+from tests.crash.workers import Workers
+from tests.services import Database
+from tests.sync.conftest import project as project
+from tests.sync.project import Project
+
+NEWEST = """
+    select id, newest.note, newest.amount, newest.paid, newest.micros
+    from (
+        select
+            id,
+            max_by(
+                struct(note, amount, paid, unix_micros(updated_at) as micros, _cq_deleted),
+                struct(_cq_generation, updated_at, _cq_batch, _cq_seq)
+            ) as newest
+        from raw.orders
+        group by id
+    )
+    where not newest._cq_deleted
+    order by id
+"""
+SOURCE = """
+    select id, note, amount, paid, (extract(epoch from updated_at) * 1000000)::bigint
+    from orders
+    order by id
+"""
+
+
+def _configure(project: Project, shop: Shop, **options: object) -> None:
+    options = {"cursor_field": "updated_at", **options}
+    project.jdbc(shop.database, ["orders"], table_options={"orders": options})
+
+
+def _assert_equal(project: Project, shop: Shop) -> None:
+    """The newest versions that are not deleted are the source's rows."""
+    assert project.rows(NEWEST) == shop.database.query(SOURCE)
+
+
+def _use_new_schema(project: Project, name: str) -> None:
+    project.schema = f"{project.schema.partition('__')[0]}__{name}"
+    project.write()
+
+
+def _damage(rows: list[Row]) -> list[Row]:
+    """A copy as a tool with plain cursors leaves it."""
+    kept = [row for row in rows if row["id"] not in (3, 700)]
+    stale = [{**row, "note": "old"} if row["id"] in (40, 41) else row for row in kept]
+    return [*stale, {**rows[0], "id": 9000}, rows[99]]
+
+
+def test_a_copy_becomes_the_first_batch_and_later_runs_go_on(project: Project, shop: Shop) -> None:
+    _configure(project, shop)
+    copy = shop.write(_damage(shop.rows()))
+    with contextlib.closing(shop.database.connect()) as slow, slow.cursor() as cursor:
+        cursor.execute("begin")
+        cursor.execute("insert into orders select 2001, 'slow', 1, true, '2025-03-02 00:00+00'")
+        ran = project.loader("adopt", "shop.orders", copy)
+        assert ran.code == 0, ran.text
+        [adopted] = [event for event in ran.events if event["event"] == "adopted"]
+        kinds = ("lost", "stale", "extra", "doubled")
+        assert [adopted[kind] for kind in kinds] == [2, 2, 1, 1]
+        _assert_equal(project, shop)
+        assert project.rows("select distinct _cq_batch from raw.orders") == [(1,)]
+        cursor.execute("commit")
+    shop.database.execute(
+        "update orders set note = 'new', updated_at = '2026-01-01' where id = 5",
+        "insert into orders values (3001, 'added', 2.5, false, '2026-01-02')",
+    )
+    done = project.run().table("shop.orders")
+    assert (done["batch"], done["appended"]) == (2, 3), "the late row is found, nothing is doubled"
+    _assert_equal(project, shop)
+    assert project.loader("reconcile").code == 0
+    assert project.run().table("shop.orders")["status"] == "nothing new"
+
+
+def test_an_adoption_is_one_first_batch_like_a_first_load(project: Project, shop: Shop) -> None:
+    """State and rows are those of `loader run` on an empty lake."""
+    _configure(project, shop)
+    assert project.loader("adopt", "orders", shop.write(shop.rows())).code == 0
+    adopted = project.state("shop.orders")
+    columns = "id, note, amount, paid, updated_at, _cq_row_hash, _cq_generation"
+    rows = project.rows(f"select {columns} from raw.orders order by id")
+    _use_new_schema(project, "loaded")
+    project.run()
+    loaded = project.state("shop.orders")
+    for state in (
+        adopted,
+        loaded,
+    ):  # the mark depends on the moment, and adopted rows are a generation of their own
+        for name in ("mark", "generation", "base_generation"):
+            state.pop(name, None)
+    assert adopted == loaded
+    first = project.rows(f"select {columns} from raw.orders order by id")
+    assert [row[:-1] for row in rows] == [row[:-1] for row in first]
+
+
+@pytest.mark.slow
+def test_killed_at_each_step(project: Project, shop: Shop, workers: Workers) -> None:
+    _configure(project, shop)
+    copy = shop.write(_damage(shop.rows()))
+    for step in STEPS:
+        if step in ("recovered-state", "windowed", "unlocked"):
+            continue  # nothing more is durable than at the step before
+        _use_new_schema(project, step.replace("-", "_"))
+        victim = workers.take()
+        crash_at = f"{step}:shop.orders"
+        victim.start(project, "adopt", "shop.orders", copy, crash_at=crash_at)
+        assert victim.died() == signal.SIGKILL
+        is_published = step in ("published", "state-recorded", "ledger-recorded")
+        again = project.loader("adopt", "shop.orders", copy)
+        if is_published:
+            assert again.code == 1
+            assert "already has batches" in again.errors[0]
+            project.run()
+        else:
+            assert again.code == 0, again.text
+        _assert_equal(project, shop)
+        assert project.rows("select count(*), max(_cq_batch) from raw.orders") == [(1000, 1)], step
+        assert project.loader("reconcile").code == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "expected"),
+    [
+        (COLUMNS.replace(", paid boolean", ""), {}, "cannot be proved equal"),
+        (COLUMNS, {"sync_mode": "full_refresh", "cursor_field": None}, "full_refresh` cannot be"),
+    ],
+)
+def test_what_cannot_be_proved_is_refused(
+    project: Project, shop: Shop, columns: str, options: dict[str, object], expected: str
+) -> None:
+    _configure(project, shop, **options)
+    ran = project.loader("adopt", "shop.orders", shop.write(shop.rows(), columns=columns))
+    assert ran.code == 1
+    assert expected in ran.errors[0]
+    assert "orders" not in [row[1] for row in project.rows(f"show tables in {project.schema}")]
+
+
+def test_a_table_with_batches_is_refused(
+    project: Project, shop: Shop, postgres_database: Database
+) -> None:
+    _configure(project, shop)
+    project.run()
+    ran = project.loader("adopt", "shop.orders", shop.write(shop.rows()))
+    assert ran.code == 1
+    assert "already has batches" in ran.errors[0]
