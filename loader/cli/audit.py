@@ -155,10 +155,12 @@ def audit(
     )
     settings.output.redact = spec.redactor.redact
     request = _Request(
-        table, copy, CopyOptions(tool or "", versions, newest_by, deleted), page, **options
+        table, copy, CopyOptions(tool or "", versions, newest_by, deleted), **options
     )
     with open_pipeline(settings, spec) as pipeline:
         result = _run(settings.output, spec, pipeline.spark, request)
+    if page is not None:
+        write_page(settings.output, result, page)
     show_audit(settings.output, result)
     sys.exit(0 if result.is_equal else 1)
 
@@ -168,7 +170,6 @@ class _Request:
     table: str
     copy: str
     copy_options: CopyOptions
-    page: Path | None
     key: tuple[str, ...]
     cursor: str | None
     ignore: tuple[str, ...]
@@ -315,6 +316,18 @@ def show_audit(output: Output, result: Audit) -> None:
     for name, reason in result.not_compared.items():
         output.warning(f"column {name} was not compared: {reason}")
     output.say(describe(result))
+
+
+def write_page(output: Output, result: Audit, path: Path) -> None:
+    """Writes the result as an HTML page."""
+    from loader.audit.page import render_page
+    from loader.cli.console import escape_invisible
+    from loader.cli.report import replace_page
+
+    def clean(text: str) -> str:
+        return escape_invisible(output.redact(text))
+
+    replace_page(path, render_page(result, describe(result), clean))
 
 
 def describe(result: Audit) -> str:

@@ -93,6 +93,26 @@ def report(
     settings.output.say(f"{sentence} The report is in {path}.")
 
 
+def replace_page(path: Path, page: str) -> None:
+    """Writes an HTML page, so that a reader sees either the old or the new page.
+
+    Raises:
+        LoaderError: if the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(page, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise LoaderError(
+            f"it cannot be written: {error.strerror}",
+            where=str(path),
+            remedy="Set a file in an existing folder",
+        ) from None
+
+
 @dataclass
 class ReportWriter:
     """Collects and writes the report.
@@ -134,18 +154,7 @@ class ReportWriter:
             LoaderError: if the lake or dbt's results cannot be read, or the file cannot be written.
         """
         page, sentence = self.render(pipeline)
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            temporary.write_text(page, encoding="utf-8")
-            os.replace(temporary, self.path)
-        except OSError as error:
-            with suppress(OSError):
-                temporary.unlink()
-            raise LoaderError(
-                f"it cannot be written: {error.strerror}",
-                where=str(self.path),
-                remedy="Set a file in an existing folder",
-            ) from None
+        replace_page(self.path, page)
         return sentence
 
     def render(

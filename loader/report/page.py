@@ -83,13 +83,13 @@ def render_page(
         share=_format_share,
         size=lambda count: f"{count / 2**20:,.1f} MB",
     )
-    scripts = [_read("vendor/uPlot.iife.min.js"), _read("page.js")]
-    styles = [_read("vendor/uPlot.min.css"), _read("page.css")]
+    scripts = [read_asset("vendor/uPlot.iife.min.js"), read_asset("page.js")]
+    styles = [read_asset("vendor/uPlot.min.css"), read_asset("page.css")]
     return environment.get_template("page.html").render(
         report=report,
         scripts=[Markup(each) for each in scripts],
         styles=[Markup(each) for each in styles],
-        policy=Markup(_build_policy(scripts, styles)),
+        policy=Markup(build_policy(scripts, styles)),
         data=_build_data(report, refresh),
         draw_strip=lambda table: _draw_strip(table, report.periods),
         describe_strip=lambda table: _describe_strip(table, report.length),
@@ -101,14 +101,18 @@ def render_page(
     )
 
 
-def _read(name: str) -> str:
+def read_asset(name: str) -> str:
+    """Returns a style sheet or script of the page."""
     return (_FOLDER / name).read_text(encoding="utf-8").strip()
 
 
-def _build_policy(scripts: list[str], styles: list[str]) -> str:
+def build_policy(scripts: list[str], styles: list[str]) -> str:
+    """Returns a Content-Security-Policy that permits only these scripts and styles."""
+
     def allow(texts: list[str]) -> str:
         digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-        return " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
+        hashes = [f"'sha256-{base64.b64encode(each).decode()}'" for each in digests]
+        return " ".join(hashes) or "'none'"
 
     return (
         f"default-src 'none'; script-src {allow(scripts)}; style-src {allow(styles)}; "

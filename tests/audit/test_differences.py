@@ -49,3 +49,17 @@ def test_rows_above_the_copy_are_lag_and_rows_below_are_lost(shop: Shop) -> None
     assert within_grace["lost"] == 1
     without = shop.audit(copy, *NO_GRACE)
     assert (without["lost"], without["lag"]) == (2, 10)
+
+
+def test_the_page_escapes_names_and_needs_nothing_else(shop: Shop) -> None:
+    shop.database.execute('create table "<b>bold</b>" (id int primary key, "<i>x" text)')
+    shop.database.execute("""insert into "<b>bold</b>" values (1, 'a'), (2, 'b')""")
+    path = shop.folder / "audit.html"
+    copy = shop.write([{"id": 1, "ix": "<script>"}], columns="id int, ix string")
+    found = shop.audit(copy, "--report", str(path), "--grace", "0", table="<b>bold</b>")
+    page = path.read_text()
+    assert (found["lost"], found["stale"]) == (1, 1)
+    assert "2 rows of &lt;b&gt;bold&lt;/b&gt; differ" in page
+    assert not {"<script", "<b>", "<i>", "http://", "https://"} & {
+        part for part in ("<script", "<b>", "<i>", "http://", "https://") if part in page
+    }

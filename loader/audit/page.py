@@ -1,0 +1,53 @@
+"""Renders an audit as one HTML file, with the styles of `loader report`.
+
+Names and keys come from sources, so they are not trusted: the template escapes every value, and the
+page has no script.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from loader import __version__
+from loader.audit.findings import KINDS, Audit
+from loader.report.page import build_policy, read_asset
+
+_STYLE = ".bar { display: block; width: 12rem; height: 0.8rem; } .days { width: 100%; }"
+
+
+def render_page(audit: Audit, sentence: str, clean: Callable[[str], str] = str) -> str:
+    """Returns the page.
+
+    Args:
+        sentence: the result as a sentence.
+        clean: removes secrets and invisible characters from a text.
+    """
+
+    def finalize(value: Any) -> Any:
+        return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    styles = [read_asset("page.css"), _STYLE]
+    return environment.get_template("page.html").render(
+        audit=audit,
+        sentence=sentence,
+        kinds=KINDS,
+        most=max((sum(counts.values()) for _, counts in audit.days), default=1),
+        at=dt.datetime.now(dt.timezone.utc),
+        styles=[Markup(each) for each in styles],
+        policy=Markup(build_policy([], styles)),
+        version=__version__,
+    )
