@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -29,6 +29,7 @@ VALUES = "_cq_copied"
 """The column with the values of the copy's newest row, as a struct."""
 
 Open = Callable[[], AbstractContextManager[DataFrame]]
+_AIRBYTE_RAW = "_airbyte_data"
 _ORDER = "_cq_order"
 _LOSSLESS = "_cq_lossless"
 _IS_GONE = "_cq_is_gone"
@@ -208,6 +209,10 @@ def open_copy(
     """
     with open_rows() as rows:
         schema = rows.schema
+    if _AIRBYTE_RAW in schema.names:
+        open_rows = _expand_json(open_rows, source)
+        with open_rows() as rows:
+            schema = rows.schema
     tool, preset = _choose_preset(schema.names, options.tool)
     own = [column for column in schema.names if not preset.is_bookkeeping(column)]
     columns = match_columns(source.names, own)
@@ -234,6 +239,23 @@ def open_copy(
         tuple(c for c in own if c not in matched and c.lower() not in flags),
         options,
     )
+
+
+def _expand_json(open_rows: Open, source: t.StructType) -> Open:
+    """Adds the source's columns to a raw table of Airbyte, as text from its JSON column."""
+    texts = t.StructType([t.StructField(name, t.StringType()) for name in source.names])
+
+    @contextmanager
+    def open_expanded() -> Iterator[DataFrame]:
+        with open_rows() as rows:
+            parsed = f.from_json(f.col(_AIRBYTE_RAW).cast("string"), texts)
+            yield (
+                rows.select("*", parsed.alias("_cq_parsed"))
+                .select("*", "_cq_parsed.*")
+                .drop("_cq_parsed")
+            )
+
+    return open_expanded
 
 
 def _choose_preset(columns: Sequence[str], tool: str) -> tuple[str, Preset]:

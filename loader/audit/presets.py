@@ -58,7 +58,13 @@ PRESETS = {
     "airbyte": Preset(
         "_airbyte_.*|_ab_.*",
         ("_airbyte_raw_id", "_airbyte_ab_id", "_airbyte_extracted_at", "_airbyte_emitted_at"),
-        ("_ab_cdc_lsn", "_airbyte_extracted_at", "_airbyte_emitted_at"),
+        (
+            "_airbyte_generation_id",
+            "_ab_cdc_lsn",
+            "_ab_cdc_cursor",
+            "_airbyte_extracted_at",
+            "_airbyte_emitted_at",
+        ),
         deleted=("_ab_cdc_deleted_at",),
     ),
     "cloudquery": Preset(
@@ -99,9 +105,9 @@ PRESETS = {
     ),
     "sling": Preset(
         "_sling_.*",
-        ("_sling_loaded_at", "_sling_row_id", "_sling_stream_url"),
-        ("_sling_loaded_at",),
-        deleted=("_sling_deleted_at",),
+        ("_sling_loaded_at", "_sling_synced_at", "_sling_row_id", "_sling_stream_url"),
+        ("_sling_synced_at", "_sling_loaded_at"),
+        deleted=("_sling_deleted_at", "_sling_synced_op"),
     ),
     "strandline": Preset(
         "_cq_.*",

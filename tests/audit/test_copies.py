@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from typing import Any
 
 import pytest
@@ -112,6 +113,30 @@ def test_other_types_and_names_are_compared_as_the_source_means_them(shop: Shop)
     found = shop.audit(path, table="Lines")
     assert found["equal"]
     assert found["not_compared"] == {"body": "the copy lacks it"}
+
+
+def test_a_raw_table_of_airbyte_is_read_from_its_json(shop: Shop) -> None:
+    rows = shop.rows()
+    copied = [
+        {
+            "_airbyte_raw_id": str(row["id"]),
+            "_airbyte_extracted_at": LOADED,
+            "_airbyte_data": json.dumps(
+                {
+                    **row,
+                    "note": "old" if row["id"] == 8 else row["note"],
+                    "amount": float(row["amount"]),
+                    "updated_at": row["updated_at"].isoformat(),
+                }
+            ),
+        }
+        for row in rows
+        if row["id"] != 9
+    ]
+    columns = "_airbyte_raw_id string, _airbyte_extracted_at timestamp, _airbyte_data string"
+    found = shop.audit(shop.write(copied, columns=columns), "--versions")
+    assert (found["loaded_by"], found["lost"], found["stale"]) == ("airbyte", 1, 1)
+    assert (found["extra"], found["doubled"], found["columns"]) == (0, 0, {"note": 1})
 
 
 def test_a_value_that_does_not_fit_the_type_of_the_source_is_stale(shop: Shop) -> None:
