@@ -11,6 +11,7 @@ from loader.sync.fault_injection import STEPS
 from tests.audit.conftest import COLUMNS, Row, Shop
 from tests.crash.conftest import workers as workers
 from tests.crash.workers import Workers
+from tests.dbt.dbtproject import DbtProject
 from tests.services import Database
 from tests.sync.conftest import project as project
 from tests.sync.project import Project
@@ -103,6 +104,20 @@ def test_an_adoption_is_one_first_batch_like_a_first_load(project: Project, shop
     assert adopted == loaded
     first = project.rows(f"select {columns} from raw.orders order by id")
     assert [row[:-1] for row in rows] == [row[:-1] for row in first]
+
+
+def test_models_and_proofs_of_an_adopted_table_hold(project: Project, shop: Shop) -> None:
+    _configure(project, shop)
+    assert project.loader("adopt", "orders", shop.write(_damage(shop.rows()))).code == 0
+    schema = project.schema
+    dbt = DbtProject(project.spark, project.folder, schema=f"mart_{schema}", raw_schema=schema)
+    assert project.loader("codegen").code == 0
+    everything = ("build", "--select", "source:shop+", "cq_sync_log", "cq_state_current")
+    for note in ("changed", "changed again"):
+        results = dbt.run(*everything)
+        assert {one.status for one in results.values()} == {"success", "pass"}, results
+        shop.database.execute(f"update orders set note = '{note}', updated_at = now() where id = 9")
+        project.run()
 
 
 @pytest.mark.slow
