@@ -19,7 +19,6 @@ from pyspark.sql import functions as f
 from loader.audit.copied_table import VALUES, CopyOptions, Open, open_copy
 from loader.audit.copy_comparison import KIND, CopyComparison
 from loader.audit.findings import EXTRA
-from loader.audit.source_table import find_comparable
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord
 from loader.reconcile.differences import materialize, narrow_share
@@ -93,13 +92,11 @@ class Adoption:
         copy = open_copy(
             self.name, self.find_rows(spark, self.name), plan.table.schema, self.options
         )
-        comparable = find_comparable(copy, plan.table, plan.key)
         wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
         contents = sync.snapshot.contents(
             spark, plan.table, plan.key, wanted, unique=plan.is_authoritative
         )
-        missing = [name for name in plan.table.schema.names if name not in comparable]
-        _refuse_unproven(plan, self.name, [*missing, *contents.left_out])
+        _refuse_unproven(plan, self.name, [*copy.not_compared, *contents.left_out])
         cursor = plan.cursor.name if plan.cursor else None
         look = CopyComparison(contents, opened.enter_context(copy.open()), copy, plan.table, cursor)
         whole = KeySelection(_BUCKETS)

@@ -136,7 +136,7 @@ class Auditor:
             *counts,
             share=compared / selected.of,
             not_compared={
-                **dict.fromkeys(self.copy.missing, "the copy lacks it"),
+                **self.copy.not_compared,
                 **dict.fromkeys(look.contents.left_out, "the database cannot compute its checksum"),
             },
             additional=self.copy.additional,

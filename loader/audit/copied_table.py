@@ -30,6 +30,7 @@ VALUES = "_cq_copied"
 
 Open = Callable[[], AbstractContextManager[DataFrame]]
 _AIRBYTE_RAW = "_airbyte_data"
+_ANOTHER_TYPE = "the copy has a type that cannot be converted to the source's"
 _ORDER = "_cq_order"
 _LOSSLESS = "_cq_lossless"
 _IS_GONE = "_cq_is_gone"
@@ -62,8 +63,8 @@ class CopiedTable:
         open: yields the table's rows. Each call reads the table anew, and all actions on the rows
             of one call read the same version if the table's format permits it.
         tool: the tool that loads the copy; empty if unknown.
-        columns: maps the source's columns to the copy's columns.
-        missing: the source's columns that the copy lacks.
+        columns: maps the source's columns that can be compared to the copy's columns.
+        not_compared: maps the source's other columns to the reason.
         additional: the copy's columns that are neither the source's nor the tool's.
     """
 
@@ -73,7 +74,7 @@ class CopiedTable:
     tool: str
     preset: Preset
     columns: Mapping[str, str]
-    missing: tuple[str, ...]
+    not_compared: Mapping[str, str]
     additional: tuple[str, ...]
     options: CopyOptions
 
@@ -178,7 +179,7 @@ def convert(name: str, data_type: t.DataType) -> Column:
     return f.expr(f"try_cast({quote_name(name)} as {data_type.simpleString()})")
 
 
-def can_convert(rows: DataFrame, name: str, data_type: t.DataType) -> bool:
+def _can_convert(rows: DataFrame, name: str, data_type: t.DataType) -> bool:
     """Returns whether a column's values can be converted to a type at all."""
     try:
         rows.select(convert(name, data_type)).schema  # noqa: B018 - analyses the expression
@@ -225,18 +226,27 @@ def open_copy(
                     remedy=f"{did_you_mean(column, schema.names)} "
                     f"Its columns: {', '.join(schema.names)}".strip(),
                 )
-    skipped = {column.lower() for column in ignored}
     flags = {options.deleted.lower()} if options.deleted else set()
-    matched = set(columns.values())
+    with open_rows() as rows:
+        comparable = {
+            original: column
+            for original, column in columns.items()
+            if original not in ignored and _can_convert(rows, column, source[original].dataType)
+        }
+    not_compared = {
+        column: _ANOTHER_TYPE if column in columns else "the copy lacks it"
+        for column in source.names
+        if column not in comparable and column not in ignored
+    }
     return CopiedTable(
         name,
         open_rows,
         schema,
         tool,
         preset,
-        {key: value for key, value in columns.items() if key.lower() not in skipped},
-        tuple(c for c in source.names if c not in columns and c.lower() not in skipped),
-        tuple(c for c in own if c not in matched and c.lower() not in flags),
+        comparable,
+        not_compared,
+        tuple(c for c in own if c not in columns.values() and c.lower() not in flags),
         options,
     )
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loader.audit.copied_table import CopiedTable, Open, can_convert
+from loader.audit.copied_table import CopiedTable, Open
 from loader.error_report import did_you_mean
 from loader.errors import SpecError
 from loader.names import is_wildcard
@@ -43,32 +43,38 @@ def find_table(source: Source, name: str, where: str) -> TableRef:
     )
 
 
-def choose_key(table: SourceTable, chosen: Sequence[str]) -> tuple[str, ...]:
+def choose_key(
+    table: SourceTable, copy: CopiedTable, chosen: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Returns the columns by which rows are compared, in the spelling of the source.
 
     Args:
         chosen: the columns of `--key`; empty uses the primary key.
 
     Raises:
-        SpecError: if there is no such column, or no key.
+        SpecError: if there is no such column or no key, or if the copy lacks a column.
     """
-    if chosen:
-        return tuple(find_column(table, name, "--key") for name in chosen)
-    if not table.primary_key:
+    key = tuple(find_column(table, name, "--key") for name in chosen) or table.primary_key
+    if not key:
         raise SpecError(
             f"table {table.ref.name} has no primary key by which rows could be compared",
             where="--key",
             remedy="Set the columns that identify a row: --key COLUMN, several times if necessary",
         )
-    return table.primary_key
+    for name in key:
+        _require_column(copy, name, "--key")
+    return key
 
 
-def choose_cursor(table: SourceTable, chosen: str | None) -> str | None:
+def choose_cursor(table: SourceTable, copy: CopiedTable, chosen: str | None) -> str | None:
     """Returns the column that dates rows, or None if no column is suitable.
 
     Args:
         chosen: the column of `--cursor`; None prefers a column whose name suggests a time of
             update.
+
+    Raises:
+        SpecError: if there is no such column, or it has no order in time.
     """
     if chosen is not None:
         name = find_column(table, chosen, "--cursor")
@@ -79,13 +85,26 @@ def choose_cursor(table: SourceTable, chosen: str | None) -> str | None:
                 where="--cursor",
                 remedy="Choose a column with a time, a date or a number that only grows",
             )
+        _require_column(copy, name, "--cursor")
         return name
     times = [
         name
         for name in suggest_cursors(table)
-        if (type_ := CursorType.of(table.schema[name].dataType)) and type_.is_time
+        if name in copy.columns
+        and (type_ := CursorType.of(table.schema[name].dataType))
+        and type_.is_time
     ]
     return next((name for name in times if UPDATE_COLUMN.search(name)), next(iter(times), None))
+
+
+def _require_column(copy: CopiedTable, name: str, option: str) -> None:
+    if name not in copy.columns:
+        reason = copy.not_compared.get(name, "it is ignored")
+        raise SpecError(
+            f"{name} cannot be compared with {copy.name}: {reason}",
+            where=option,
+            remedy=f"Choose another column. The copy's columns: {', '.join(copy.schema.names)}",
+        )
 
 
 def find_column(table: SourceTable, name: str, option: str) -> str:
@@ -103,32 +122,6 @@ def find_column(table: SourceTable, name: str, option: str) -> str:
         where=option,
         remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}".strip(),
     )
-
-
-def find_comparable(copy: CopiedTable, table: SourceTable, required: Sequence[str]) -> list[str]:
-    """Returns the source's columns that can be compared with the copy's columns.
-
-    Args:
-        required: the columns of the key.
-
-    Raises:
-        SpecError: if the copy lacks a column of the key.
-    """
-    found = []
-    with copy.open() as rows:
-        for name in table.schema.names:
-            if name not in copy.columns:
-                continue
-            if can_convert(rows, copy.columns[name], table.schema[name].dataType):
-                found.append(name)
-    for name in required:
-        if name not in found:
-            raise SpecError(
-                f"{copy.name} has no column for {name}, which is part of the key",
-                where="--key",
-                remedy=f"Set another key. The copy's columns: {', '.join(copy.schema.names)}",
-            )
-    return found
 
 
 def select_columns(

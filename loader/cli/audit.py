@@ -206,8 +206,10 @@ def _build_spec(databases: dict[str, str], lake: dict[str, str]) -> Spec:
     documents: list[dict[str, Any]] = []
     env: dict[str, str] = {}
     for name, (option, text) in zip(("source", "copy"), databases.items(), strict=False):
-        found = DatabaseUrl.parse(text, os.environ, where=option)
-        values = {"url": found.jdbc, "user": found.user, "password": found.password}
+        values = {"url": text}
+        if not DatabaseUrl.is_other(text):
+            found = DatabaseUrl.parse(text, os.environ, where=option)
+            values = {"url": found.jdbc, "user": found.user, "password": found.password}
         env |= {f"{name}_{key}": value for key, value in values.items()}
         inner = {key: f"${{{name}_{key}}}" for key, value in values.items() if value}
         source = {"name": name, "path": "jdbc", "tables": ["*"], "destinations": ["lake"]}
@@ -224,7 +226,6 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
         choose_cursor,
         choose_key,
         find_column,
-        find_comparable,
         find_table,
         open_database_copy,
         select_columns,
@@ -237,8 +238,6 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
     with source.reuse_connections(keep=4):
         ref = find_table(source, request.table, "SOURCE_TABLE")
         described = source.describe(ref)
-    key = choose_key(described, request.key)
-    cursor = choose_cursor(described, request.cursor)
     ignored = [find_column(described, name, "--ignore") for name in request.ignore]
     if len(spec.sources) > 1:
         database = open_source("copy")
@@ -247,10 +246,10 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
     else:
         open_rows = find_spark_table(spark, request.copy)
     copy = open_copy(request.copy, open_rows, described.schema, request.copy_options, ignored)
-    columns = find_comparable(copy, described, key)
-    cursor = cursor if cursor in columns else None
+    key = choose_key(described, copy, request.key)
+    cursor = choose_cursor(described, copy, request.cursor)
     selected, table = select_columns(
-        lambda options: open_source("source", ref.name, options), ref, columns, key
+        lambda options: open_source("source", ref.name, options), ref, [*copy.columns], key
     )
     effort = Effort(request.buckets, request.share, request.pause, request.grace, request.examples)
     is_unique = set(described.primary_key) <= set(key) and bool(described.primary_key)

@@ -55,7 +55,12 @@ class DatabaseUrl:
             "this is not a URL of PostgreSQL, MariaDB or MySQL",
             where=where,
             remedy=f"Write it as {_URL_EXAMPLES}, and characters such as / @ # in a password as "
-            "%2F %40 %23. For other databases, `loader init` writes a sample to edit",
+            "%2F %40 %23. "
+            + (
+                "For other databases, `loader init` writes a sample to edit"
+                if where == "--from"
+                else "For other databases, write the URL of the JDBC driver: jdbc:…"
+            ),
         )
         try:
             parts = urlsplit(re.sub("^jdbc:", "", url, flags=re.IGNORECASE))
@@ -81,6 +86,12 @@ class DatabaseUrl:
         query = f"?{urlencode(options)}" if options else ""
         scheme = "postgresql" if kind == "PG" else parts.scheme.lower()
         return cls(f"jdbc:{scheme}://{host}{path}{query}", user, password, _PASSWORDS[kind])
+
+    @classmethod
+    def is_other(cls, url: str) -> bool:
+        """Returns whether a text is a JDBC URL of another kind of database, such as Oracle."""
+        match = re.match("jdbc:([a-z0-9]+):", url, flags=re.IGNORECASE)
+        return match is not None and match[1].lower() not in _KINDS
 
     @property
     def source_name(self) -> str:

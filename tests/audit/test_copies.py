@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -187,6 +188,33 @@ def test_a_table_without_a_key_is_compared_by_the_key_that_is_given(shop: Shop) 
     assert (found["lost"], found["stale"]) == (1, 0)
 
 
+def test_a_column_of_an_incomparable_type_is_named(shop: Shop) -> None:
+    rows = [{**row, "note": {"a": 1}} for row in shop.rows()]
+    columns = COLUMNS.replace("note string", "note map<string,int>")
+    shop.database.execute("alter table orders alter note type bytea using note::bytea")
+    found = shop.audit(shop.write(rows, columns=columns))
+    assert found["equal"]
+    assert list(found["not_compared"]) == ["note"]
+
+
+def test_another_kind_of_database_is_read_by_its_driver(
+    shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    manager: Any = spark._jvm.java.sql.DriverManager  # type: ignore[union-attr]
+    url = f"jdbc:derby:{tmp_path / 'derby'}"
+    connection = manager.getConnection(f"{url};create=true")
+    statement = connection.createStatement()
+    statement.execute("create table items (id int primary key, note varchar(20))")
+    statement.execute("insert into items values (1, 'a'), (2, 'b'), (3, 'c')")
+    shop.url = url
+    copy = shop.write(
+        [{"ID": 1, "NOTE": "a"}, {"ID": 2, "NOTE": "x"}], columns="ID int, NOTE string"
+    )
+    found = shop.audit(copy, table="items")
+    connection.close()
+    assert (found["lost"], found["stale"], found["rows_source"]) == (1, 1, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
@@ -197,6 +225,7 @@ def test_a_table_without_a_key_is_compared_by_the_key_that_is_given(shop: Shop) 
         (("orders", "COPY", "--deleted", "gone"), 2, "--deleted: "),
         (("orders", "COPY", "--newest-by", "id"), 2, "--newest-by is for --versions"),
         (("orders", "COPY", "--sample", "0%"), 2, "is not a share"),
+        (("orders", "COPY", "--key", "id", "--ignore", "id"), 2, "it is ignored"),
         (("orders", "COPY", "--ignore", "nothing"), 2, "has no column 'nothing'"),
         (("orders", "raw.nothing", "--profiles-dir", "profiles"), 2, "it cannot be read"),
     ],
