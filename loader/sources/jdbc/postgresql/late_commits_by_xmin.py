@@ -1,7 +1,7 @@
 """Finds late rows in PostgreSQL.
 
-:mod:`loader.sources.jdbc.postgresql.continuity` and :mod:`loader.sources.jdbc.postgresql.lineage`
-describe how late rows occur.
+:mod:`loader.sources.jdbc.postgresql.continuity` and
+:mod:`loader.sources.jdbc.postgresql.table_identity` describe how late rows occur.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ from loader.sources.jdbc.postgresql.continuity import (
     parse_utc,
     wait_for_flush,
 )
-from loader.sources.jdbc.postgresql.lineage import Lineage, find_lowest, read_lineage
 from loader.sources.jdbc.postgresql.sweep import SWEEP, Sweep, SweepRecord, must_store
+from loader.sources.jdbc.postgresql.table_identity import (
+    TableIdentity,
+    find_lowest,
+    read_table_identity,
+)
 from loader.spark.error_translation import DatabaseError
 
 _FLUSH_SECONDS = 3.0
@@ -54,7 +58,7 @@ class PostgresLateCommits:
         self.snapshot = snapshot
         self.transactions = transactions
         self.blind = blind
-        self.lineages: dict[str, Lineage] = {}
+        self.identities: dict[str, TableIdentity] = {}
         self.added: dict[str, str] = {}
         self.sweeps: dict[str, Sweep] = {}
         self.is_flushed = False
@@ -66,7 +70,7 @@ class PostgresLateCommits:
             return
         relation = self.snapshot.source.relation(table.ref.native)
         name = self.snapshot.dialect.text(relation) if not table.ref.native.query else "null"
-        self.lineages[table.ref.name] = read_lineage(connection, name)
+        self.identities[table.ref.name] = read_table_identity(connection, name)
         self._refuse_reused_numbers(table, window)
         if not table.ref.native.stored:
             return
@@ -84,10 +88,10 @@ class PostgresLateCommits:
         """
         if self.transactions is None:
             return None
-        lineage = self.lineages[table.ref.name].to_mark()
+        identity = self.identities[table.ref.name].to_mark()
         if not table.ref.native.stored:  # the object id changes if a view is recreated
             kept = ("database", "view", "labels")
-            lineage = {name: lineage[name] for name in kept if name in lineage}
+            identity = {name: identity[name] for name in kept if name in identity}
         before = self._read_last_mark(window)
         if not self.is_flushed:
             self.is_flushed = wait_for_flush(
@@ -99,7 +103,7 @@ class PostgresLateCommits:
         if self.is_flushed or not table.ref.native.stored:
             sweep = self.sweeps.get(table.ref.name)
             record = {SWEEP: sweep.record.to_mark()} if sweep else {}
-            return {**self.transactions.to_mark(), **record, **lineage}
+            return {**self.transactions.to_mark(), **record, **identity}
         if before is None:
             raise DatabaseError(
                 "the server has not written its log to disk, so a crash could undo transactions "
@@ -109,7 +113,7 @@ class PostgresLateCommits:
             )
         stored = window.mark or {}
         record = {SWEEP: stored[SWEEP]} if SWEEP in stored else {}
-        return {**before.to_mark(), **record, **lineage}
+        return {**before.to_mark(), **record, **identity}
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
@@ -178,10 +182,10 @@ class PostgresLateCommits:
         before = self._read_last_mark(window)
         if before is None or _is_set_by_hand(window):
             return True
-        lineage = self.lineages[table.ref.name]
+        identity = self.identities[table.ref.name]
         if not table.ref.native.stored:
-            return self._has_moved(table, window) or lineage.has_changed_labels(window.mark)
-        if lineage.is_changed(window.mark):
+            return self._has_moved(table, window) or identity.has_changed_labels(window.mark)
+        if identity.is_changed(window.mark):
             return True
         sweep = self.sweeps.get(table.ref.name)
         if sweep is not None and sweep.must_store:
@@ -202,7 +206,7 @@ class PostgresLateCommits:
             return False
         may_reuse = before.compare_database(now) is DatabaseContinuity.FAILED_OVER or (
             self._has_moved(table, window)
-            and self.lineages[table.ref.name].is_redefined(window.mark)
+            and self.identities[table.ref.name].is_redefined(window.mark)
         )
         return may_reuse and not window.cursor.type.is_time
 
@@ -239,9 +243,9 @@ class PostgresLateCommits:
         is_time = window.cursor is not None and window.cursor.type.is_time
         if not self.snapshot.dialect.shares_snapshots:
             return ()
-        lineage = self.lineages[table.ref.name]
+        identity = self.identities[table.ref.name]
         notes = []
-        if self._read_last_mark(window) and lineage.has_changed_labels(window.mark):
+        if self._read_last_mark(window) and identity.has_changed_labels(window.mark):
             effect = "all its rows are read"
             if not window.has_key:
                 effect = (
@@ -253,7 +257,7 @@ class PostgresLateCommits:
             )
         if not table.ref.native.stored:
             if self._has_moved(table, window) and not notes:
-                what = "view" if lineage.is_redefined(window.mark) else "database"
+                what = "view" if identity.is_redefined(window.mark) else "database"
                 notes.append(
                     f"the {what} has been replaced since the last sync: all its rows are read; "
                     "rows that it lacks stay in the raw table until a full refresh"
@@ -276,10 +280,10 @@ class PostgresLateCommits:
                 f"the database was {continuity.value} since the last sync: rows written since then "
                 "are read again; rows that it lost stay in the raw table until a full refresh"
             )
-        elif before and lineage.is_replaced(window.mark):
+        elif before and identity.is_replaced(window.mark):
             notes.append(
                 "columns were renamed or recreated since the last sync: all its rows are read"
-                if lineage.has_renamed_column(window.mark)
+                if identity.has_renamed_column(window.mark)
                 else "the table was replaced since the last sync: all its rows are read; "
                 "rows that it no longer has stay in the raw table until a full refresh"
             )
@@ -322,8 +326,10 @@ class PostgresLateCommits:
         if _is_set_by_hand(window):
             return False
         continuity = before.compare_database(self.transactions)
-        lineage = self.lineages[table.ref.name]
-        is_replaced = lineage.is_in_other_database(window.mark) or lineage.is_redefined(window.mark)
+        identity = self.identities[table.ref.name]
+        is_replaced = identity.is_in_other_database(window.mark) or identity.is_redefined(
+            window.mark
+        )
         return (
             is_replaced
             or self._has_changed_labels(table, window)
@@ -335,11 +341,11 @@ class PostgresLateCommits:
 
         In a table without a key, the new versions would be appended beside the older versions.
         """
-        return window.has_key and self.lineages[table.ref.name].has_changed_labels(window.mark)
+        return window.has_key and self.identities[table.ref.name].has_changed_labels(window.mark)
 
     def _is_replicated(self, table: SourceTable, window: Window) -> bool:
         """Returns whether logical replication writes the table, or wrote it at the last sync."""
-        is_replicated = self.lineages[table.ref.name].replicated
+        is_replicated = self.identities[table.ref.name].replicated
         return is_replicated or bool((window.mark or {}).get("replicated"))
 
     def _select_added(self, connection: Connection, table: SourceTable, window: Window) -> str:
@@ -349,11 +355,11 @@ class PostgresLateCommits:
         Otherwise the SQL includes a lower bound on the cursor column, so that the database can
         use an index.
         """
-        lineage = self.lineages[table.ref.name]
+        identity = self.identities[table.ref.name]
         if window.cursor is None or self._read_comparable_mark(table, window) is None:
             return ""
-        tables = lineage.list_added(window.mark)
-        if tables == lineage.tables or self._has_changed_labels(table, window):
+        tables = identity.list_added(window.mark)
+        if tables == identity.tables or self._has_changed_labels(table, window):
             return "true"
         if not tables:
             return ""
@@ -376,10 +382,10 @@ class PostgresLateCommits:
     def _sweep(self, connection: Connection, table: SourceTable, window: Window) -> Sweep:
         """Counts the rows below the window that the last sweep could not see, if a sweep is due."""
         before, now = self._read_comparable_mark(table, window), self.transactions
-        lineage = self.lineages[table.ref.name]
+        identity = self.identities[table.ref.name]
         assert window.cursor is not None
         assert now is not None
-        all_seen = SweepRecord(now, lineage.clock, lineage.bytes)
+        all_seen = SweepRecord(now, identity.clock, identity.bytes)
         keeps_exclusions = self._has_exclusions(table)
         if before is None or window.low is None:  # this sync reads all rows
             earlier = self.sweeps.get(table.ref.name)
@@ -405,7 +411,7 @@ class PostgresLateCommits:
         written = record.transactions.select_written_since(now)
         if written == "false":
             return Sweep(record)
-        is_due = record.is_due(interval, lineage.bytes, lineage.clock)
+        is_due = record.is_due(interval, identity.bytes, identity.clock)
         if not (is_due or must_scan or before.is_clock_behind(now)):
             return Sweep(record)
         dialect, cursor = self.snapshot.dialect, window.cursor
@@ -473,7 +479,7 @@ class PostgresLateCommits:
         if before is None or self.transactions is None or window.cursor is None:
             return
         continuity = before.compare_database(self.transactions)
-        is_other = self.lineages[table.ref.name].is_in_other_database(window.mark)
+        is_other = self.identities[table.ref.name].is_in_other_database(window.mark)
         if is_other and self._has_moved(table, window) and continuity is DatabaseContinuity.SAME:
             continuity = DatabaseContinuity.RESTORED  # another database on the same server
         if continuity is DatabaseContinuity.BEHIND and not window.cursor.type.is_time:

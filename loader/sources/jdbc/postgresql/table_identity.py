@@ -26,7 +26,7 @@ _LONGEST = 20_000
 
 
 @dataclass(frozen=True)
-class Lineage:
+class TableIdentity:
     """The tables that store the rows of a table.
 
     Attributes:
@@ -147,7 +147,7 @@ class Lineage:
         return before not in (self.view, self.view_in_path)
 
     def is_changed(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a checkpoint differs from this lineage."""
+        """Returns whether a checkpoint differs from this identity."""
         before = {name: value for name, value in (mark or {}).items() if name in _NAMES}
         return self.to_mark() != before
 
@@ -163,8 +163,8 @@ def hash_text(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def read_lineage(connection: Connection, relation: str) -> Lineage:
-    """Reads the lineage of a table in the transaction of a connection.
+def read_table_identity(connection: Connection, relation: str) -> TableIdentity:
+    """Reads the identity of a table in the transaction of a connection.
 
     The text of a view's definition depends on the search_path, so the query sets a fixed
     search_path and restores it afterwards. Each subquery uses the previous subquery's result, so
@@ -175,7 +175,7 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
 
     Args:
         relation: the quoted name of the table as a text literal; ``null`` for a query, whose only
-            lineage is its database.
+            identity is its database.
     """
     is_virtual = "attgenerated = 'v'" if connection.major_version >= 18 else "false"
     [(root, database, columns, tables, size, clock, views, replicated)] = connection.text_rows(
@@ -254,7 +254,7 @@ def read_lineage(connection: Connection, relation: str) -> Lineage:
     shown = json.loads(views)[:2] if views else ("", "")
     view, in_path = (hash_text(text) if text else "" for text in shown)
     database_id = int(database or 0)
-    return Lineage(
+    return TableIdentity(
         int(root or 0),
         ids,
         replicated == "true",

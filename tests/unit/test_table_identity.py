@@ -7,35 +7,35 @@ import pytest
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, next_cursor
 from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, TransactionMark
-from loader.sources.jdbc.postgresql.lineage import Lineage
+from loader.sources.jdbc.postgresql.table_identity import TableIdentity
 from loader.state import TableState
 
 
-def _lineage(*tables: int) -> Lineage:
-    return Lineage(tables[0], frozenset(tables), False)
+def _identity(*tables: int) -> TableIdentity:
+    return TableIdentity(tables[0], frozenset(tables), False)
 
 
 def test_only_tables_that_a_mark_does_not_know_are_new() -> None:
-    mark = _lineage(5, 7, 16384).to_mark()
-    assert _lineage(5, 7, 16384).list_added(mark) == frozenset()
-    assert _lineage(5, 7, 16384, 9).list_added(mark) == {9}
-    assert _lineage(5, 7).list_added(mark) == frozenset()
-    assert _lineage(5, 7).is_changed(mark)
-    assert not _lineage(16384, 7, 5).is_changed({**mark, "xmin": "1", "open": False})
-    assert _lineage(8).is_replaced(mark)
-    assert not _lineage(5).is_replaced(mark)
+    mark = _identity(5, 7, 16384).to_mark()
+    assert _identity(5, 7, 16384).list_added(mark) == frozenset()
+    assert _identity(5, 7, 16384, 9).list_added(mark) == {9}
+    assert _identity(5, 7).list_added(mark) == frozenset()
+    assert _identity(5, 7).is_changed(mark)
+    assert not _identity(16384, 7, 5).is_changed({**mark, "xmin": "1", "open": False})
+    assert _identity(8).is_replaced(mark)
+    assert not _identity(5).is_replaced(mark)
     # marks that do not record tables
     for unknown in (None, {}, {"xmin": "1"}):
-        assert _lineage(5).list_added(unknown) == frozenset()
-        assert not _lineage(5).is_replaced(unknown)
+        assert _identity(5).list_added(unknown) == frozenset()
+        assert not _identity(5).is_replaced(unknown)
 
 
 def test_the_mark_of_very_many_tables_is_short_and_any_change_of_it_reads_all() -> None:
-    many = _lineage(*range(16384, 26384))
+    many = _identity(*range(16384, 26384))
     mark = many.to_mark()
     assert len(mark["tables"]) < 50
     assert many.list_added(mark) == frozenset()
-    more = _lineage(*range(16384, 26385))
+    more = _identity(*range(16384, 26385))
     assert more.list_added(mark) == more.tables
 
 

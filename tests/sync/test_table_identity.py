@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgresql.lineage import Lineage, read_lineage
+from loader.sources.jdbc.postgresql.table_identity import TableIdentity, read_table_identity
 from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
 from tests.sync.project import Project
@@ -199,15 +199,15 @@ def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_m
         f"select md5('public.{name}' || pg_get_viewdef('public.{name}'::regclass))"
     )
 
-    def look(path: str) -> Lineage:
-        """Reads the view's lineage in a search_path, which stays as it was."""
+    def look(path: str) -> TableIdentity:
+        """Reads the view's identity in a search_path, which stays as it was."""
         postgres_database.execute(f"alter role {role} set search_path = {path}")
         options = JdbcOptions(url=postgres_database.url, user=role, password="lacks-4711")
         source = JdbcSource("shop", options, project.spark, project.folder)
         with source.connect() as connection, connection.transaction():
             connection.execute("set transaction isolation level repeatable read read only")
-            found = read_lineage(connection, f"'public.\"{name}\"'")
-            assert read_lineage(connection, f"'public.\"{name}\"'") == found
+            found = read_table_identity(connection, f"'public.\"{name}\"'")
+            assert read_table_identity(connection, f"'public.\"{name}\"'") == found
             assert connection.rows("show search_path") == [(path,)]
         return found
 
