@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
+from loader.errors import TableError
 from loader.property_codec import decode_property, encode_property
 from loader.rows.version_order import SOURCE_NAME
 
@@ -64,6 +65,9 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
 
     Args:
         of: the sources to consider; empty means all sources.
+
+    Raises:
+        TableError: if another program has created the table.
     """
     handle = lake.handle(table)
     if handle.currentSnapshot() is None:
@@ -77,6 +81,13 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
         )
         return kept_commit if kept_commit and has_expired else commit
     rows = lake.frame(table)
+    if "_cq_batch" not in rows.columns:
+        raise TableError(
+            "another program has created this table, which would be the raw table",
+            where=f"table {lake.schema}.{table}",
+            remedy="Rename it, or set another `schema` in the spec. `loader adopt` then takes over "
+            "its rows",
+        )
     rows = rows.where(f.col(SOURCE_NAME).isin(*of)) if of else rows
     [row] = rows.agg(f.max("_cq_batch").alias("batch")).collect()
     return (

@@ -170,3 +170,20 @@ def test_a_table_with_batches_is_refused(
     ran = project.loader("adopt", "shop.orders", shop.write(shop.rows()))
     assert ran.code == 1
     assert "already has batches" in ran.errors[0]
+
+
+def test_a_copy_with_the_name_of_the_raw_table_is_refused(project: Project, shop: Shop) -> None:
+    _configure(project, shop)
+    path = shop.write(shop.rows())
+    project.spark.sql(f"create namespace if not exists {project.schema}")
+    name = f"{project.schema}.orders"
+    project.spark.read.parquet(path).writeTo(name).using("iceberg").create()
+    ran = project.loader("adopt", "shop.orders", name)
+    assert ran.code == 1, ran.text
+    assert ran.errors[0].startswith(f"table {name}: another program has created this table")
+    assert project.loader("run").errors == ran.errors
+    assert project.rows("select count(*) from raw.orders") == [(1000,)]
+    project.spark.sql(f"create table {project.schema}.theirs using iceberg as select * from {name}")
+    project.spark.sql(f"drop table {name}")
+    assert project.loader("adopt", "shop.orders", f"{project.schema}.theirs").code == 0
+    _assert_equal(project, shop)
