@@ -160,7 +160,7 @@ def refuse_moved_project(profile: Profile, folder: Path) -> None:
         place = Path(profile.conf[key].removeprefix("file:"))
         if place.is_absolute() and not place.parent.exists():
             raise SpecError(
-                f"the warehouse is {place}, and there is no folder {place.parent}",
+                f"the warehouse is {place}, but there is no folder {place.parent}",
                 where=str(profile.path),
                 remedy="If the project was moved: tables can be read only at the path where they "
                 "were created, so move it back, or create a link at the old path; or run `loader "

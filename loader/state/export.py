@@ -29,7 +29,7 @@ def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
             raise SpecError(
                 "this line was not written by `loader state export`",
                 where=where,
-                remedy='A line is {"key": …, "value": "…", "version": …, "updated_at": …}',
+                remedy='Write each line as {"key": …, "value": "…", "version": …, "updated_at": …}',
             ) from None
         try:
             TableState.from_json(row.value, row.key)

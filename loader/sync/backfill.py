@@ -82,7 +82,7 @@ class Backfill:
     def _parse_range(self, plan: TablePlan, state: TableState) -> tuple[Cursor, Cursor]:
         if plan.cursor is None:
             raise TableError(
-                "a backfill needs a cursor, and the table "
+                "a backfill needs a cursor, but the table "
                 + ("is read from the log" if plan.follows_log else "has none"),
                 where=f"table {plan.name}, --from",
                 remedy="Reload the table with --full-refresh",

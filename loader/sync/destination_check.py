@@ -132,7 +132,7 @@ class _Probe:
             if not (on_files and self._on_cluster and _NOT_FOUND.search(str(error))):
                 raise
             raise LoaderError(
-                f"an executor has written a file below {location}, and this machine does not find "
+                f"an executor has written a file below {location}, but this machine does not find "
                 "the file: the machines do not share the warehouse's folder",
                 remedy="Use an object store, HDFS or a folder that all machines share as the "
                 f"warehouse ({page('cluster', 'Catalog and warehouse')}). Batches that were "

@@ -37,7 +37,7 @@ class NoCursorError(TableError):
         """Builds the error for one table."""
         names = suggest_cursors(table)
         error = cls(
-            "an incremental sync needs a cursor, and the table's options name none",
+            "an incremental sync needs a cursor, but the table's options name none",
             where=where,
             remedy=f"Set table_options.{table.ref.name}.cursor_field"
             + (f" (candidates: {', '.join(names)})" if names else "")
@@ -212,7 +212,7 @@ def plan_table(
     check_roles(table, planned.key, cursor.name if cursor else None, planned.deleted, where)
     if follows_log and not planned.key:
         raise TableError(
-            "sync_mode: cdc needs a primary key, and the table has none"
+            "sync_mode: cdc needs a primary key, but the table has none"
             + (f": {table.no_key_reason}" if table.no_key_reason else ""),
             where=where,
             remedy=f"Declare one in the source, or set table_options.{table.ref.name}.primary_key "

@@ -108,7 +108,7 @@ def find_unused_options(
     }
     return unselected | {
         name: TableError(
-            f"there are options for {name!r}, and the source has no such table",
+            f"there are options for {name!r}, but the source has no such table",
             where=f"source {spec.name}, table_options",
             remedy=did_you_mean(name, names.values()) or "`loader discover` lists its tables",
         )

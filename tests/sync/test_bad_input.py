@@ -189,13 +189,13 @@ def test_each_bad_table_says_why_and_the_others_go_on(
         "source shop, tables: the source has no table 'fines'. Did you mean `fine`? "
         f"It has: {shown}",
         f"source shop, tables: the source has no table 'x*'. It has: {shown}",
-        "source shop, table_options: there are options for 'ghost', and the source has no such "
+        "source shop, table_options: there are options for 'ghost', but the source has no such "
         "table. `loader discover` lists its tables",
         "table shop.typo, cursor_field: there is no column 'cc'. Did you mean `c`? "
         "Its columns: id, c, name, and the cursor xmin",
         "table shop.typed, cursor_field: the column 'flag' of type boolean cannot be a cursor. "
         "Choose a timestamp, date, number or string that grows with every change",
-        "table shop.none: an incremental sync needs a cursor, and the table's options name none. "
+        "table shop.none: an incremental sync needs a cursor, but the table's options name none. "
         "Set table_options.none.cursor_field, or sync_mode: full_refresh",
         "table shop.keyless, primary_key: there is no column 'idd'. Did you mean `id`? "
         "Its columns: id, c, name",

@@ -48,7 +48,7 @@ def test_each_table_takes_the_first_cursor_that_it_has(
     ran = project.loader("run")
     assert ran.code == 1
     assert ran.errors == [
-        "source shop, table_options: there are options for 'd*', and the source has no such table. "
+        "source shop, table_options: there are options for 'd*', but the source has no such table. "
         "`loader discover` lists its tables",
         "source shop, table_options: 2 tables have none of the cursors in their options: c, v. "
         'Set cursors for all of them, `"*": {cursor_field: [xmin]}`: each table uses the first '

@@ -59,7 +59,8 @@ def test_what_is_no_text_is_refused_as_that(content: bytes) -> None:
 )
 def test_a_line_that_no_export_has_is_refused_by_number(content: bytes | dict[str, Any]) -> None:
     assert refused(content).startswith(
-        "state.jsonl, line 1: this line was not written by `loader state export`. A line is {"
+        "state.jsonl, line 1: this line was not written by `loader state export`. Write each "
+        "line as {"
     )
 
 

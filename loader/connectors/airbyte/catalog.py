@@ -171,7 +171,7 @@ def build_state_input(
         )
         names = ", ".join(restarted_names)
         warn(
-            f"{names} starts over, and the connector has one state for all streams: all records "
+            f"{names} starts over, but the connector has one state for all streams: all records "
             "are read again, and records without a primary key are appended again"
         )
     elif shared.kind == "GLOBAL":

@@ -108,7 +108,7 @@ class SingerMessages:
         planned = self._keys.get(self._aliases.get(name) if isinstance(name, str) else None)
         if planned is not None and keys and set(keys) != set(planned):
             reader.log.warn_once(
-                f"the tap's records have the key {', '.join(keys)}, and its catalog declares "
+                f"the tap's records have the key {', '.join(keys)}, but its catalog declares "
                 f"{', '.join(planned) or 'none'}: set table_options.{name}.primary_key"
             )
 
@@ -148,7 +148,7 @@ def build_state_input(
     if value is None:
         names = ", ".join(sorted(map(str, restarted)))
         warn(
-            f"{names} starts over, and the tap has one state for all streams: all records are read "
+            f"{names} starts over, but the tap has one state for all streams: all records are read "
             "again, and records without a primary key are appended again"
         )
     return value

@@ -106,7 +106,7 @@ class ConnectorState:
             text = mark.get("state")
             if "encrypted" in mark:
                 if cipher is None:
-                    raise ValueError("it is encrypted, and the source has no mask_key")
+                    raise ValueError("it is encrypted, but the source has no mask_key")
                 text = cipher.decrypt(mark["encrypted"])
             elif text is None:
                 text = zlib.decompress(base64.b64decode(mark["packed"])).decode()

@@ -167,7 +167,7 @@ class RecordLayout:
         """
         if not self._key:
             raise TableError(
-                "the source has deleted rows, and the table has no primary key, which a tombstone "
+                "the source deleted rows, but the table has no primary key, which a tombstone "
                 "needs",
                 where=f"table {self.name}",
                 remedy=f"Set {self._options}.primary_key; a `cloudquery sync` sends the keys with "
@@ -188,7 +188,7 @@ class RecordLayout:
             except (KeyError, ConversionError) as problem:
                 shown = self._quote(name, value)
                 raise TableError(
-                    f"the source has deleted rows whose {name} is {shown!r}, and "
+                    f"the source deleted the rows whose {name} is {shown!r}, but "
                     + (
                         "the raw table has no such column"
                         if isinstance(problem, KeyError)

@@ -60,7 +60,7 @@ def test_a_state_cannot_be_read_with_another_key(program: Program) -> None:
     program.run()
     for key, reason in (
         ("the second key of the test", "encrypted with another mask_key"),
-        (None, "it is encrypted, and the source has no mask_key"),
+        (None, "it is encrypted, but the source has no mask_key"),
     ):
         _configure(program, key, "name")
         [error] = program.project.loader("run", "--select", "others").errors

@@ -338,7 +338,7 @@ def test_what_a_connector_gets_back() -> None:
     for state in (opaque, log, plugin):
         assert given(state, None) is None
         assert warned.pop() == (
-            "b starts over, and the connector has one state for all streams: all records "
+            "b starts over, but the connector has one state for all streams: all records "
             "are read again, and records without a primary key are appended again"
         )
     # a state may leave out the namespace that the catalog says
