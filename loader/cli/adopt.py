@@ -30,12 +30,12 @@ def adopt(
     newest_by: tuple[str, ...],
     deleted: str | None,
 ) -> None:
-    """Makes COPY the first batch of the raw table of TABLE, without reading the source again.
+    """Makes COPY the first batch of TABLE's raw table, without rereading the source.
 
-    TABLE is a table of loader.yml, source.table. COPY is a table of the profile's Spark, or a path
-    with a slash (Parquet, Delta or Iceberg), that another tool has loaded from the same source.
-    COPY is compared with the source, and only rows that differ are read from the source. COPY
-    itself is not changed. Later runs continue as after a first load.
+    TABLE is a table in loader.yml, written as source.table. COPY is a table that another tool has
+    loaded from the same source: a table in the profile's Spark, or a path with a slash (Parquet,
+    Delta or Iceberg). The command compares COPY with the source, and reads only the rows that
+    differ from the source. It does not change COPY. Later runs continue as after a first load.
 
     \b
     loader adopt shop.orders analytics.orders
@@ -65,7 +65,7 @@ def adopt(
 
 
 def show_adopted(settings: Settings, adopted: Adopted, copy: str) -> None:
-    """Prints what was taken from the copy and what from the source."""
+    """Prints how many rows were taken from the copy, and how many from the source."""
     from loader.audit.findings import EXTRA, KINDS
     from loader.formatting import format_count
 

@@ -37,7 +37,7 @@ from loader.spec.entry_points import list_plugins, name_package
 from loader.spec.redaction import redact_foreign
 
 GROUP = "strandline.commands"
-"""Entry-point group of the plug-ins' click commands. A command is imported when it is used."""
+"""Entry-point group of the plug-ins' click commands. Each is imported only when it is used."""
 
 
 class _Commands(click.Group):
@@ -122,7 +122,7 @@ def _list_plugged() -> dict[str, EntryPoint]:
 
 
 def _load_command(entry: EntryPoint) -> click.Command:
-    """Imports a plug-in's command, or returns a command that reports the import error."""
+    """Imports a plug-in's command. If this fails, returns a command that reports the error."""
     try:
         command: click.Command = entry.load()
         if not isinstance(command, click.Command):

@@ -132,11 +132,11 @@ def audit(
     profiles_dir: str | None,
     **options: Any,
 ) -> None:
-    """Finds rows of SOURCE_TABLE that COPY has lost, holds outdated, doubled or not deleted.
+    """Finds rows of SOURCE_TABLE that are missing, stale, doubled or not deleted in COPY.
 
-    COPY is a table of Spark's catalogs, a path with a slash (Parquet, Delta or Iceberg), or, with
-    --copy-url, a table of another database. It may be loaded by any tool. Nothing is written to
-    either side, and no loader.yml is needed. Exits with 1 if rows differ.
+    COPY is a table in one of Spark's catalogs, a path with a slash (Parquet, Delta or Iceberg) or,
+    with --copy-url, a table in another database. Any tool may have loaded it. The command writes
+    nothing to the source or the copy, and needs no loader.yml. Exits with 1 if rows differ.
 
     \b
     loader audit postgresql://me@db/shop orders lake.shop.orders
@@ -183,9 +183,9 @@ class _Request:
 def _find_lake(
     profile: str | None, target: str | None, profiles_dir: str | None, needs_profile: bool
 ) -> dict[str, str]:
-    """Returns the options of the lake.
+    """Returns the options of the lake, which determine the Spark session that reads COPY.
 
-    Files and databases are read by the profile of the package.
+    To read files or another database, the package's own profile is enough, so it is the default.
     """
     from loader.package import package_folder
 
@@ -199,7 +199,7 @@ def _build_spec(databases: dict[str, str], lake: dict[str, str]) -> Spec:
     """Returns a spec with a source for each database.
 
     Args:
-        databases: maps the option or argument to the URL of each database.
+        databases: the URL of each database, keyed by the name of its option or argument.
     """
     from loader.spec.spec import build_spec
 
@@ -283,7 +283,7 @@ def _open_source(
 
 
 def show_audit(output: Output, result: Audit) -> None:
-    """Prints the result: one JSON line, or a sentence and tables."""
+    """Prints the result, either as one JSON line or as tables and a sentence."""
     from loader.audit.findings import KINDS, LAG
     from loader.formatting import format_count
 

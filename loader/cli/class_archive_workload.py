@@ -168,7 +168,7 @@ def _sync(spark: SparkSession, folder: Path) -> None:
 
 
 def _end(spark: SparkSession) -> None:
-    """Stops Spark, and waits until the JVM has written the archive. PySpark would not wait."""
+    """Stops Spark. Unlike PySpark, waits until the JVM has written the archive."""
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()

@@ -44,9 +44,9 @@ def codegen(
     output: Path | None,
     dry_run: bool,
 ) -> None:
-    """Writes dbt sources, and for each table with a key a tested model of its newest rows.
+    """Writes dbt sources and, for each table with a key, a model of its newest rows, with tests.
 
-    Later runs add new tables and columns, and update unedited entries: your edits stay.
+    Later runs add new tables and columns and update unedited entries. Your edits are preserved.
     """
     from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.codegen.dbt_project import DbtProject, read, write_all

@@ -159,7 +159,7 @@ def _compact_tables(
 
     listed: list[Dependent] | None = None
     unreadable: dict[str, UnreadableTableError] = {}
-    numbers: dict[str, int] = {}  # a locked table is tried again and keeps its number
+    numbers: dict[str, int] = {}  # a locked table is retried under the same number
 
     def compact_table(table: tuple[Lake, Raw]) -> CompactionResult:
         lake, raw = table

@@ -1,6 +1,6 @@
 """Completes the names of sources and tables in a shell, and defines the ``--select`` option.
 
-The names come from the text of the spec. Reading a database or the lake would take seconds.
+The names come from the text of the spec, because reading a database or the lake would take seconds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import click
 
 
 def complete_sources(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Returns the spec's sources whose names begin with a text (a click callback)."""
+    """Returns the spec's sources whose names begin with the typed text (a click callback)."""
     return [name for name in dict(_list_sources(ctx)) if name.startswith(incomplete)]
 
 
 def complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Returns the spec's names, such as ``shop.orders``, that begin with a text (a click callback).
+    """Returns the spec's tables, such as ``shop.orders``, that begin with the typed text.
 
-    Options that accept patterns also get ``shop.*``. The spec does not contain the names of tables
-    that only its patterns match.
+    This is a click callback. Options that accept patterns also complete to ``shop.*``. A table that
+    only a pattern in the spec matches is not found, because the spec does not contain its name.
     """
     names: dict[str, None] = {}
     for source, spec in _list_sources(ctx):
@@ -65,4 +65,4 @@ select_option = click.option(
     help="source.table or a wildcard; repeatable.",
     shell_complete=complete_tables,
 )
-"""The option with which a command selects tables."""
+"""The option that selects a command's tables."""

@@ -1,6 +1,6 @@
-"""Console output of all commands: tables and progress for people, JSON lines for machines.
+"""Console output of all commands: human-readable tables and progress, or JSON lines for programs.
 
-Also reports steps that take more than a few seconds, and standard streams that cannot be written.
+Also reports steps that take more than a few seconds, and standard streams that are not writable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 OUT, ERR = "stdout", "stderr"
 Event = Mapping[str, Any]
-"""An event, with the keys of a line of ``loader --log-format json``."""
+"""An event, with the same keys as a JSON line of ``loader --log-format json``."""
 _CLOSED = "it is closed"
 _UNLIMITED_WIDTH = 10_000
 # Characters that are escaped, because a source's names and error messages are not trusted: control
@@ -41,14 +41,14 @@ _CONTROL_CHARACTERS = re.compile(
     r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-# Keeps the line breaks before list items of a merged error (`- `).
+# Line breaks, except those before the list items (`- `) of a merged error.
 _LINE_BREAK = re.compile(r"\n(?!- )")
 
 _log = logging.getLogger("loader")
 
 
 class _Console(Console):
-    """A console that raises BrokenPipeError, where rich's console would end the process."""
+    """A console that raises BrokenPipeError. (rich's console would exit the process instead.)"""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -60,7 +60,7 @@ class Output:
     Args:
         form: ``text`` or ``json``.
         quiet: whether to print errors only.
-        redact: removes secrets from a text.
+        redact: removes secrets from a string.
         debug: whether to print errors with their stack traces.
 
     Attributes:
@@ -89,7 +89,7 @@ class Output:
         self.err = _Console(stderr=True, highlight=False, soft_wrap=True)
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
-        """Prints an event as a JSON line, or as `text` without `--log-format json`."""
+        """Prints an event: a JSON line with `--log-format json`, otherwise `text`."""
         if self.quiet:
             return
         if self.json:
@@ -101,8 +101,8 @@ class Output:
         """Prints the step that the command is waiting for.
 
         Args:
-            facts: the keys of the JSON event with the progress of a table. Empty for other steps,
-                which are not printed in JSON output.
+            facts: the progress of a table, with the keys of the JSON event. Empty for other steps,
+                which JSON output omits.
         """
         if self.json and not facts:
             return
@@ -138,12 +138,12 @@ class Output:
         are_names: bool = False,
         below: str = "",
     ) -> None:
-        """Prints a table, or with `--log-format json` a JSON line for each row.
+        """Prints a table. With `--log-format json`, prints a JSON line for each row.
 
         Args:
-            are_names: whether the columns' headers are names and types of a source's columns.
-            below: a column of notes, which are printed below the table. If several rows have the
-                same note, the note is printed once.
+            are_names: whether the headers are names and types of a source's columns.
+            below: the name of the column whose notes are printed below the table. If several rows
+                have the same note, it is printed once.
         """
         if self.quiet:
             return
@@ -176,7 +176,7 @@ class Output:
             texts = [grid, *map(self.format_line, notes)]
             self.streams.write(OUT, lambda: self.out.print(*texts, sep="\n"))
             return
-        # rich's `capture` is not used, because it writes to the stream, which may be full or
+        # rich's `capture` is not used, because it also writes to the stream, which may be full or
         # closed.
         page = io.StringIO()
         _Console(highlight=False, width=_UNLIMITED_WIDTH, file=page).print(grid)
@@ -224,10 +224,10 @@ class Output:
 class EventOutput(Output):
     """Passes events to a function, one at a time, and prints nothing.
 
-    The ``loader`` logger receives the warnings and lines that only the command line would print.
+    The ``loader`` logger receives the warnings and lines that the command line would otherwise print.
 
     Args:
-        on_event: the function; an exception that it raises is only logged.
+        on_event: the function. If it raises an exception, the exception is only logged.
     """
 
     is_silent = True

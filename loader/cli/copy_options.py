@@ -1,4 +1,4 @@
-"""Options that say how to read a table that another tool has loaded."""
+"""Command-line options for reading a table that another tool has loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ TOOLS = (
     "strandline",
     "none",
 )
-"""The names of :data:`loader.audit.presets.PRESETS`, which is slow to import, and `none`."""
+"""The names in :data:`loader.audit.presets.PRESETS`, and `none`.
+
+They are repeated here because that module is slow to import.
+"""
 
 _OPTIONS = (
     click.option(

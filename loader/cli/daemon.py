@@ -24,7 +24,7 @@ from loader.sync.runner import Outcome
 
 _LONGEST_PAUSE = 300.0
 _REDACTED_SPECS = 4
-"""The number of spec versions whose secrets are redacted, because errors may quote old secrets."""
+"""The number of spec versions whose secrets are redacted. Errors may still quote old secrets."""
 
 
 def backoff_seconds(failures: int, every: float) -> float:
@@ -63,10 +63,10 @@ class _NewWarnings:
 
 @dataclass
 class _Backoff:
-    """A source's or the build's consecutive failures, and the time of the next retry.
+    """The consecutive failures of a source or of the build, and the time of the next retry.
 
     Attributes:
-        until: the monotonic time of the next attempt.
+        until: the monotonic time of the next retry.
     """
 
     since: dt.datetime = field(default_factory=dt.datetime.now)
@@ -175,7 +175,7 @@ class Daemon:
         build: BuildResult | None,
         seconds: float,
     ) -> None:
-        """Reports the round to people and other programs, with the newest build."""
+        """Sends the reports that the request asks for, such as metrics, with the newest build."""
         self._newest_build = build or self._newest_build
         if self.request.reporter is not None and not self.stopped.is_set():
             tables, errors = list_table_results(outcomes), list_errors(outcomes, run_error)
@@ -216,10 +216,10 @@ class Daemon:
             self._spec_error = str(error)
 
     def _rebuild_pipeline(self, spec: Spec) -> Pipeline:
-        """Returns the pipeline of a changed spec, on the running Spark.
+        """Returns a pipeline for a changed spec, which uses the running Spark session.
 
         Raises:
-            SpecError, TableError: if the spec is invalid, or needs a Spark with other settings.
+            SpecError, TableError: if the spec is invalid, or needs other Spark settings.
         """
         profile, known = profile_of(self.settings, spec), self.settings.profile
         if known is not None and (profile.name, profile.target, profile.conf) != (
@@ -271,7 +271,7 @@ class Daemon:
     def _report_changes(
         self, failed: dict[str, Outcome], outcomes: list[Outcome], is_complete: bool
     ) -> None:
-        """Reports new errors and recoveries, but does not repeat an error in each round."""
+        """Reports new errors and recoveries. Does not repeat an error that is already reported."""
         output = self.settings.output
         tried = {outcome.source for outcome in outcomes} | ({""} if is_complete else set())
         names = {source.name for source in self.pipeline.spec.sources} | {""}

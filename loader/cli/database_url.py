@@ -1,4 +1,4 @@
-"""URLs of databases on the command line, as other programs write them."""
+"""Parses database URLs on the command line, in the form that other programs also use."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class DatabaseUrl:
                 variables (PGHOST, PGUSER …) supply these parts.
 
         Raises:
-            SpecError: if the text is not such a URL, or if it contains credentials other than the
-                user and the password. The message does not contain the URL.
+            SpecError: if `url` is not such a URL, or if it contains credentials other than the user
+                and the password. The message does not contain the URL.
         """
         wrong = SpecError(
             "this is not a URL of PostgreSQL, MariaDB or MySQL",
@@ -89,7 +89,7 @@ class DatabaseUrl:
 
     @classmethod
     def is_other(cls, url: str) -> bool:
-        """Returns whether a text is a JDBC URL of another kind of database, such as Oracle."""
+        """Returns whether a string is a JDBC URL of another kind of database, such as Oracle."""
         match = re.match("jdbc:([a-z0-9]+):", url, flags=re.IGNORECASE)
         return match is not None and match[1].lower() not in _KINDS
 

@@ -1,4 +1,4 @@
-"""``loader run --build``: runs `dbt build` in the loader's process and Spark after a sync."""
+"""``loader run --build``: runs `dbt build` after a sync, in the same process and Spark session."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ _STATE_SELECTOR = re.compile(r"\b(?:state|result|source_status):")
 _SUCCESS = frozenset({"success", "pass", "no-op"})
 _FAILURE = frozenset({"error", "fail", "runtime error", "partial success"})
 _DBT_LOGGING = ("dbt_common.events.functions", "dbt.events.logging")
-# Options of dbt whose values the spec determines, because sync and build use the same Spark
-# session.
+# dbt's options whose values the spec determines, because sync and build use the same Spark session.
 _FIXED_OPTIONS = {"--profile": "profile", "--target": "target", "-t": "target"}
 
 
@@ -51,7 +50,9 @@ class Build:
 
     @classmethod
     def create(cls, folder: Path, arguments: Sequence[str]) -> Build:
-        """Returns the build of a command line. Imports dbt in the background, which takes seconds.
+        """Returns the build that a command line describes, and starts to import dbt.
+
+        The import takes seconds, so it runs in the background.
 
         Args:
             folder: the spec's folder.
@@ -85,7 +86,7 @@ class Build:
         """Refuses a build whose profile or target differs from the loader's.
 
         Raises:
-            SpecError: with the option that differs.
+            SpecError: if an option differs; the error names it.
         """
         folder = _find_option_value(self.arguments, "--profiles-dir")
         if folder is not None and Path(folder).absolute() != profile.path.parent.absolute():
@@ -165,7 +166,10 @@ class Build:
         return BuildResult(code, **facts, failures=failures, node_seconds=seconds)
 
     def _has_selection_by_name(self) -> bool:
-        """Returns whether the arguments must select a node. With `state:`, they need not."""
+        """Returns whether it is an error if the arguments select no node.
+
+        With selectors such as `state:`, it is not an error: there may be nothing to build.
+        """
         selections = [_find_option_value(self.arguments, option) for option in _SELECTIONS]
         return any(selections) and not any(map(_STATE_SELECTOR.search, self.arguments))
 
@@ -183,7 +187,7 @@ class Build:
         if _default_target(profile, folder) != profile.target:
             command += ["--target", profile.target]
         if output.json:
-            # dbt.log stays as text: as JSON, it is seven times as large.
+            # dbt.log stays in text format, because JSON would be seven times as large.
             command[1:1] = ["--log-format-file", "debug"]
             command += ["--log-format", "json"]
         if output.quiet:
@@ -196,7 +200,7 @@ class Build:
 
 
 def _load() -> None:
-    # Ignores errors, because the build imports the same modules later and reports the reason.
+    # Ignores errors: the build imports the same modules later and then reports the reason.
     with suppress(Exception):
         _create_runner()
         importlib.import_module("dbt.adapters.spark")

@@ -1,4 +1,4 @@
-"""Reads options that are a time, such as ``--every '5 min'``."""
+"""Parses options whose value is a duration, such as ``--every '5 min'``."""
 
 from __future__ import annotations
 

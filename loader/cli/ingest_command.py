@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Warnings:
-    """A listener that prints warnings only, without progress."""
+    """A listener that prints only warnings, not progress."""
 
     def __init__(self, settings: Settings) -> None:
         self._output = settings.output

@@ -78,7 +78,7 @@ def init_from_database(settings: Settings, text: str, target: str = "embedded") 
         spec = Path(folder) / "loader.yml"
         profiles_dir = (
             f"    profiles_dir: {json.dumps(str(package_folder() / 'profiles'))}\n"
-            "    target: embedded\n"  # reads the schema only, which needs no cluster
+            "    target: embedded\n"  # only reads the schema, which needs no cluster
         )
         spec.write_text(render_spec(url) + profiles_dir, encoding="utf-8")
         with open_pipeline(replace(settings, config=spec)) as pipeline:
@@ -107,8 +107,8 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
     """Returns the text of a spec.
 
     Args:
-        tables: lines of the list of tables; empty means all tables.
-        options: lines of `table_options`.
+        tables: the lines of the `tables` list; empty means all tables.
+        options: the lines of `table_options`.
     """
     listed = ["  tables:", *(f"    {line}" for line in tables)] if tables else ['  tables: ["*"]']
     password = f'    password: "${{{url.variable}}}"'
@@ -144,7 +144,7 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
 
 
 def describe_tables(source: Source) -> tuple[list[str], list[str]]:
-    """Returns the lines of a spec's `tables` and `table_options`, with a comment on each choice."""
+    """Returns the lines of a spec's `tables` and `table_options`. Comments explain the choices."""
     from contextlib import nullcontext
 
     from loader.sync.table_selection import describe_tables
@@ -191,7 +191,10 @@ def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
 
 
 def _can_be_written(name: str) -> bool:
-    """Returns whether a spec reads a name literally, not as a variable, reference or wildcard."""
+    """Returns whether a spec would read a name literally.
+
+    It would not if the name contains a variable, a reference or a wildcard.
+    """
     return name.isprintable() and "$" not in name and "@@" not in name and not is_wildcard(name)
 
 

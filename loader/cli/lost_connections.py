@@ -1,4 +1,4 @@
-"""Syncs tables again whose connection to the database or the catalog was lost during a run."""
+"""Retries tables that lost their connection to the database or the catalog during a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
 
 RETRY_PAUSES = (2.0, 8.0, 30.0)
-"""The pauses before the tables are synced again, in seconds."""
+"""The pauses before the retries, in seconds."""
 
 
 def retry_lost_connections(
@@ -23,9 +23,9 @@ def retry_lost_connections(
     outcomes: list[Outcome],
     run_again: Callable[[Sequence[str]], None],
 ) -> None:
-    """Syncs tables again whose connection to the database or the catalog was lost during the run.
+    """Retries tables that lost their connection to the database or the catalog during the run.
 
-    An error from the first connection, such as a wrong host, is not retried.
+    If the first connection fails, for example because of a wrong host, there is no retry.
 
     Args:
         outcomes: the outcomes so far. The outcome of a retry replaces the table's earlier outcome.
@@ -57,7 +57,7 @@ def retry_lost_connections(
             latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
             lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
     finally:
-        # Besides table errors, the last retry may have source errors, for instance if the source's
-        # tables could not be listed.
+        # In addition to table errors, the last retry may have source errors, for instance if the
+        # source's tables could not be listed.
         others += [outcome for outcome in outcomes if outcome.table not in latest]
         outcomes[:] = [*others, *latest.values()]

@@ -15,7 +15,7 @@ from loader.cli.results import BuildResult
 from loader.formatting import format_count
 
 PAUSE = 300.0
-"""How many seconds pass between two printed reports, if each round is an overrun."""
+"""The minimum number of seconds between two printed reports, if every round is an overrun."""
 
 _MOST_NAMES = 3
 
@@ -27,7 +27,7 @@ class RoundTimes:
     Attributes:
         load: the time of the sync; None if the round did not reach its end.
         tables: the number of synced tables.
-        longest: the time of each table, and of each other step of the sync, by its name.
+        longest: the time of each table and of each other step of the sync, keyed by name.
         build: the result of the build; None if there was no build.
     """
 
@@ -40,8 +40,8 @@ class RoundTimes:
 class OverrunReporter:
     """Reports an overrun twice: when the next round is due, and at the end of the round.
 
-    In JSON, each report is an event. Otherwise, an overrun is printed only if the previous round
-    was not one, or if the last printed report is five minutes old.
+    In JSON output, each report is an event. In text output, an overrun is printed only if the
+    previous round was not an overrun, or if the last printed report is at least five minutes old.
 
     Args:
         every: the number of seconds from the start of one round to the start of the next.
@@ -88,7 +88,7 @@ class OverrunReporter:
         self._output.event("overdue", text if self._is_printed else "", **facts)
 
     def _report_end(self, number: int, seconds: float, load: float, times: RoundTimes) -> None:
-        """Reports what took the time."""
+        """Reports which tables and nodes took the longest."""
         tables = _find_longest(times.longest)
         nodes: dict[str, float] = {}
         text = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loader.sync.preview import FirstRows
 
 _LONGEST = 200
-"""The maximum number of characters that text output shows of a value."""
+"""The maximum number of characters of a value in text output."""
 _GAP = 2
 
 
@@ -54,7 +54,7 @@ def preview(settings: Settings, table: str, limit: int) -> None:
 
 
 def show_rows(output: Output, first: FirstRows) -> None:
-    """Reads and prints rows: as a table if it fits the terminal, else as one table for each row."""
+    """Reads and prints rows, as one table if it fits the terminal, else as a table for each row."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 

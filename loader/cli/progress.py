@@ -21,10 +21,10 @@ _MAX_LISTED_NAMES = 4
 
 
 class Progress:
-    """Live progress, with one line for each table that shows phase, rows, rate and time.
+    """Shows live progress: a line for each table with its phase, rows, rate and time.
 
-    Without a terminal, only tables that take long have a line (`LONG_SECONDS`). As long as no table
-    has a line, one line counts the finished tables and names the tables in progress.
+    Without a terminal, a table gets a line only after `LONG_SECONDS`. As long as no table has a
+    line, one line shows the number of finished tables and the names of the tables in progress.
 
     Implements :class:`loader.sync.run_context.Listener`.
 
@@ -78,8 +78,8 @@ class Progress:
     def done(self, table: str, text: str, has_failed: bool = False) -> None:
         """Removes the line of a finished table, and prints `text`.
 
-        Without a terminal, `text` is printed only if the table has failed or taken long, because a
-        summary follows.
+        Without a terminal, `text` is printed only if the table failed or took long, because the summary
+        at the end contains all tables.
         """
         with self._lock:
             progress = self._tables.pop(table, None)
@@ -149,12 +149,12 @@ class _TableProgress:
 
     @property
     def seconds(self) -> float:
-        """The seconds since the table began, except the time in which it waits for other tables."""
+        """The seconds since the table began, without the time spent waiting for other tables."""
         return (self.since if self.phase == RECORDING else time.monotonic()) - self.began
 
 
 def _describe_progress(facts: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Returns phase, rows, rate, elapsed and remaining time of a table for people."""
+    """Formats a table's phase, rows, rate, elapsed time and remaining time for the terminal."""
     done, rows = facts["rows_done"], facts["rows"]
     count = "" if done is None else f"{done:,} rows"
     if rows is not None:

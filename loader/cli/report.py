@@ -1,4 +1,4 @@
-"""``loader report``: writes one HTML page that shows whether everything is all right."""
+"""``loader report``: writes one HTML page that shows whether tables and tests are in order."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def report(
 ) -> None:
     """Writes one HTML file about tables, proofs and comparisons. It needs no server or network.
 
-    With --serve, the page is shown at an address of this machine, and no file is written.
+    With --serve, serves the page at a local address and writes no file.
     """
     if port is not None and not serve:
         raise click.UsageError("--port is for --serve, which shows the page at an address.")
@@ -94,7 +94,7 @@ def report(
 
 
 def replace_page(path: Path, page: str) -> None:
-    """Writes an HTML page, so that a reader sees either the old or the new page.
+    """Replaces an HTML page atomically: a reader sees either the old or the new page.
 
     Raises:
         LoaderError: if the file cannot be written.
@@ -119,8 +119,8 @@ class ReportWriter:
 
     Attributes:
         days: the number of days that the report covers.
-        stale_after: the age in seconds from which a table is stale; None derives it from the usual
-            distance of the table's syncs.
+        stale_after: the age in seconds from which a table is stale. None derives the age from the
+            usual interval between the table's syncs.
         target_path: dbt's target folder; None means the default.
         keys: whether to read the keys of failing rows.
     """
@@ -133,11 +133,12 @@ class ReportWriter:
     keys: bool = True
 
     def __post_init__(self) -> None:
-        # The results of dbt whose failing rows were read last, by their time.
+        # The time of the dbt results whose failing rows were last read, and the proofs with these
+        # rows.
         self._explained: tuple[str, Sequence[Proof]] = ("", ())
 
     def write_after_run(self, pipeline: Pipeline) -> None:
-        """Writes the file after a run. A report that cannot be written does not fail the run."""
+        """Writes the file after a run. If this fails, only prints a warning."""
         try:
             self.write(pipeline)
         except Exception as error:
@@ -148,7 +149,8 @@ class ReportWriter:
         """Writes the file, and returns the verdict.
 
         Args:
-            pipeline: the pipeline of a run, whose Spark is used if Spark is needed.
+            pipeline: the pipeline of a run. If Spark is needed, the pipeline's Spark session is
+                used.
 
         Raises:
             LoaderError: if the lake or dbt's results cannot be read, or the file cannot be written.

@@ -28,7 +28,7 @@ class TableResult:
         cursor: the stored cursor after the sync.
         rows_below_cursor, rows_at_cursor: the numbers of appended rows that a query for cursors
             above the last stored cursor would have missed.
-        rows_cursor_unmoved: the number of these rows that are updates without a change of the
+        rows_cursor_unmoved: the number of these rows that are updates which did not change the
             cursor.
         complete_until: the time up to which the raw table contains all committed rows; None if
             unknown.
@@ -58,9 +58,9 @@ class BuildResult:
         exit_code: 0 on success, 1 if a node failed or nothing was selected, 2 if dbt did not
             finish.
         succeeded, warned, failed, skipped: the numbers of models, tests, seeds and snapshots.
-        failures: dbt's messages by the ids of the failed nodes.
-        node_seconds: the time of each node by its id.
-        error: why dbt did not finish, or selected nothing.
+        failures: dbt's message for each failed node, keyed by node id.
+        node_seconds: the execution time of each node, keyed by node id.
+        error: the reason why dbt did not finish or selected nothing; None if there is none.
     """
 
     exit_code: int
@@ -84,7 +84,7 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        tables: the results of the tables, by name.
+        tables: the results of the tables, sorted by name.
         errors: the distinct table and source errors.
         build: the result of `dbt build`; None if it did not run.
     """
@@ -99,14 +99,15 @@ class RunResult:
         return not self.errors and (self.build is None or self.build.success)
 
     def table(self, name: str) -> TableResult:
-        """Returns the result of a table, by `source.table`. Raises KeyError if there is none."""
+        """Returns the result of the table `source.table`. Raises KeyError if there is none."""
         return {table.table: table for table in self.tables}[name]
 
     def raise_if_failed(self) -> None:
-        """Raises the run's error, or one error that contains all of them, if there are any.
+        """Raises an error if the run has failed.
 
         Raises:
-            LoaderError: if a table, a source or the build has failed.
+            LoaderError: if a table, a source or the build has failed. If there are several errors,
+                this error contains all of them.
         """
         if self.errors:
             raise one_error(self.errors, "run")
@@ -152,7 +153,7 @@ class ReconciledTable:
         repaired: the number of differences that were repaired.
         columns_left_out: the columns that were not compared.
         sample: the kinds and keys of some differences.
-        skipped: why nothing was compared; empty after a comparison.
+        skipped: the reason why nothing was compared; empty if the table was compared.
     """
 
     table: str
@@ -194,10 +195,10 @@ class TableStatus:
             are also totals.
         synced_at: the time of the last successful sync.
         log_bytes: the size of the log that the database retains for `sync_mode: cdc`.
-        complete_until: the latest known time up to which raw contains all committed rows.
-        compared_since: the time since which all keys were compared by reconcile.
+        complete_until: the latest known time up to which the raw table contains all committed rows.
+        compared_since: the time since which reconcile has compared every key at least once.
         unrepaired: the number of differences that the last comparison of each key found and that
-            were not repaired; None if the table was never compared.
+            are not yet repaired; None if the table was never compared.
     """
 
     table: str
@@ -217,7 +218,7 @@ class TableStatus:
 
 
 def list_table_results(outcomes: Iterable[Outcome]) -> list[TableResult]:
-    """Returns the results of the tables, by name. Source errors are not included."""
+    """Returns the results of the tables, sorted by name. Omits source errors."""
     return [
         TableResult(
             outcome.table,

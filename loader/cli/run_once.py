@@ -58,7 +58,7 @@ _COLUMNS = (
 )
 """The columns of the summary, which are the first attributes of :class:`TableResult`."""
 _TEXT_COLUMNS = 8
-"""The number of columns that the summary for people contains."""
+"""The number of columns in the summary of text output."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class RestartingRun:
             sync: a function that syncs the selected tables.
 
         Raises:
-            JavaEndedError: if the JVM exited while no table was in progress, or after a stop.
+            JavaEndedError: if the JVM exited while no table was in progress, or after the run was
+                stopped.
         """
         selections = [select]
         while selections:
@@ -201,9 +202,8 @@ class RunRequest:
     Attributes:
         select: tables, by name or wildcard; empty means all.
         build: the dbt build after the sync; None means no build.
-        choose_work: a function that returns other work for some tables; None if there is no other
-            work.
-        reporter: reports the run to people and other programs; None if there is no report.
+        choose_work: a function that may replace `work` for a table; None means no replacement.
+        reporter: makes the reports about the run, such as metrics; None if there are none.
     """
 
     select: tuple[str, ...] = ()
@@ -265,11 +265,11 @@ def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int
 def sync_until_signal(
     runs: RestartingRun, request: RunRequest
 ) -> tuple[list[Outcome], LoaderError | None, Watch]:
-    """Syncs the tables of a request until they are synced, or a signal stops the run.
+    """Syncs the tables of a request, until all are synced or a signal stops the run.
 
     Returns:
-        The outcomes, the error if Spark's JVM has exited, and the context of the run. Its flag
-        `stopped` is set if a signal has stopped the run.
+        The outcomes, the error if Spark's JVM has exited, and the context of the run. The context's
+        flag `stopped` is set if a signal has stopped the run.
     """
     output = runs.settings.output
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
@@ -282,7 +282,7 @@ def sync_until_signal(
 def sync_tables(
     runs: RestartingRun, request: RunRequest, watch: Watch, progress: Progress
 ) -> tuple[list[Outcome], LoaderError | None]:
-    """Syncs the tables of a request, and syncs tables again if their connection was lost.
+    """Syncs the tables of a request, and retries tables whose connection was lost.
 
     Returns:
         The outcomes, and the error if Spark's JVM has exited and the run could not continue.
@@ -307,7 +307,7 @@ def sync_tables(
 
 
 def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> BuildResult:
-    """Runs a build in the loader's Spark, and restores Spark's settings."""
+    """Runs a build in the loader's Spark session, and then restores the session's settings."""
     assert settings.profile is not None
     with restore_settings(pipeline.spark):
         return build.run(settings.output, settings.profile, pipeline.spec.folder)
@@ -335,7 +335,7 @@ def report_outcomes(
 
 
 def describe_end(outcome: Outcome) -> str:
-    """Returns a line about the result of a table. The summary at the end has the details."""
+    """Returns one line about a table's result. The summary at the end has the details."""
     record = outcome.record
     if record is None:
         return ""
@@ -355,7 +355,7 @@ def _summarize(outcomes: Sequence[Outcome]) -> str:
 
 
 def _describe_lost_rows(outcomes: Sequence[Outcome]) -> str:
-    """Returns a sentence about rows at or below the stored cursors, or "" if there are none."""
+    """Returns a sentence about appended rows at or below stored cursors; "" if there are none."""
     lost = {
         outcome.table: (record.rows_below_cursor or 0) + (record.rows_at_cursor or 0)
         for outcome in outcomes

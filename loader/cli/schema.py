@@ -1,4 +1,4 @@
-"""``loader schema``: prints a JSON Schema of the spec, with which editors complete and check it."""
+"""``loader schema``: prints the spec's JSON Schema, so that editors can complete and check it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def render_schema(warn: Callable[[str], None]) -> str:
     """Returns the JSON Schema of a spec's documents as text.
 
     Args:
-        warn: called with the import error of a plug-in. The schema accepts all options of this
-            plug-in.
+        warn: called with the error if a plug-in cannot be imported. The schema then accepts any
+            options for this plug-in.
     """
     from loader.sources.entry_points import GROUP
     from loader.sources.interface import Source

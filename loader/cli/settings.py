@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 LOCAL = "local[1]"
-"""The master of commands that read and write only a few rows, and so need no executors."""
+"""The Spark master of commands that read and write only a few rows, and so need no executors."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Settings:
 
 @contextmanager
 def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
-    """Opens spec, profile and Spark, in this order, to report mistakes before Spark starts."""
+    """Opens spec, profile and Spark, in this order, to find mistakes before Spark starts."""
     spec = spec or settings.spec()
     profile = _begin_java(settings, spec)
     from loader.sync.pipeline import Pipeline  # this import is slow, so Java starts in the meantime
@@ -75,7 +75,7 @@ def open_pipeline_with_pushed_tables(
     """Opens a pipeline that also includes the tables that other programs have pushed.
 
     Raises:
-        LoaderError: if neither the spec nor its lakes have a source.
+        LoaderError: if neither the spec nor its lakes contain a source.
     """
     with open_pipeline(settings, spec or settings.spec(needs_source=False)) as pipeline:
         from loader.sync.pushed_tables import add_pushed_tables
@@ -123,7 +123,7 @@ def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:
 
 
 def reopen_without_executors(settings: Settings, pipeline: Pipeline) -> Pipeline:
-    """Stops Spark, and returns a pipeline of the same spec on a Spark that needs no cluster."""
+    """Stops Spark, and returns a pipeline for the same spec with a local Spark session."""
     from loader.sync.pipeline import Pipeline
 
     assert settings.profile is not None
@@ -134,7 +134,7 @@ def reopen_without_executors(settings: Settings, pipeline: Pipeline) -> Pipeline
 
 
 def profile_of(settings: Settings, spec: Spec) -> Profile:
-    """Loads the target in dbt's profile that a spec uses.
+    """Loads the target of dbt's profile that a spec's sources use.
 
     Raises:
         SpecError: if the target does not exist, or the spec's sources use several targets.
@@ -206,7 +206,7 @@ def refuse_two_readers(spec: Spec) -> None:
     """Refuses two sources that use the same exclusive resource, such as a replication slot.
 
     Raises:
-        SpecError: with the names of both sources.
+        SpecError: if there are two such sources; the error names both.
     """
     from loader.sources.entry_points import find_connector
 

@@ -13,10 +13,12 @@ from loader.spark.interruption import resume
 from loader.spark.temporary_files import remove_all
 
 GRACE = 20.0
-"""How many seconds after a signal the process is killed if it has not ended."""
+"""If the process is still running this many seconds after a signal, it is killed."""
 AT_ONCE = 1.0
-"""Signals within this many seconds count as one, because the program `timeout` sends two, to its
-child and to the process group."""
+"""Signals within this many seconds count as one signal.
+
+The program `timeout` sends two signals: one to its child and one to the process group.
+"""
 
 
 @contextmanager
@@ -25,7 +27,7 @@ def stop_on_signal(
     cancel: Callable[[], object],
     interrupt: Callable[[], bool] = bool,
 ) -> Iterator[list[int]]:
-    """On SIGINT, SIGTERM or SIGHUP, cancels running reads and publishes nothing more.
+    """On SIGINT, SIGTERM or SIGHUP, cancels running reads, so that nothing more is published.
 
     A second signal after :data:`AT_ONCE` seconds kills the process immediately. Without a second
     signal, the process is killed after :data:`GRACE` seconds, because a call to an object store or

@@ -30,9 +30,9 @@ class SlowSteps(logging.Handler):
         show: prints a line.
 
     Attributes:
-        describe: returns the progress of tables to print instead of the step, as lines and as JSON
-            objects. If there is none, the step is printed.
-        seconds: the total time of the ended steps, by their texts.
+        describe: returns the progress of tables, as lines and as JSON objects, which is printed
+            instead of the step. If it is empty, the step is printed.
+        seconds: the total time of the finished steps, keyed by the text of the step.
     """
 
     def __init__(self, show: Callable[[str, Mapping[str, Any]], None]) -> None:

@@ -104,8 +104,8 @@ def show(settings: Settings, table: str) -> None:
 def set_(settings: Settings, table: str, cursor: str) -> None:
     """Starts TABLE's next sync at CURSOR (inclusive).
 
-    A lower value is safe: rows that the raw table already has are recognised. A higher value
-    skips rows.
+    A lower value is safe, because rows that the raw table already has are not appended again. A
+    higher value skips rows.
     """
     from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.sources.interface import is_connector_state
@@ -364,7 +364,7 @@ def _store(
     table: str,
     change: Callable[[TableState | None], TableState],
 ) -> None:
-    """Changes a table's state under the table's lock."""
+    """Changes a table's state while holding the table's lock."""
     stores = stores_of(pipeline, table)
     change(_read_known_state(stores, table))  # refuses an invalid change before the table is locked
     with lock_tables(pipeline, [table]):
@@ -376,10 +376,10 @@ def _store(
 
 
 def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
-    """Refuses keys of the loader's own tables, because these have no cursor.
+    """Refuses keys of the loader's own tables, which have no cursor.
 
     Raises:
-        SpecError: with the key.
+        SpecError: if there is such a key; the error names it.
     """
     from loader.lake.catalog_lock_store import TABLE as OWNERS
 
@@ -414,7 +414,7 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
 
 
 def _refuse_impossible(table: str) -> None:
-    """Refuses the key of a table that cannot exist."""
+    """Refuses a key that no table can have."""
     rest = table.partition(".")[2]
     reason = explain_refusal(rest) if rest else None
     if reason is not None:
@@ -426,13 +426,13 @@ def _refuse_impossible(table: str) -> None:
 
 
 def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
-    """Returns the key of a table's state. The source may be omitted if only one source matches.
+    """Returns the key of a table's state. `table` needs no source if only one source matches.
 
     Args:
         where: the command, for errors.
 
     Raises:
-        SpecError: if there is no such state, or several sources have such a state.
+        SpecError: if there is no such state, or if several sources match.
     """
     from loader.sync.status_readers import list_state_readers
 
@@ -467,7 +467,7 @@ def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     """Locks tables (`source.table`) against runs, and yields the run id of the locks.
 
     Raises:
-        LockedError: immediately, if a run has locked one of the tables.
+        LockedError: if a run has locked one of the tables. This function does not wait.
     """
     from loader.lake.locks import Heartbeat, create_lease
 

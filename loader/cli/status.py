@@ -17,8 +17,6 @@ from loader.cli.settings import Settings, read_progress
 if TYPE_CHECKING:
     from loader.sync.status_readers import StatusReaders, TableComparison
 
-"""The number of tables listed before an error that several tables share."""
-
 
 @click.command(short_help="Shows cursors, ages and last errors.")
 @click.option(
@@ -85,14 +83,14 @@ def print_status(
     fail_if_failing: bool,
     fail_if_stale: float | None,
 ) -> bool:
-    """Prints the table that `loader status` shows.
+    """Prints the output of `loader status`.
 
     Args:
         rows: the result of :func:`list_last_attempts`.
         fail_if_stale: the maximum age of a table's last success, in seconds.
 
     Returns:
-        True if the options request a check, and if a table is failing or stale.
+        True if a table is failing or stale, and an option requests to check this.
     """
     from loader.lake.ledger import FAILED
 

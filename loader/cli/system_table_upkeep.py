@@ -17,17 +17,19 @@ if TYPE_CHECKING:
     from loader.sync.stores import Stores
 
 VERSIONS = 10
-"""How many versions of each cursor, and of the `loader reconcile` results, to keep."""
+"""The number of versions to keep of each cursor and of the `loader reconcile` results."""
 
 MANY_FILES = 200
-"""A run merges a table's files after this many new files. Merging takes one or two seconds."""
+"""A run merges a table's files once there are this many new ones, which takes 1 or 2 seconds."""
 
 TOO_MANY = 5000
 """More files than this take minutes to merge, so only `loader compact` merges them."""
 
 _FILES_AFTER = "strandline.files"
-"""The table property with the number of files after the last merge. Each partition has at least one
-file, so this number may be high."""
+"""The table property with the number of files after the last merge.
+
+Each partition has at least one file, so this number may be high.
+"""
 
 _log = logging.getLogger("loader")
 
@@ -38,7 +40,7 @@ class SystemTable:
 
     Attributes:
         remedy: the remedy if the table is damaged.
-        order: the sort order that makes the runs' queries fastest; empty if there is no order.
+        order: the sort order that makes the queries of runs fastest; empty if none does.
     """
 
     lake: Lake
@@ -154,7 +156,11 @@ class SharedBackend:
         return key.partition(".")[0] in self.sources
 
     def prune(self, keep: int) -> list[tuple[str, int]]:
-        """Deletes all but the newest `keep` versions of each cursor. Returns counts by table."""
+        """Deletes all but the newest `keep` versions of each cursor.
+
+        Returns:
+            The number of deleted versions for each table.
+        """
         state = self.stores.state
         floors = {
             key: floor for key, floor in state.floors(keep).items() if self.is_responsible(key)

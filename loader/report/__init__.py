@@ -1,1 +1,1 @@
-"""``loader report``: one page that shows whether all tables, proofs and comparisons are right."""
+"""``loader report``: a page that shows whether tables, proofs and comparisons are in order."""

@@ -1,4 +1,4 @@
-"""Computes what the report says, from the history and dbt's results, in pure functions."""
+"""Computes the report's contents from the history and dbt's results, in pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BAD, WARN, GOOD, NONE = "bad", "warn", "good", "none"
 _SECOND = 1_000_000
 _SUCCESS = (SYNCED, NOTHING_NEW, RECOVERED)
 _FEWEST_SYNCS = 3
-"""With fewer syncs, the usual distance between two syncs is unknown."""
+"""With fewer syncs, the usual interval between two syncs is unknown."""
 _MISSED_SYNCS = 3
 _MOST_ERRORS = 8
 _MOST_CHANGES = 20
@@ -66,8 +66,8 @@ class Problem:
 
     Attributes:
         kind: a key of `_KINDS`.
-        subjects: the tables or the proof, with the ids of the sections with their details.
-        text: the rest of the sentence, which begins with the subjects.
+        subjects: the tables or the proof, each with the id of the section that has the details.
+        text: the sentence about the subjects, without the subjects themselves.
         detail: an error or the keys of failing rows.
         seconds: the age of the last successful sync; None if unknown.
     """
@@ -86,7 +86,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class PastFailure:
-    """Failures of one or several tables with the same error that are over.
+    """Earlier failures with the same error, in one or several tables, which no longer occur.
 
     Attributes:
         tables: the names of the tables.
@@ -119,8 +119,8 @@ class TableReport:
         level: ``good``, ``warn`` or ``bad``.
         state: a word for the level.
         strip: runs of periods with the same result: ``(result, first period, periods)``.
-        series: the values of the charts by name, with one value for each period in `at`.
-        usual: the usual distance between two syncs in seconds; None if unknown.
+        series: the values of each chart, keyed by name, with one value for each period in `at`.
+        usual: the usual interval between two syncs in seconds; None if unknown.
     """
 
     id: str
@@ -172,7 +172,7 @@ class Report:
         sentence: the verdict.
         since, until: the time that the report covers, in microseconds since 1970.
         length: the length of a period in microseconds.
-        nodes: the slowest models and tests with their seconds.
+        nodes: the slowest models and tests, with their times in seconds.
     """
 
     level: str
@@ -225,15 +225,15 @@ def build_report(
         now: the current time in microseconds since 1970.
         since: the start of the first period.
         length: the length of a period.
-        stale_after: the maximum age of a table's last successful sync in seconds; None derives it
-            from the table's own rhythm.
+        stale_after: the maximum age of a table's last successful sync in seconds. None derives it
+            from the usual interval between the table's syncs.
     """
     tables: list[TableReport] = []
     problems: list[Problem] = []
     for history in histories:
         seen = set()
         for row in sorted(history.newest, key=lambda row: history.names.index(row["source_name"])):
-            if row["table_name"] in seen:  # under a former name of the source
+            if row["table_name"] in seen:  # this row has a former name of the source
                 continue
             seen.add(row["table_name"])
             name = f"{history.name}.{row['table_name']}"
@@ -347,7 +347,7 @@ def _find_problems(
     since: int,
     stale_after: float | None,
 ) -> list[Problem]:
-    """Returns a table's problem with syncs, if there is one."""
+    """Returns the problem with a table's syncs, if there is one."""
     synced, complete = row["synced_micros"], row["complete_micros"]
     age = (now - synced) / _SECOND if synced is not None else None
     subjects = [(name, id_)]
@@ -377,7 +377,7 @@ def _find_problems(
 
 
 def _merge_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """Returns the problems in order, the worst first, with one line for tables that share one.
+    """Merges the problems that several tables share, and sorts the problems, the worst first.
 
     If a database or the loader is down, all tables have the same problem.
     """
@@ -400,7 +400,7 @@ def _merge_problems(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def _list_past_failures(tables: Sequence[TableReport]) -> list[PastFailure]:
-    """Returns the failures that are over, the newest first."""
+    """Returns the failures that no longer occur, the newest first."""
     by_text: dict[str, list[tuple[str, ErrorSum]]] = {}
     for table in tables:
         for error in table.errors:
@@ -420,7 +420,7 @@ def _list_past_failures(tables: Sequence[TableReport]) -> list[PastFailure]:
 
 
 def _find_rhythm(good: Sequence[SyncSum], counted: int) -> float | None:
-    """Returns the mean distance between two successful syncs in seconds, or None if unknown."""
+    """Returns the mean interval between two successful syncs in seconds; None if unknown."""
     if counted < _FEWEST_SYNCS:
         return None
     span = max(each.last for each in good) - min(each.first for each in good)
@@ -456,13 +456,13 @@ def _sum_errors(
 
 
 def _list_changes(syncs: Sequence[SyncSum]) -> list[tuple[int, str]]:
-    """Returns the newest schema changes with their times."""
+    """Returns the newest schema changes, each with its time."""
     changes = [(each.first, each.schema_changes) for each in syncs if each.schema_changes]
     return sorted(changes, reverse=True)[:_MOST_CHANGES]
 
 
 def _build_strip(syncs: Sequence[SyncSum], first: int, last: int) -> list[tuple[str, int, int]]:
-    """Returns runs of periods with the same result, which a bar shows in different colours."""
+    """Returns runs of adjacent periods with the same result. Each result has its own colour."""
     results: dict[int, set[str]] = {}
     for each in syncs:
         kind = "ok" if each.status in _SUCCESS else "failed" if each.status == FAILED else "none"
@@ -505,7 +505,7 @@ def _build_series(syncs: Sequence[SyncSum], length: int) -> dict[str, list[Any]]
 
 
 def _sum_series(each_series: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
-    """Returns the sums over all tables for each period."""
+    """Returns, for each period, the sums over all tables."""
     names = ("rows", "redelivered", "below", "ties", "failed")
     sums: dict[int, list[int]] = {}
     for series in each_series:
@@ -549,7 +549,7 @@ def _list_keys(proof: Proof) -> str:
 def _check_proofs(
     tables: Sequence[TableReport], results: DbtResults | None, proved_at: int | None
 ) -> list[Problem]:
-    """Returns a warning if the proofs are missing or older than the loaded rows."""
+    """Returns a problem if the proofs are missing or much older than the loaded rows."""
     if results is None or not any(proof.is_test for proof in results.proofs):
         text = "have not run, so nothing here is proved: run `dbt build`"
         return [Problem("unproved", [("The proofs", "proofs")], text)]

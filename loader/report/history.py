@@ -1,4 +1,4 @@
-"""Reads the syncs and the comparisons of the last days, summed up by period.
+"""Reads the sums of the syncs and comparisons of the last days for each period.
 
 A table may have a sync in each minute, so the readers return sums, not single syncs. Both readers,
 pyiceberg and Spark, return the same sums.
@@ -65,8 +65,7 @@ class SyncSum:
         last: the end of the last sync.
         micros: the total duration.
         longest: the duration of the longest sync.
-        lag: the largest distance between the end of a sync and its `complete_until`; None if
-            unknown.
+        lag: the longest time between the `complete_until` of a sync and its end; None if unknown.
     """
 
     source_name: str
@@ -122,7 +121,7 @@ class SourceHistory:
         name: the source's current name.
         names: the source's current and former names.
         newest: the rows of :meth:`loader.lake.ledger.Ledger.newest` for this source.
-        compared: the last comparison of each table, by source and table.
+        compared: the last comparison of each table, keyed by source and table.
     """
 
     name: str
@@ -216,7 +215,7 @@ def _sum_folder_syncs(tables: FolderTables, since: int, length: int) -> list[Syn
 def _sum_lake_syncs(lake: Lake, since: int, length: int) -> list[SyncSum]:
     if not lake.exists(LEDGER):
         return []
-    # A ledger that an older version created lacks the newer columns until the next run.
+    # If an older version created the ledger, it lacks the newer columns until the next run.
     existing = lake.frame(LEDGER).columns
     counts = ", ".join(
         f"sum({name})" if name in existing else "cast(null as bigint)" for name in _COUNTS
@@ -317,7 +316,7 @@ def _replace_column(rows: pa.Table, name: str, values: Any) -> pa.Table:
 
 
 def _fill_counts(values: Any) -> list[Any]:
-    """Replaces unknown counts of rows and unknown durations by 0."""
+    """Replaces unknown row counts and unknown durations with 0."""
     listed = list(values)
     start = len(listed) - len(_COUNTS)
     counts = [count or 0 for count in listed[start:]]

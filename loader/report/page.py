@@ -26,9 +26,9 @@ from loader.report.history import DAY
 _FOLDER = Path(__file__).parent
 _SECOND = 1_000_000
 _SEPARATE_BARS = 120
-"""With more periods than this, a strip has one bar for all adjacent periods with one result."""
+"""With more periods than this, adjacent periods with the same result share a bar of the strip."""
 _THINNEST = 1 / 160
-"""The smallest share of a strip's width that a failure takes, so that it is visible."""
+"""The minimum width of a failure, as a share of the strip's width, which keeps it visible."""
 _SPACE = "\u00a0"
 _NAMES = {"ok": "synced", "mixed": "partly failed", "failed": "failed", "none": "no sync"}
 
@@ -42,7 +42,7 @@ _ICONS = {
         ("none", "8a8780"),
     )
 }
-"""The picture in the browser's tab has the colour of the verdict."""
+"""The icons for the browser's tab, in the colour of the verdict."""
 
 
 def render_page(
@@ -54,9 +54,9 @@ def render_page(
     """Returns the page.
 
     Args:
-        clean: removes secrets and invisible characters from a text.
+        clean: removes secrets and invisible characters from a string.
         spec: the name of the spec, for the title.
-        refresh: the number of seconds after which the page loads itself again; None if it does not.
+        refresh: the number of seconds after which the page reloads itself; None if it does not.
     """
 
     def finalize(value: Any) -> Any:
@@ -121,7 +121,7 @@ def build_policy(scripts: list[str], styles: list[str]) -> str:
 
 
 def _build_data(report: Report, refresh: int | None) -> Markup:
-    """Returns the data of the charts as JSON. It contains no text of a source."""
+    """Returns the data of the charts as JSON. It contains no text from a source."""
     data = {
         "since": report.since // _SECOND,
         "until": (report.until // report.length + 1) * report.length // _SECOND,

@@ -1,7 +1,7 @@
-"""Reads which proofs hold and which fail, from the results of the last dbt command.
+"""Reads from the results of the last dbt command which proofs hold and which fail.
 
-dbt writes them to `run_results.json` in its target folder. To show the keys of failing rows, the
-SQL of a failing test is run again.
+dbt writes the results to `run_results.json` in its target folder. They do not contain the keys of
+failing rows, so the SQL of each failing test is repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FACTS = {
     *("problem", "batch", "table_name", "source_name", "unique_field", "n_records"),
     *("duplicate_kind", "previous_batch", "rows_of_key"),
 }
-"""Columns of failing rows, in addition to the key, that contain no value of the source."""
+"""The columns of failing rows, other than the key, that contain no values of the source."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class FailingRows:
     Attributes:
         columns: the columns of the key, and columns that describe the problem.
         has_more: whether there are more rows.
-        note: a sentence about rows that are not shown; "" if there is none.
+        note: a sentence that explains why rows are not shown; "" if there is none.
     """
 
     columns: Sequence[str] = ()
@@ -48,12 +48,12 @@ class FailingRows:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of a dbt test or, if it was not built, of a model.
+    """The result of a dbt test, or of a model that was not built.
 
     Attributes:
         status: dbt's status, such as `pass`, `warn`, `fail`, `error` or `skipped`.
         sql: the compiled SQL; None if dbt compiled none.
-        key: the key of the tested table, as far as it is known.
+        key: the key of the tested table; empty if unknown.
         shows_all: whether the failing rows contain only the loader's own facts.
     """
 
@@ -87,9 +87,9 @@ class DbtResults:
 
     Attributes:
         command: the command, such as `build`.
-        at: the time of the command's end; ISO 8601.
+        at: the time at which the command ended, in ISO 8601.
         proofs: the tests, and the models that were not built.
-        node_seconds: the seconds of each model and test, by its name.
+        node_seconds: the time of each model and test in seconds, keyed by name.
     """
 
     command: str
@@ -128,16 +128,16 @@ def read_results(target: Path) -> DbtResults | None:
 
 
 def read_failing_rows(spark: SparkSession, proofs: Iterable[Proof]) -> list[Proof]:
-    """Runs the SQL of each proof that fails or warns, and returns all proofs with their rows."""
+    """Repeats the SQL of proofs that fail or warn, and returns all proofs with failing rows."""
     from loader.spark.session import restore_settings
 
     with restore_settings(spark):
-        spark.conf.set("spark.sql.ansi.enabled", "false")  # as dbt runs it
+        spark.conf.set("spark.sql.ansi.enabled", "false")  # as in dbt's session
         return [_add_rows(proof, spark) for proof in proofs]
 
 
 def find_unexplained(results: DbtResults | None) -> list[Proof]:
-    """Returns the proofs whose failing rows can be read again."""
+    """Returns the proofs whose failing rows can be read by repeating the SQL."""
     proofs = results.proofs if results is not None else ()
     return [each for each in proofs if _can_be_read(each)]
 
@@ -145,7 +145,7 @@ def find_unexplained(results: DbtResults | None) -> list[Proof]:
 def choose_columns(proof: Proof, columns: Sequence[str]) -> list[str]:
     """Returns the columns of failing rows that identify a row or describe its problem.
 
-    Other columns may contain any value of the source, so the report does not show them.
+    The report does not show other columns, because they may contain any values of the source.
     """
     if proof.shows_all:
         return list(columns)

@@ -16,7 +16,7 @@ class ReportServer(ThreadingHTTPServer):
 
     Args:
         port: the port; 0 selects a free port.
-        render: returns the page. It is called at most once in `refresh` seconds.
+        render: returns the page. It is called at most once every `refresh` seconds.
         refresh: the maximum age of the page in seconds.
     """
 
@@ -41,7 +41,7 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def read_page(self) -> bytes:
-        """Returns the page, and renders it again if it is too old."""
+        """Returns the page. Renders it again if it is too old."""
         with self._lock:
             if time.monotonic() - self._rendered >= self._refresh:
                 self._page = self._render().encode()
@@ -55,8 +55,9 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        # A site on the internet can let its name point to 127.0.0.1, and then read what a browser
-        # on this machine gets from the server. Its requests still have its own name.
+        # A web site can make its host name resolve to 127.0.0.1. Its scripts, in a browser on this
+        # machine, could then read the report. But the Host header of their requests still has the
+        # site's own name.
         if self.headers.get("Host", "") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, b"Open the address that `loader report` prints.\n")
         elif self.path.partition("?")[0] != "/":

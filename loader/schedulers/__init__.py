@@ -1,1 +1,1 @@
-"""Plug-ins for schedulers that start runs and want to know the result of each table."""
+"""Plug-ins for schedulers, which start runs and show the result of each table."""

@@ -1,7 +1,7 @@
 """Dagster: one asset for each raw table.
 
-An asset's key is the one that dagster-dbt gives to the same table as a source of dbt, so that
-latest tables are downstream of raw tables without further configuration::
+An asset has the same key that dagster-dbt gives to the dbt source of this table. So latest tables
+are downstream of raw tables without further configuration::
 
     import dagster as dg
     from loader.schedulers.dagster import build_assets
@@ -10,7 +10,8 @@ latest tables are downstream of raw tables without further configuration::
     defs = dg.Definitions(assets=[raw, my_dbt_assets])
 """
 
-# Without `from __future__ import annotations`: Dagster reads the annotations of steps.
+# This module does not import `annotations` from `__future__`, because Dagster evaluates the
+# annotations of steps.
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,20 +35,20 @@ def build_assets(
     group_name: str | None = None,
     retry_policy: dg.RetryPolicy | None = None,
 ) -> dg.AssetsDefinition:
-    """Builds the assets of a spec. One step of Dagster syncs all selected assets in one Spark.
+    """Builds the assets of a spec. One Dagster step syncs all selected assets in one Spark session.
 
-    A materialization has the batch, the numbers of rows and the cursor as metadata. If a table
+    The metadata of a materialization contain the batch, the row counts and the cursor. If a table
     fails, the step fails after the other tables are materialized. `retry_policy` applies only if
-    all failures are lost connections or locked tables.
+    all failures are lost connections, an exited JVM or locked tables.
 
     Args:
         config: the path of loader.yml.
-        tables: the tables as `source.table`; by default, those of the spec, if it uses no
+        tables: the tables as `source.table`; by default, the spec's tables, if the spec uses no
             wildcards.
         name: the name of the step.
 
     Raises:
-        SpecError: if the spec is invalid, or uses wildcards and no tables are given.
+        SpecError: if the spec is invalid, or if it uses wildcards and `tables` is empty.
     """
     names = list(tables) or _list_tables(config)
     keys = {_build_key(table): table for table in names}
@@ -63,7 +64,7 @@ def build_assets(
         with Loader(load_spec(config)) as loader:
             result = loader.run(selected, on_event=log)
         for table in result.tables:
-            # The database may spell the name in another case.
+            # The name may have a different case in the database.
             key = by_name.get(table.table.replace(".", "/", 1).lower())
             if table.error is None and key is not None:
                 yield dg.MaterializeResult(asset_key=key, metadata=_describe(table))
@@ -84,7 +85,7 @@ def build_assets(
 
 
 def _build_key(table: str) -> dg.AssetKey:
-    """Returns the key of `source.table`, with the name that the raw table has in the lake."""
+    """Returns the asset key of `source.table`, which contains the raw table's name in the lake."""
     source, _, name = table.partition(".")
     return dg.AssetKey([source, in_the_lake(name)])
 

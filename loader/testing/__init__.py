@@ -1,4 +1,4 @@
-"""Test suites for authors of plug-ins. They need pytest."""
+"""Test suites for plug-in authors. They require pytest."""
 
 from __future__ import annotations
 

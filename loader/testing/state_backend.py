@@ -80,7 +80,7 @@ FOREIGN = [
 
 
 class Plant(Protocol):
-    """Stores a row without checks, as another tool could. The version may be null."""
+    """Stores a row without checks, as another tool could. A `version` of None means null."""
 
     def __call__(self, key: str, value: str, version: int | None) -> None: ...
 
@@ -92,7 +92,7 @@ def at(batch: int, cursor: str | None = None, **changes: Any) -> TableState:
 
 
 class StateBackendContract:
-    """The tests of a state backend. The module's docstring describes their use.
+    """The tests for a state backend. The module's docstring describes how to use them.
 
     Attributes:
         rounds: how often the test with concurrent writers is repeated.

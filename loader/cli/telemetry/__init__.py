@@ -1,1 +1,1 @@
-"""Reports runs to other programs: metrics for Prometheus and OpenTelemetry, and messages."""
+"""Reports runs to other programs: metrics, traces, lineage events and webhook messages."""

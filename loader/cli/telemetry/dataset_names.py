@@ -1,7 +1,6 @@
-"""Names tables as OpenLineage's naming convention prescribes, so that the events of other programs
-refer to the same datasets.
+"""Names tables by OpenLineage's naming convention, https://openlineage.io/docs/spec/naming.
 
-The convention: https://openlineage.io/docs/spec/naming
+Events from other programs that follow the convention then refer to the same datasets.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 from loader.spec.plugins import SourceSpec
 
-# The scheme of a namespace, and the port that a JDBC URL may omit.
+# The scheme of a namespace, and the default port if a JDBC URL has none.
 _DATABASES = {
     "postgresql": ("postgres", 5432),
     "mysql": ("mysql", 3306),
@@ -27,7 +26,7 @@ _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 _OBJECT_STORES = {"s3a": "s3", "s3n": "s3", "s3": "s3", "gs": "gs"}
 _HOST = r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(?P<port>\d+))?"
 _URLS = (
-    # Of several hosts, the first names the server.
+    # If there are several hosts, the first one names the server.
     re.compile(
         rf"(?P<kind>postgresql|mysql|mariadb)://(?:[^@/]*@)?{_HOST}(?:,[\w.:,-]+)?/(?P<database>[\w$-]*)(?:$|[?;])"
     ),
@@ -44,7 +43,7 @@ _URLS = (
 
 @dataclass(frozen=True)
 class DatasetName:
-    """A dataset. The namespace identifies the server, and the name the table on this server."""
+    """A dataset. The namespace identifies a server, and the name identifies a table on it."""
 
     namespace: str
     name: str
@@ -95,7 +94,8 @@ def _find_path(options: Any, table: str) -> str:
 def _name_database_table(url: str, table: str, source: str) -> DatasetName:
     """Names a table from the part of a JDBC URL after ``jdbc:``.
 
-    Other parts of the URL may contain passwords, so a URL of another form yields the source's name.
+    If the URL has an unknown form, the source's name is used instead, because any part of the URL
+    might contain a password.
     """
     found = next(filter(None, (pattern.match(url) for pattern in _URLS)), None)
     if found is None:
@@ -106,5 +106,5 @@ def _name_database_table(url: str, table: str, source: str) -> DatasetName:
     if "." not in table:
         schemas = {"postgres": "public", "mssql": "dbo", "mysql": database}
         table = f"{schemas[scheme]}.{table}" if schemas.get(scheme) else table
-    has_database = database and scheme != "mysql"  # whose schemas are databases
+    has_database = database and scheme != "mysql"  # in MySQL, schemas are databases
     return DatasetName(namespace, f"{database}.{table}" if has_database else table)

@@ -1,7 +1,7 @@
 """The metrics of a run, its build and its tables. :data:`METRICS` lists them.
 
-The metrics of tables come from the ledger. So counters grow from run to run, whichever process
-runs, and a table has metrics even if this run did not sync it.
+The metrics of tables come from the ledger. So counters include the runs of all processes, and a
+table has metrics even if this run did not sync it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends OpenLineage events: which raw table was loaded from which table of a source.
+"""Sends OpenLineage events, which show from which source table a raw table was loaded.
 
 The client's standard variables configure it, such as ``OPENLINEAGE_URL``.
 """
@@ -42,7 +42,7 @@ _Fields = column_lineage_dataset.Fields
 
 
 class OpenLineage:
-    """The client of this process.
+    """Builds OpenLineage events, and sends them with one client for this process.
 
     Args:
         namespace: the namespace of the jobs.
@@ -55,9 +55,9 @@ class OpenLineage:
     def build_events(
         self, pipeline: Pipeline, outcomes: Iterable[Outcome]
     ) -> tuple[list[RunEvent], list[str]]:
-        """Returns two events for each table that was loaded or has failed: its start and its end.
+        """Returns two events, start and end, for each table that was loaded or has failed.
 
-        Also returns the tables whose raw tables cannot be read, and which have no events.
+        Also returns the tables without events, whose raw tables cannot be read.
         """
         events: list[RunEvent] = []
         unknown: list[str] = []
@@ -124,7 +124,7 @@ class OpenLineage:
 def _describe_datasets(
     pipeline: Pipeline, source: SourceSpec, lake: Lake, record: SyncRecord
 ) -> tuple[list[InputDataset], list[OutputDataset]]:
-    """Returns the table of the source and the raw table; the latter only if it exists."""
+    """Returns the source's table and, if it exists, the raw table."""
     table = record.table_name
     if not lake.exists(table):
         return [_describe_input(pipeline, source, table, {})], []
@@ -181,7 +181,7 @@ def _describe_input(
 def _describe_columns(
     read: InputDataset, columns: Iterable[str], masks: Mapping[str, str]
 ) -> dict[str, _Fields]:
-    """Maps each column of a raw table to the same column of the source."""
+    """Maps each column of a raw table to the source's column of the same name."""
     return {
         name: _Fields(
             inputFields=[
@@ -205,7 +205,7 @@ def _describe_columns(
 
 
 def _read_masks(lake: Lake, source: SourceSpec, table: str, is_shared: bool) -> dict[str, str]:
-    """Returns the masks of the newest batch by the names of their columns in lower case."""
+    """Returns the masks of the newest batch, keyed by column name in lower case."""
     commit = newest_commit(lake, table, (source.name,) if is_shared else ())
     if commit.state is None:
         return {}

@@ -1,8 +1,8 @@
 """Exports traces and metrics of runs with OpenTelemetry.
 
-The standard variables configure it: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_SERVICE_NAME`` and
-others. A run is a trace. Its spans are the tables, and each table's spans are the phases of its
-sync, such as reading and appending.
+OpenTelemetry's standard variables configure the export: ``OTEL_EXPORTER_OTLP_ENDPOINT``,
+``OTEL_SERVICE_NAME`` and others. Each run is a trace. It has a span for each table, with child
+spans for the phases of the table's sync, such as reading and appending.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class OpenTelemetry:
     """The exporters of this process.
 
     Args:
-        spans: receives the spans; by default, the OTLP endpoint.
-        reader: reads the metrics; by default, it sends them to the OTLP endpoint.
+        spans: exports the spans; by default, to the OTLP endpoint.
+        reader: reads and exports the metrics; by default, to the OTLP endpoint.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class OpenTelemetry:
         """Sends spans and metrics.
 
         Raises:
-            ConnectionError: if they were not sent. The SDK logs the reason and raises no exception.
+            ConnectionError: if they were not sent. (The SDK itself only logs the reason.)
         """
         errors = _Errors()
         logger = logging.getLogger("opentelemetry")
@@ -137,7 +137,7 @@ class _TableSpans:
 
 @dataclass
 class RunTrace:
-    """The spans of a run. A listener, which forwards all reports to another listener."""
+    """A listener that records the spans of a run, and forwards all reports to another listener."""
 
     tracer: Tracer
     listener: Listener

@@ -1,4 +1,4 @@
-"""Writes metrics to a file in the text format of Prometheus (``loader run --metrics-file``).
+"""Writes metrics to a file in Prometheus's text format (``loader run --metrics-file``).
 
 The textfile collector of Prometheus's node_exporter reads such files.
 """

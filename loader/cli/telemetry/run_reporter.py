@@ -1,4 +1,4 @@
-"""Reports each finished run as the options and the environment request it."""
+"""Makes the reports about finished runs that options and environment variables request."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ if TYPE_CHECKING:
     from loader.sync.runner import Outcome
 
 PAUSE = 300.0
-"""How many seconds a loop waits after a failed report before it tries the same kind again."""
+"""How many seconds a loop waits after a failed report before it retries this kind of report."""
 
 
 class RunReporter:
     """Writes the page of `loader report` and metrics, exports traces, and sends messages.
 
-    Does nothing unless requested. A failed report is a warning, because the rows are published.
+    Makes only the reports that are requested. If a report fails, prints a warning, because the rows
+    are already published.
 
     Args:
         metrics_file: the file for Prometheus; None for no file.
         page: the file for the page of `loader report`; None for no page.
 
     Raises:
-        SpecError: if the file cannot be written or a variable is invalid.
+        SpecError: if the file for Prometheus is not writable, or if a variable is invalid.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class RunReporter:
         self._openlineage: OpenLineage | None = None
         self._webhook: Webhook | None = None
         self._page: ReportWriter | None = None
-        self._outcomes: dict[str, Outcome] = {}  # those of this run
+        self._outcomes: dict[str, Outcome] = {}  # the outcomes of this run
         self._paused: dict[str, float] = {}  # maps a kind of report to the time of its next attempt
         if page is not None:
             from loader.cli.report import ReportWriter
@@ -73,7 +74,7 @@ class RunReporter:
             self._webhook = Webhook.from_environment(environment, settings.config)
 
     def use_target(self, build: Build) -> None:
-        """Uses the results in the target folder of a dbt build for the page."""
+        """Makes the page show the results in the target folder of a dbt build."""
         if self._page is not None:
             self._page.target_path = build.target_path
 
@@ -124,7 +125,7 @@ class RunReporter:
             self._attempt("OpenTelemetry", pipeline, opentelemetry.send)
 
     def _attempt(self, kind: str, pipeline: Pipeline, report: Callable[[], object]) -> None:
-        """Sends a report, unless the last attempt has failed recently. Warns if it fails."""
+        """Sends a report, and warns if this fails. Does nothing for a while after a failure."""
         if time.monotonic() < self._paused.get(kind, 0.0):
             return
         try:
@@ -135,7 +136,7 @@ class RunReporter:
             self._output.warning(f"{kind}: the report was not sent: {what}")
 
     def _read_statuses(self, pipeline: Pipeline) -> list[TableStatus]:
-        """Returns the newest syncs of the tables that the spec contains."""
+        """Returns the newest sync of each table in the spec."""
         from loader.cli.status import list_last_attempts
         from loader.sync.status_readers import list_readers_by_spark
 
@@ -172,7 +173,7 @@ class RunReporter:
     def _is_installed(self, name: str, packages: Sequence[str]) -> bool:
         """Returns whether packages are installed, and warns if not.
 
-        The variables may be set for all programs of a machine, so this is not an error.
+        A missing package is not an error, because the variables may be set for all programs on a machine.
         """
         try:
             missing = [each for each in packages if importlib.util.find_spec(each) is None]
@@ -187,7 +188,7 @@ class RunReporter:
 
 
 def _wants_opentelemetry(environment: Mapping[str, str]) -> bool:
-    """Returns whether the environment names an endpoint."""
+    """Returns whether the environment contains an OTLP endpoint."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     signals = ("", "_TRACES", "_METRICS")
@@ -195,7 +196,7 @@ def _wants_opentelemetry(environment: Mapping[str, str]) -> bool:
 
 
 def _wants_openlineage(environment: Mapping[str, str]) -> bool:
-    """Returns whether the environment configures the client of OpenLineage."""
+    """Returns whether the environment configures OpenLineage's client."""
     if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
         return False
     return any(

@@ -37,7 +37,7 @@ _RETRY = Retry(
     status_forcelist=(429, 500, 502, 503, 504),
     allowed_methods=("POST",),
     raise_on_status=False,
-    respect_retry_after_header=False,  # a server could ask for hours
+    respect_retry_after_header=False,  # a server could request a pause of hours
 )
 _MOST_LINES = 20
 _BUILD = "dbt build"
@@ -46,7 +46,7 @@ _FILE = Path(".strandline") / "failing.json"
 
 @dataclass(frozen=True)
 class Changes:
-    """The tables and dbt nodes that began to fail or recovered, with the errors of the former."""
+    """The tables and dbt nodes that began to fail, with their errors, and those that recovered."""
 
     failed: Mapping[str, str]
     recovered: tuple[str, ...]
@@ -71,11 +71,11 @@ class Changes:
 
 @dataclass
 class Webhook:
-    """A webhook, and what failed before.
+    """A webhook, and the tables and dbt nodes that were failing after the previous run.
 
     Attributes:
-        file: contains the names in `failing` for the next process.
-        failing: the names of the tables and dbt nodes that failed at the last message.
+        file: the file that stores `failing` for the next process.
+        failing: the names of the tables and dbt nodes that were failing after the previous run.
     """
 
     url: str = field(repr=False)
@@ -85,10 +85,11 @@ class Webhook:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], spec: Path) -> Webhook | None:
-        """Returns the webhook of the environment, or None.
+        """Returns the webhook that the environment configures; None if there is none.
 
         Args:
-            spec: the path of loader.yml, in whose folder the names that fail are stored.
+            spec: the path of loader.yml. The names of failing tables and nodes are stored in its
+                folder.
 
         Raises:
             SpecError: if a variable is invalid. The message does not contain the URL, which is a
@@ -117,16 +118,16 @@ class Webhook:
             )
         file = spec.absolute().parent / _FILE
         failing: set[str] = set()
-        with suppress(OSError, ValueError):  # there was no message, or the file is damaged
+        with suppress(OSError, ValueError):  # nothing was stored yet, or the file is damaged
             failing = set(map(str, json.loads(file.read_text(encoding="utf-8"))))
         return cls(url, form, file, failing)
 
     def report(self, result: RunResult) -> None:
-        """Sends a message if something has begun to fail or has recovered.
+        """Sends a message if a table or dbt node has begun to fail or has recovered.
 
         Raises:
             LoaderError: if the message was not accepted. The next run sends it.
-            OSError: if the names that fail cannot be stored.
+            OSError: if the names of failing tables and nodes cannot be stored.
         """
         changes, failing = self.find_changes(result)
         if changes:
@@ -138,7 +139,7 @@ class Webhook:
                 self.file.write_text(json.dumps(sorted(failing)), encoding="utf-8")
 
     def find_changes(self, result: RunResult) -> tuple[Changes, set[str]]:
-        """Returns what changed with a run, and the names that fail after it."""
+        """Returns the changes since the previous run, and the names of everything that fails now."""
         errors = {
             table.table: _describe(table.error) for table in result.tables if table.status == FAILED
         }
