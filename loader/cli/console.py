@@ -224,7 +224,7 @@ class Output:
 class EventOutput(Output):
     """Passes events to a function, one at a time, and prints nothing.
 
-    The ``loader`` logger receives the warnings and lines that the command line would otherwise print.
+    The ``loader`` logger receives the warnings and lines that the command line would have printed.
 
     Args:
         on_event: the function. If it raises an exception, the exception is only logged.

@@ -78,8 +78,8 @@ class Progress:
     def done(self, table: str, text: str, has_failed: bool = False) -> None:
         """Removes the line of a finished table, and prints `text`.
 
-        Without a terminal, `text` is printed only if the table failed or took long, because the summary
-        at the end contains all tables.
+        Without a terminal, `text` is printed only if the table failed or took long, because the
+        summary at the end contains all tables.
         """
         with self._lock:
             progress = self._tables.pop(table, None)

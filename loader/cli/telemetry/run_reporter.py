@@ -173,7 +173,8 @@ class RunReporter:
     def _is_installed(self, name: str, packages: Sequence[str]) -> bool:
         """Returns whether packages are installed, and warns if not.
 
-        A missing package is not an error, because the variables may be set for all programs on a machine.
+        A missing package is not an error, because the variables may be set for all programs on a
+        machine.
         """
         try:
             missing = [each for each in packages if importlib.util.find_spec(each) is None]

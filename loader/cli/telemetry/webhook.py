@@ -139,7 +139,7 @@ class Webhook:
                 self.file.write_text(json.dumps(sorted(failing)), encoding="utf-8")
 
     def find_changes(self, result: RunResult) -> tuple[Changes, set[str]]:
-        """Returns the changes since the previous run, and the names of everything that fails now."""
+        """Returns the changes since the previous run, and the names of all that now fail."""
         errors = {
             table.table: _describe(table.error) for table in result.tables if table.status == FAILED
         }
