@@ -183,7 +183,7 @@ class Daemon:
             self.request.reporter.report(self.pipeline, result, seconds)
 
     def _describe(self) -> str:
-        """Returns what the current round is doing."""
+        """Returns a description of the current round's activity."""
         if self._building:
             return "dbt build"
         finished = {outcome.table for outcome in self._outcomes}

@@ -45,7 +45,7 @@ class OverrunReporter:
 
     Args:
         every: the number of seconds from the start of one round to the start of the next.
-        describe: returns what the current round is doing.
+        describe: returns a description of the current round's activity.
     """
 
     def __init__(self, output: Output, every: float, describe: Callable[[], str]) -> None:
@@ -78,7 +78,7 @@ class OverrunReporter:
             self._report_end(number, time.monotonic() - began, times.load, times)
 
     def _report_due(self, number: int) -> None:
-        """Reports that the next round is due, and what the current round is doing."""
+        """Reports that the next round is due, with the current round's activity."""
         now, doing = time.monotonic(), self._describe()
         self._is_printed = self._printed_at is None or now - self._printed_at >= PAUSE
         if self._is_printed:

@@ -40,7 +40,7 @@ def stop_on_signal(
             a stop. It is called when the signal arrives.
 
     Yields:
-        A list that receives the signal.
+        A list to which a received signal is appended.
     """
     first: float | None = None
     received: list[int] = []
@@ -99,12 +99,13 @@ def stop_on_signal(
 def unwind_on_signal() -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, raises KeyboardInterrupt, so that resources are released.
 
-    Such resources are connectors and folders with secrets. SIGTERM and SIGHUP then end the process,
-    as they do by default. Commands that can stop cleanly use :func:`stop_on_signal` inside this
-    context.
+    These resources are, for example, running connectors and folders with secrets. SIGTERM and
+    SIGHUP then end the process, as they do by default. Commands that can stop cleanly use
+    :func:`stop_on_signal` inside this context.
 
     Yields:
-        A list that receives the signal. An error after the signal results from an interrupted call.
+        A list to which a received signal is appended. An error after the signal results from an
+        interrupted call.
     """
     if threading.current_thread() is not threading.main_thread():
         yield []

@@ -54,7 +54,8 @@ class Proof:
         status: dbt's status, such as `pass`, `warn`, `fail`, `error` or `skipped`.
         sql: the compiled SQL; None if dbt compiled none.
         key: the key of the tested table; empty if unknown.
-        shows_all: whether the failing rows contain only the loader's own facts.
+        shows_all: whether the failing rows contain no values of the source, so that all their
+            columns can be shown.
     """
 
     id: str

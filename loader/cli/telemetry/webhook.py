@@ -55,7 +55,7 @@ class Changes:
         return bool(self.failed or self.recovered)
 
     def format_text(self) -> str:
-        """Returns a line for each of the first changes, after a summary."""
+        """Returns a summary, followed by a line for each of the first changes."""
         lines = [f"{name} fails: {error}" for name, error in self.failed.items()]
         lines += [f"{name} has recovered" for name in self.recovered]
         counts = []
