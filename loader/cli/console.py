@@ -319,7 +319,7 @@ def _format_value(value: Any) -> str:
 class Streams:
     """Writes to the standard streams, and discards output that cannot be written.
 
-    Output that cannot be written must not stop a table's sync, so only the exit code reports the
+    A stream that is not writable must not stop a table's sync, so only the exit code reports the
     problem (:attr:`code`).
     """
 

@@ -175,7 +175,7 @@ class Daemon:
         build: BuildResult | None,
         seconds: float,
     ) -> None:
-        """Sends the reports that the request asks for, such as metrics, with the newest build."""
+        """Sends the requested reports, such as metrics, with the result of the newest build."""
         self._newest_build = build or self._newest_build
         if self.request.reporter is not None and not self.stopped.is_set():
             tables, errors = list_table_results(outcomes), list_errors(outcomes, run_error)

@@ -78,7 +78,7 @@ class OverrunReporter:
             self._report_end(number, time.monotonic() - began, times.load, times)
 
     def _report_due(self, number: int) -> None:
-        """Reports that the next round is due, with the current round's activity."""
+        """Reports that the next round is due, and describes the current round's activity."""
         now, doing = time.monotonic(), self._describe()
         self._is_printed = self._printed_at is None or now - self._printed_at >= PAUSE
         if self._is_printed:

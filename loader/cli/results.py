@@ -28,8 +28,7 @@ class TableResult:
         cursor: the stored cursor after the sync.
         rows_below_cursor, rows_at_cursor: the numbers of appended rows that a query for cursors
             above the last stored cursor would have missed.
-        rows_cursor_unmoved: the number of these rows that are updates which did not change the
-            cursor.
+        rows_cursor_unmoved: the number of these rows that are updates with an unchanged cursor.
         complete_until: the time up to which the raw table contains all committed rows; None if
             unknown.
         error: the error if the table failed or was locked.

@@ -30,8 +30,8 @@ class SlowSteps(logging.Handler):
         show: prints a line.
 
     Attributes:
-        describe: returns the progress of tables, as lines and as JSON objects, which is printed
-            instead of the step. If it is empty, the step is printed.
+        describe: returns lines and JSON objects with the progress of tables, which are printed
+            instead of the step. If there are none, the step is printed.
         seconds: the total time of the finished steps, keyed by the text of the step.
     """
 

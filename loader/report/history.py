@@ -1,4 +1,4 @@
-"""Reads the sums of the syncs and comparisons of the last days for each period.
+"""Reads the syncs and comparisons of the last days, as sums for each period.
 
 A table may have a sync in each minute, so the readers return sums, not single syncs. Both readers,
 pyiceberg and Spark, return the same sums.

@@ -137,7 +137,7 @@ def _build_data(report: Report, refresh: int | None) -> Markup:
 
 
 def _draw_strip(table: TableReport, periods: int) -> list[tuple[str, float, float]]:
-    """Returns the bars of a table's strip: the result, the start and the width in percent."""
+    """Returns the bars of a table's strip: the result, and the start and width in percent."""
     bars = []
     for result, first, count in table.strip:
         if periods <= _SEPARATE_BARS:

@@ -129,7 +129,7 @@ def read_results(target: Path) -> DbtResults | None:
 
 
 def read_failing_rows(spark: SparkSession, proofs: Iterable[Proof]) -> list[Proof]:
-    """Repeats the SQL of proofs that fail or warn, and returns all proofs with failing rows."""
+    """Returns all proofs. Adds failing rows to those that fail or warn, by repeating their SQL."""
     from loader.spark.session import restore_settings
 
     with restore_settings(spark):

@@ -73,7 +73,7 @@ def name_source_table(source: SourceSpec, table: str, folder: Path) -> DatasetNa
 
     Args:
         table: the table's unambiguous name in the source, with its schema if it has one.
-        folder: the folder of the spec, against which paths are resolved.
+        folder: the spec's folder. Relative paths are resolved against it.
     """
     options = source.spec
     url = str(options.get("url", ""))

@@ -23,8 +23,8 @@ class Metric:
     """A metric.
 
     Attributes:
-        name: the name, with the unit as its suffix, such as ``_seconds``. The suffix ``_total`` of
-            a counter is not part of it.
+        name: the name, with the unit as its suffix, such as ``_seconds``. For a counter, it does
+            not include the suffix ``_total``.
         kind: :data:`COUNTER` or :data:`GAUGE`.
     """
 

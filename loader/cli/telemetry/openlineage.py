@@ -57,7 +57,7 @@ class OpenLineage:
     ) -> tuple[list[RunEvent], list[str]]:
         """Returns two events, start and end, for each table that was loaded or has failed.
 
-        Also returns the tables without events, whose raw tables cannot be read.
+        Also returns the tables that have no events because their raw tables cannot be read.
         """
         events: list[RunEvent] = []
         unknown: list[str] = []
