@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -295,7 +296,7 @@ def show_audit(output: Output, result: Audit) -> None:
     row = (result.source, result.copy, result.tool or "unknown", result.rows_source)
     output.table("audit", columns, [(*row, result.rows_copy, *counts, result.lag)])
     if result.days:
-        shown = result.days[:_MAX_DAYS]
+        shown = list(islice(result.days, _MAX_DAYS))
         output.say("")
         output.table(
             "day",
