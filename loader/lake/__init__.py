@@ -1,1 +1,1 @@
-"""The lake's raw tables and their commits, table locks, and the ledger."""
+"""Raw tables and their commits, table locks, and the ledger."""

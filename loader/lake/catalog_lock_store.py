@@ -1,19 +1,19 @@
 """Stores lock records in the catalog, for warehouses that several machines write to.
 
-The records are in tags of the ``_cq_locks`` table, which has no rows. The tag of a raw table refers
-to an empty snapshot, and the snapshot's summary contains the lock record. A swap moves the tags of
-any number of tables in one commit. An unlocked table has no tag, so the metadata stays small. Each
-run also has a tag, for its heartbeat. The branch ``main`` has one empty snapshot, because some REST
-servers accept no tag before it. All snapshots share its manifest list, so a swap writes no file
-except the table's metadata.
+The records are stored in tags of the ``_cq_locks`` table, which has no rows. Each locked raw table
+has a tag in it. The tag refers to an empty snapshot whose summary contains the lock record. A swap
+moves the tags of any number of tables in one commit. An unlocked table has no tag, so the metadata
+stays small. Each run also has a tag for its heartbeat. The branch ``main`` has one empty snapshot,
+because some REST servers do not accept a tag until the branch has a snapshot. All snapshots share
+the manifest list of that snapshot, so a swap writes no file except the table's metadata.
 
-Properties are unsuitable, because a REST catalog, unlike other catalogs, does not reject a commit
-whose base is outdated. The client sends its changes with requirements, and the server applies the
-changes to the current metadata. Iceberg derives the requirements from the changes
-(``UpdateRequirements``). A changed property requires only that the table has the same UUID, so two
-runs could lock the same table. A moved tag requires that the tag still refers to the same snapshot
-as before. The removal of a tag requires nothing, so a tag is moved and then removed in the same
-commit.
+Table properties are unsuitable for lock records. Unlike other catalogs, a REST catalog does not
+reject a commit whose base is outdated. The client sends its changes together with requirements, and
+the server applies the changes to the current metadata if the requirements are met. Iceberg derives
+the requirements from the changes (``UpdateRequirements``). Setting a property requires only that
+the table still has the same UUID, so two runs could lock the same table. Moving a tag requires that
+the tag still refers to the same snapshot as before. Removing a tag requires nothing, so the loader
+first moves a tag and then removes it in the same commit.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ _RUN_PREFIX = "run."
 _ATTEMPTS = 20
 _REFUSALS = 3
 _REFUSED_SECONDS = 3.0
-"""A commit is an error if it was refused so often, for so long, and no process has committed."""
-# The maximum age of a tag in ms. It is set only to change the tag, because no process expires tags.
+"""A commit fails for good after at least this many refusals over at least this many seconds.
+
+Refusals count only while no other process commits.
+"""
+# The maximum age of a tag in ms. It is set only to make the tag differ: no process expires tags.
 _MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
 _REFUSED = "CommitFailedException"
@@ -119,7 +122,7 @@ class CatalogLockStore:
             self.write_heartbeat(run_id, None)
 
     def delete_old(self, age: float) -> int:
-        """Deletes the heartbeats and files of runs that died over `age` seconds ago."""
+        """Deletes the heartbeats and files of runs that died more than `age` seconds ago."""
         base = self._load_metadata()
         if base is None:
             return 0
@@ -136,7 +139,7 @@ class CatalogLockStore:
         return len(old) + self._delete_orphan_files(age)
 
     def _delete_orphan_files(self, age: float) -> int:
-        """Deletes files of failed commits and returns their number."""
+        """Deletes the files that failed commits left behind. Returns the number of files."""
         jvm: Any = self.lake.spark._jvm
         action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(
             self.lake.spark._jsparkSession
@@ -152,9 +155,9 @@ class CatalogLockStore:
             return 0
 
     def move_tags(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
-        """Builds metadata of ``_cq_locks`` in which the raw tables' tags refer to these snapshots.
+        """Builds metadata for ``_cq_locks`` in which the raw tables' tags refer to these snapshots.
 
-        Snapshots without a tag are removed, so the metadata does not grow.
+        Snapshots that no tag refers to are removed, so that the metadata does not grow.
 
         Args:
             snapshots: the snapshot for each table; None removes the tag.
@@ -178,11 +181,11 @@ class CatalogLockStore:
         return jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
 
     def _make_snapshot(self, base: Any, record: str) -> Any:
-        """Creates an empty snapshot with a record in its summary, but does not add it to the table.
+        """Creates an empty snapshot whose summary contains a record.
 
-        The snapshot has no parent, like the first snapshot of a branch. For snapshots with a
-        parent, a catalog requires increasing sequence numbers, and one of two concurrent swaps
-        would fail.
+        The caller adds the snapshot to the table. Like the first snapshot of a branch, it has no
+        parent. If it had one, the catalog would require increasing sequence numbers, and one of two
+        concurrent swaps would fail.
         """
         jvm: Any = self.lake.spark._jvm
         main = base.currentSnapshot()
@@ -211,7 +214,7 @@ class CatalogLockStore:
         return builder.removeSnapshots(removed).build()
 
     def _load_metadata(self) -> Any:
-        """Returns the metadata of ``_cq_locks``, or None if it does not exist.
+        """Returns the metadata of ``_cq_locks``, or None if that table does not exist.
 
         Raises:
             TableError: if ``_cq_locks`` is damaged.
@@ -233,11 +236,11 @@ class CatalogLockStore:
             ) from problem
 
     def _commit(self, change: Callable[[Any], Any]) -> None:
-        """Commits a change of the metadata. Retries it if another process has committed meanwhile.
+        """Commits a change of the metadata. Retries it if another process committed first.
 
         Args:
-            change: builds the new metadata from the current metadata, or returns None if nothing
-                must be changed.
+            change: a function that builds the new metadata from the current metadata. It returns
+                None if there is nothing to change.
 
         Raises:
             TableError: if the catalog refuses the commit for another reason.
@@ -271,7 +274,7 @@ class CatalogLockStore:
             time.sleep(0.05 * (attempt + 1))
 
     def _create(self) -> Any:
-        """Returns Iceberg's object for ``_cq_locks``, and creates the table if it is missing."""
+        """Returns Iceberg's handle for ``_cq_locks``. Creates the table if it is missing."""
         self.lake.spark.sql(
             f"create table if not exists {self.lake.name(TABLE)} (table_name string) using iceberg "
             "tblproperties ('format-version' = '2', "
@@ -285,12 +288,13 @@ class CatalogLockStore:
 
 
 def _is_refused_for_long(base: Any, refused: list[tuple[str, float]]) -> bool:
-    """Returns whether a commit is refused although its base is current, and records the refusal.
+    """Records a refusal. Returns whether the catalog keeps refusing commits with a current base.
 
-    A server with a cache may return an outdated base for a moment.
+    A single refusal means little, because a server with a cache may briefly return an outdated
+    base.
 
     Args:
-        refused: the metadata file and the time of each refusal so far.
+        refused: the metadata file and the time of each refusal so far. The new refusal is added.
     """
     location, now = base.metadataFileLocation(), time.monotonic()
     if location is None:
@@ -319,7 +323,7 @@ def _read_tag(metadata: Any, name: str) -> str | None:
 
 
 def _list_untagged(base: Any, moved: Collection[str]) -> list[Any]:
-    """Returns the snapshots that have no tag once these tags have moved."""
+    """Returns the snapshots that no tag refers to once these tags have moved."""
     tagged = {ref.snapshotId() for name, ref in _list_refs(base) if name not in moved}
     return [each for each in base.snapshots() if each.snapshotId() not in tagged]
 

@@ -1,4 +1,4 @@
-"""Reads batches from a raw table's commits, the source of truth for state and ledger.
+"""Reads batches from a raw table's commits, which are the source of truth for state and ledger.
 
 Each batch is one commit. The summary of its Iceberg snapshot contains the batch number
 (`strandline.batch`), the state as of that batch (`strandline.state`) and the ledger row
@@ -30,18 +30,18 @@ COMPACTED_TO = "strandline.compacted_to"
 SOURCES = "strandline.sources"
 """The property that lists a shared raw table's sources; see :mod:`loader.sync.ownership`."""
 ORIGINS = "strandline.origins"
-"""The property that lists, for each source, the table from which a raw table is loaded."""
+"""The property that lists, for each source, the table in the source that is loaded."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A published batch as described by its commit.
+    """A published batch, as its commit describes it.
 
     Attributes:
-        batch: the batch number; 0 before the first batch.
+        batch: the batch number; 0 if there is no batch yet.
         snapshot_id: the id of the published Iceberg snapshot.
-        state: the state (JSON text) after this batch; None if the commit has expired.
-        sync: the values of the ledger row that were known before the commit.
+        state: the state (a JSON string) after this batch; None if the commit has expired.
+        sync: the values of the batch's ledger row, as far as they were known before the commit.
         rows: the number of appended rows.
         at: the commit time.
     """
@@ -104,46 +104,49 @@ def source_of(lake: Lake, table: str, batch: int) -> str | None:
 
 
 def sharers(handle: Any) -> dict[str, Any]:
-    """Returns each source's key and cursor for a shared raw table, otherwise an empty mapping.
+    """Returns the key and cursor of each source that shares a raw table.
+
+    The mapping is empty if the table is not shared.
 
     Args:
-        handle: Iceberg's object for the table.
+        handle: Iceberg's handle for the table.
     """
     sources: dict[str, Any] = json.loads(decode_property(handle.properties().get(SOURCES) or "{}"))
     return sources
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Returns, for each source of a raw table, the source's table from which it is loaded.
+    """Returns, for each source of a raw table, the name of the table in the source.
 
     Args:
-        handle: Iceberg's object for the table.
+        handle: Iceberg's handle for the table.
     """
     recorded: dict[str, str] = json.loads(decode_property(handle.properties().get(ORIGINS) or "{}"))
     return recorded
 
 
 def newest_of(source: str) -> str:
-    """Returns the name of the property with a source's newest commit in a shared table."""
+    """Returns the name of the property that stores a source's newest commit in a shared table."""
     return f"{NEWEST}.{source.encode().hex()}"
 
 
 def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Commit]:
-    """Returns all published batches in ascending order.
+    """Returns all published batches, sorted by batch number.
 
-    A batch whose commit has expired is derived from its rows. It has no state, and `sync` contains
-    only the values of the rows' columns. If compaction has removed rows of the batch, `rows` is
-    None.
+    If a batch's commit has expired, the batch is derived from its rows. It then has no state, and
+    its `sync` contains only values that the rows' columns provide. If compaction has removed rows
+    of the batch, `rows` is None.
 
     Args:
-        known: batches that the caller does not need. If no other batch has expired, no row is read.
+        known: batches that the caller does not need. If only these batches have expired, no rows
+            are read.
     """
     handle = lake.handle(table)
     current = handle.currentSnapshot()
     commits: dict[int, Commit] = {}
     for commit in _list_published(handle):
         commits.setdefault(commit.batch, commit)
-    # These commits are the newest, without gaps, so only earlier batches can have expired.
+    # These are the newest commits, and there are no gaps. So only earlier batches can have expired.
     has_commits = bool(commits)
     for kept_commit in _all_kept(handle) if current is not None else ():
         commits.setdefault(kept_commit.batch, kept_commit)
@@ -156,9 +159,9 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
 
 
 def keep_newest(lake: Lake, table: str) -> None:
-    """Copies the newest commit's metadata to a table property before the commit expires.
+    """Copies the newest commit's metadata to a table property, so that it outlives the commit.
 
-    In a shared table, also copies the newest commit of each source.
+    In a shared table, does the same for the newest commit of each source.
     """
     properties = lake.handle(table).properties()
     wanted: dict[str, Collection[str]] = {NEWEST: ()}
@@ -200,7 +203,7 @@ def _read_from_rows(lake: Lake, table: str) -> Iterator[Commit]:
 
 
 def batch_of(snapshot: Any) -> int | None:
-    """Returns the batch number of an Iceberg snapshot, or None if it is not a batch."""
+    """Returns the batch number of an Iceberg snapshot, or None if no batch created it."""
     summary = snapshot.summary()
     batch = summary.get(BATCH) or summary.get("published-wap-id")
     return None if batch is None else int(batch)
@@ -213,8 +216,8 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
         return None
     facts = summary
     if summary.get(BATCH) is None:
-        # The batch was published after another process's commit. Only the staged snapshot contains
-        # the batch's metadata.
+        # Another process committed before this batch was published. Only the staged snapshot
+        # contains the batch's metadata.
         original = handle.snapshot(int(summary.get("source-snapshot-id")))
         facts = original.summary() if original is not None else summary
     sync = facts.get(SYNC)
@@ -229,7 +232,7 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
 
 
 def _list_published(handle: Any) -> Iterator[Commit]:
-    """Yields the batches with unexpired commits, newest first."""
+    """Yields the batches whose commits have not expired, newest first."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None:
         commit = _commit(handle, snapshot)
@@ -240,7 +243,10 @@ def _list_published(handle: Any) -> Iterator[Commit]:
 
 
 def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:
-    """Returns the newest commit that is copied to table properties. Later commits may exist."""
+    """Returns the newest commit that was copied to the table properties.
+
+    The table may have later commits.
+    """
     kept_commits = [commit for commit in _all_kept(handle) if not of or commit.source in of]
     return max(kept_commits, key=lambda commit: commit.batch, default=None)
 

@@ -1,7 +1,7 @@
-"""Reads system tables in a local folder with pyiceberg, which avoids starting Spark.
+"""Reads system tables in a local folder with pyiceberg, so that Spark need not be started.
 
-It reads only intact tables of a Hadoop catalog. For all other tables, it raises
-:class:`SparkNeededError`. Spark then reads the tables or reports the damage.
+Only intact tables of a Hadoop catalog can be read in this way. For all other tables,
+:class:`SparkNeededError` is raised. Spark then reads the table or reports the damage.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 MOST_ROWS = 2_000_000
 """The maximum number of rows. Spark reads larger tables faster and with less memory."""
 
-_LONGEST_HINT = 20  # maximum digits of a version
+_LONGEST_HINT = 20  # the maximum number of digits in a version
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _KNOWN = re.compile(r"type|warehouse|cache-enabled|cache\..*")
-"""A pattern for catalog settings that do not affect the files of a table."""
+"""A pattern for catalog settings that do not affect how a table's files are read."""
 
 
 class SparkNeededError(Exception):
-    """The error for tables that only Spark can read."""
+    """Raised for a table that only Spark can read."""
 
 
 def find_warehouse(conf: Mapping[str, str]) -> Path | None:
@@ -80,8 +80,8 @@ class FolderTables:
         """Returns the rows of a table's newest snapshot, or None if there is no table.
 
         Args:
-            columns: the type of each column (`boolean`, `long`, `string` or `timestamptz`) by name
-                in lower case. Columns that the table lacks are null.
+            columns: the type of each column (`boolean`, `long`, `string` or `timestamptz`), keyed
+                by lower-case name. Columns that the table lacks are null.
 
         Raises:
             SparkNeededError: if pyiceberg is missing or cannot read the table.
@@ -108,7 +108,7 @@ class FolderTables:
         newest = self._newest_metadata(table)
         if newest is None:
             return None
-        # `from_metadata` is unsafe, because a table property could cause the import of any Python
+        # `from_metadata` is unsafe, because a table property could make pyiceberg import any Python
         # class.
         files = PyArrowFileIO({})
         local = files.fs_by_scheme("file", None)
@@ -149,9 +149,9 @@ class FolderTables:
         return pa.table(arrays, names=list(columns))
 
     def _newest_metadata(self, table: str) -> Path | None:
-        """Finds a table's newest metadata file like Iceberg's HadoopTableOperations.
+        """Finds a table's newest metadata file in the same way as Iceberg's HadoopTableOperations.
 
-        The version hint is written after each commit, so it may be outdated.
+        The version hint may be outdated, because it is written only after the commit.
         """
         folder = self._folder(table) / "metadata"
         try:
@@ -162,7 +162,7 @@ class FolderTables:
             if not version:
                 return None
         newest = folder / f"v{version}.metadata.json"
-        # The folder is searched once per version, because another process may commit concurrently.
+        # Searches the folder again after each version, because another process may be committing.
         while later := list(folder.glob(f"v{version + 1}.*")):
             version += 1
             newest = folder / f"v{version}.metadata.json"

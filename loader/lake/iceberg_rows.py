@@ -1,7 +1,7 @@
-"""Reads and appends a few rows of an Iceberg table without a Spark job.
+"""Reads and appends small numbers of rows in an Iceberg table without starting a Spark job.
 
 Each sync reads and writes one or two rows of the state and the ledger. The first Spark job in a JVM
-takes seconds, while Iceberg's generic readers and writers need no job.
+takes seconds. Iceberg's generic readers and writers do not need a job.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PLAIN = frozenset({"string", "long", "int", "boolean"})
 
 
 class Records:
-    """The rows of one table at the time when its handle was loaded.
+    """The rows of one table, as of the time when its handle was loaded.
 
     Args:
-        handle: Iceberg's newly loaded object for the table.
+        handle: Iceberg's newly loaded handle for the table.
     """
 
     def __init__(self, spark: SparkSession, handle: Any) -> None:
@@ -36,25 +36,25 @@ class Records:
         self._iceberg = jvm.org.apache.iceberg
 
     def files(self) -> int:
-        """Returns the number of data files from the snapshot's summary."""
+        """Returns the number of data files, according to the current snapshot's summary."""
         snapshot = self.handle.currentSnapshot()
         return int(snapshot.summary().get("total-data-files") or 0) if snapshot else 0
 
     def rows(self) -> int:
-        """Returns the table's row count according to the current snapshot."""
+        """Returns the number of rows, according to the current snapshot's summary."""
         current = self.handle.currentSnapshot()
         return int(current.summary().get("total-records") or 0) if current is not None else 0
 
     def select(
         self, columns: Sequence[str], equal: Mapping[str, Any], at_least: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """Returns the matching rows in any order. Skips files by their statistics.
+        """Returns the matching rows in any order. Uses file statistics to skip files.
 
         Timestamps are in UTC.
 
         Args:
-            equal: the required values by column; None means null.
-            at_least: the lowest accepted values by column.
+            equal: the required value of each column; None means null.
+            at_least: the lowest accepted value of each column.
         """
         expressions = self._iceberg.expressions.Expressions
         scan = self._iceberg.data.IcebergGenerics.read(self.handle)
@@ -92,11 +92,11 @@ class Records:
         return [{name: row.get(ids[name]) for name in columns} for row in values]
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Appends rows in one durable commit that respects the table's write properties.
+        """Appends rows in one durable commit. Respects the table's write properties.
 
         Args:
-            rows: values by column. Values are strings, integers, booleans or timezone-aware times.
-                Missing columns are null.
+            rows: the values of each row, keyed by column. Values are strings, integers, booleans
+                or timezone-aware times. Missing columns are null.
         """
         schema, spec = self.handle.schema(), self._spec()
         file_format = self._iceberg.FileFormat.fromString(
@@ -120,10 +120,10 @@ class Records:
         commit.commit()
 
     def _spec(self) -> Any:
-        """Returns the partition spec for new files, preferably an unpartitioned spec.
+        """Returns the partition spec for new files.
 
-        An older partition spec of the table may be returned. With an unpartitioned spec, one file
-        is enough.
+        Prefers an unpartitioned spec, even an older one of the table, because one file is then
+        enough.
         """
         current = self.handle.spec()
         if current.isUnpartitioned():
@@ -146,7 +146,7 @@ class Records:
 
     def _records(self, schema: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         features = self._jackson.DeserializationFeature
-        # Reads integers as longs, because by default small integers become ints.
+        # Jackson must read all integers as longs. By default, it reads small ones as ints.
         mapper = self._jackson.ObjectMapper().configure(features.USE_LONG_FOR_INTS, True)
         kind = self._java.lang.Class.forName("java.util.List")
         given = [{self._name(k): v for k, v in row.items() if v is not None} for row in rows]
@@ -163,7 +163,7 @@ class Records:
 
     @cached_property
     def _columns(self) -> dict[str, tuple[str, str]]:
-        """The name and type of each column by lower-case name."""
+        """The name and type of each column, keyed by lower-case name."""
         fields = json.loads(self._iceberg.SchemaParser.toJson(self.handle.schema()))["fields"]
         return {field["name"].lower(): (field["name"], str(field["type"])) for field in fields}
 

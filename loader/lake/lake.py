@@ -23,17 +23,17 @@ from loader.rows.version_order import quote_name
 
 
 class Lake:
-    """An Iceberg namespace that the loader writes to, in one Spark session.
+    """An Iceberg namespace that the loader writes to, together with a Spark session.
 
-    Each writing thread needs a separate session, because Iceberg reads the id of a staged snapshot
+    Each writing thread needs a separate session, because Iceberg reads the id of a staged batch
     from a session setting.
 
     Args:
-        separate: whether to use a separate session. The session is created on first use, because
-            most syncs find nothing new and read only Iceberg's metadata.
+        separate: whether to use a separate session. The session is not created until it is used,
+            because most syncs find nothing new and read only Iceberg's metadata.
 
     Attributes:
-        shared: the session of the whole process.
+        shared: the session that the whole process shares.
     """
 
     def __init__(self, spark: SparkSession, schema: str, separate: bool = False) -> None:
@@ -45,10 +45,10 @@ class Lake:
 
     @contextmanager
     def unchanging(self, table: str) -> Iterator[None]:
-        """Loads a locked table only once in this block, because no other run appends to it.
+        """Loads a locked table only once within this block, because no other run appends to it.
 
-        The handle includes commits that this thread makes through the handle. :meth:`fresh`
-        includes commits by Spark and by other processes.
+        The handle includes commits that this thread makes through the handle. To include commits
+        by Spark and by other processes, call :meth:`fresh`.
         """
         self._unchanging = table
         try:
@@ -76,12 +76,12 @@ class Lake:
 
     @contextmanager
     def lend(self, sessions: list[SparkSession]) -> Iterator[Lake]:
-        """Yields a lake with a separate session that no other thread uses meanwhile.
+        """Yields a lake with a separate session, which no other thread uses in the meantime.
 
-        Each session keeps connections to the catalog open, so it is used again by later tables.
+        Sessions are reused for later tables, because each keeps its catalog connections open.
 
         Args:
-            sessions: the separate sessions that no thread uses.
+            sessions: the separate sessions that are not in use. The session returns to this list.
         """
         lake = self.for_thread()
         with suppress(IndexError):
@@ -110,7 +110,7 @@ class Lake:
         try:
             return self.spark.catalog.tableExists(self.name(table))
         except UnsupportedOperationException:
-            # In Spark 4, some catalogs without views raise this error.
+            # In Spark 4, some catalogs that do not support views raise this error.
             return self._can_load(table)
 
     def _can_load(self, table: str) -> bool:
@@ -133,8 +133,8 @@ class Lake:
             exists = self.spark.catalog.databaseExists(quote_name(self.schema)) and self.exists(
                 table
             )
-            # If the table exists, either another process has just created it, or it is damaged. In
-            # the second case, `records` raises an error.
+            # If the table exists, either another process has just created it, or it is damaged. If
+            # it is damaged, `records` raises an error.
             return self.records(table) if exists else None
 
     def frame(self, table: str) -> DataFrame:
@@ -144,12 +144,12 @@ class Lake:
     def create(
         self, table: str, schema: StructType | str, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Creates an empty table with properties for small appends and no snapshot.
+        """Creates an empty table, without a snapshot. Its properties suit small appends.
 
         Does nothing if another process has just created the table.
 
         Args:
-            schema: the columns as a struct or as DDL.
+            schema: the columns, as a struct or as DDL.
             properties: additional Iceberg table properties.
         """
         if isinstance(schema, StructType):
@@ -188,7 +188,7 @@ class Lake:
         return Records(self.shared, self.handle(table))
 
     def schema_of(self, table: str, fresh: bool = False) -> StructType:
-        """Returns a table's columns with Spark types, without a Spark query.
+        """Returns a table's columns with Spark types. Runs no Spark query.
 
         Args:
             fresh: whether to reload the table, because other processes may have altered it.
@@ -201,7 +201,7 @@ class Lake:
         return StructType.fromJson(json.loads(convert(handle.schema()).json()))
 
     def handle(self, table: str) -> Any:
-        """Returns Iceberg's object for a table.
+        """Returns Iceberg's handle for a table.
 
         Raises:
             TableError: if the warehouse was copied or moved.
@@ -225,7 +225,7 @@ class Lake:
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's Iceberg properties."""
-        # Transfers one JSON text, because reading a Java map takes several JVM calls per entry.
+        # Transfers one JSON string, because reading a Java map takes several JVM calls per entry.
         mapper = self.jvm.com.fasterxml.jackson.databind.ObjectMapper()
         properties: dict[str, str] = json.loads(
             mapper.writeValueAsString(self.handle(table).properties())
@@ -233,7 +233,7 @@ class Lake:
         return properties
 
     def _load(self, table: str) -> Any:
-        # Iceberg finds catalogs in the settings of the thread's active session.
+        # Iceberg looks up catalogs in the settings of the thread's active session.
         self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.shared._jsparkSession)
         handle = self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self.shared._jsparkSession, f"{quote_name(self.catalog)}.{self.name(table)}"
@@ -244,7 +244,7 @@ class Lake:
 
     @cached_property
     def _in_folders(self) -> bool:
-        """Returns whether the catalog is a Hadoop catalog, whose folders can be copied or moved."""
+        """Whether the catalog is a Hadoop catalog, whose folders can be copied or moved."""
         kind = self.shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
         return (kind or "").lower() == "hadoop"
 
@@ -255,15 +255,15 @@ class Lake:
 
 
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}
-"""Each commit adds a manifest, and each reader opens all manifests. By default, Iceberg
-merges manifests only if there are a hundred, which is too late for a table with many small batches.
+"""Makes Iceberg merge manifests early. Each commit adds a manifest, and each reader opens them all.
+By default, Iceberg does not merge until there are a hundred, too late for many small batches.
 """
 
 _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
-    # The default level, 3, takes 14 % more CPU in a first load (see benchmarks/README.md).
+    # The default level, 3, takes 14 % more CPU time in a first load (see benchmarks/README.md).
     "write.parquet.compression-level": "1",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",

@@ -53,30 +53,31 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class SyncRecord:
-    """A row of the ledger, with the columns in this order.
+    """A row of the ledger. The ledger's columns are these fields, in this order.
 
     Attributes:
         batch: the committed batch; None if nothing was committed.
-        cursor_low: the window's inclusive lower bound, including lookback and late rows; None if
-            all rows were read.
+        cursor_low: the window's inclusive lower bound, after lookback and late rows have lowered
+            it; None if all rows were read.
         cursor_high: the cursor stored after this attempt.
-        read_from, read_to: the inclusive range that was read completely, excluding late rows; None
-            means unbounded.
-        rows_read: the number of rows that the source returned, both appended and redelivered.
-        error: the error message as one line without secrets.
-        log_bytes: with `sync_mode: cdc`, the size of the log that the source retained for the
-            loader at the start of the attempt.
+        read_from, read_to: the inclusive bounds of the range that was read completely. Late rows
+            are outside this range. None means unbounded.
+        rows_read: the number of rows that the source returned. These rows were either appended or
+            found to be redelivered.
+        error: the error message, on one line and without secrets.
+        log_bytes: the size of the log that the source retained for the loader at the start of the
+            attempt. None unless `sync_mode` is `cdc`.
         rows_below_cursor: the number of appended rows whose cursor is below the cursor that was
-            stored before this attempt. A query with `>=` or `>` and the stored cursor would miss
-            these rows. None if the attempt did not begin at a stored cursor or did not compare the
-            rows.
+            stored before this attempt. A query that selects rows `>=` or `>` the stored cursor
+            would miss these rows. None if the attempt did not start from a stored cursor, or did
+            not compare the rows.
         rows_at_cursor: the number of appended rows whose cursor equals the stored cursor. A query
-            with `>` would miss these rows.
-        rows_cursor_unmoved: the number of these two kinds of rows that are updates without a change
-            of the cursor: the key's newest version in the raw table has the same cursor and other
-            values.
-        complete_until: a time taken from the source's clock. The raw table contains all rows that
-            were committed up to this time. None if unknown.
+            that selects rows `>` the stored cursor would miss these rows.
+        rows_cursor_unmoved: among the rows of these two counts, the number of updates that did not
+            change the cursor. In the raw table, the newest version of such a key has the same
+            cursor but other values.
+        complete_until: a time on the source's clock. The raw table contains all rows that were
+            committed up to this time. None if unknown.
     """
 
     run_id: str
@@ -115,13 +116,13 @@ class SyncRecord:
         return self.source_name, self.table_name
 
     def finish(self, **changes: Any) -> SyncRecord:
-        """Returns a copy with these changes and the current time as the end."""
+        """Returns a copy with these changes, and with the current time as the end time."""
         return replace(self, finished_at=now(), **changes)
 
     def plus(self, later: SyncRecord) -> SyncRecord:
-        """Returns the sum of this row and a later row of the same run, to show it to the user.
+        """Returns the sum of this row and a later row of the same run, for display.
 
-        The ledger has a row for each batch.
+        The ledger itself has a row for each batch.
         """
 
         def add(name: str) -> int:
@@ -145,7 +146,7 @@ class SyncRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a mapping of names to values. Times are ISO strings in UTC."""
+        """Returns a mapping from names to values. Times are ISO strings in UTC."""
         return {
             key: value.isoformat() if isinstance(value, dt.datetime) else value
             for key, value in asdict(self).items()
@@ -153,7 +154,7 @@ class SyncRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
-        """Creates a record from a commit's values. Ignores keys that later versions have added."""
+        """Creates a record from a commit's values. Ignores keys that only later versions know."""
         names = {field.name for field in fields(cls)}
         known_values = {key: value for key, value in values.items() if key in names}
         for key in ("started_at", "finished_at", "complete_until"):
@@ -162,29 +163,29 @@ class SyncRecord:
         return cls(**known_values)
 
 
-# With more rows or files, a Spark job is faster than Iceberg's API.
+# If there are more rows or files than this, a Spark job is faster than Iceberg's API.
 _FEW_ROWS = 50_000
 _FEW_FILES = 100
 _ALL = ("", "")
-"""A key that the cache contains only if it contains the batches of all tables."""
+"""A marker key. The cache contains this key only if it contains the batches of all tables."""
 
 COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
 """The ledger's columns with their types, in order."""
 
 
 class Ledger:
-    """A reader and writer of one lake's ledger."""
+    """Reads and writes the ledger of one lake."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
     def rehearse(self) -> None:
-        """Makes the JVM load the classes for reading a table, but reads no row."""
+        """Makes the JVM load the classes that read a table. Reads no rows."""
         self.lake.records(TABLE).select(["table_name"], {"table_name": ""}, {})
 
     @_reports_damage
     def prepare(self) -> None:
-        """Creates a missing table and adds missing columns."""
+        """Creates the ledger's table if it is missing, and adds its missing columns."""
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         add_missing_columns(self.lake, TABLE, ensure_table(self.lake, TABLE, schema), COLUMNS)
 
@@ -207,7 +208,7 @@ class Ledger:
 
     @_reports_damage
     def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
-        """Returns the batch numbers in the ledger by table.
+        """Returns the batch numbers that the ledger contains for each table.
 
         Args:
             sources: the sources to read; empty means all sources.
@@ -226,11 +227,12 @@ class Ledger:
 
     @_reports_damage
     def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
-        """Returns a table's highest batch number in the ledger, or 0.
+        """Returns a table's highest batch number in the ledger, or 0 if there is none.
 
         Args:
             sources: the sources to read; empty means all sources.
-            since: the lowest batch to read, which allows most files to be skipped.
+            since: the lowest batch number to consider. A high value allows most files to be
+                skipped.
         """
         records = self.lake.records(TABLE)
         cache = get_cache(records.handle)
@@ -286,10 +288,13 @@ class Ledger:
 
     @_reports_damage
     def newest(self) -> list[dict[str, Any]]:
-        """Returns each table's last successful attempt and last attempt for `status`."""
+        """Returns a summary of each table for `status`.
+
+        The summary describes the last successful attempt and the last attempt.
+        """
         if not self.lake.exists(TABLE):
             return []
-        # A ledger that an older version created lacks these columns until the next run.
+        # If an older version created the ledger, it lacks these columns until the next run.
         existing = self.lake.frame(TABLE).columns
         log_bytes, below, at, unmoved, complete = (
             name if name in existing else f"cast(null as {COLUMNS[name]})"
@@ -331,11 +336,11 @@ class Ledger:
 
 
 def _among(sources: Sequence[str]) -> str:
-    """Returns an SQL condition on the source's name, or "" if there are no sources."""
+    """Returns an SQL condition on the source's name, or an empty string if no sources are given."""
     listed = ", ".join(map(text_literal, sources))
     return f"and source_name in ({listed})" if sources else ""
 
 
 def now() -> dt.datetime:
-    """Returns this machine's time in UTC with microseconds."""
+    """Returns this machine's current time in UTC, with microseconds."""
     return dt.datetime.now(dt.timezone.utc)

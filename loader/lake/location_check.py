@@ -10,14 +10,14 @@ from loader.errors import TableError
 
 
 def confirm_place(handle: Any, name: str) -> None:
-    """Checks that a Hadoop table's folder is the location in its metadata.
+    """Checks that a Hadoop table's folder matches the location recorded in its metadata.
 
     The metadata of a copied table refers to the original folder. A run would write to the original
-    folder, and `compact` would delete newer files in it as orphans.
+    folder, and `compact` would treat newer files there as orphans and delete them.
 
     Args:
-        handle: Iceberg's object for the table.
-        name: the table's name for the message.
+        handle: Iceberg's handle for the table.
+        name: the table's name, for the error message.
 
     Raises:
         TableError: if the folders differ.
@@ -27,12 +27,12 @@ def confirm_place(handle: Any, name: str) -> None:
 
 
 def refuse_moved(here: str, recorded: str, name: str) -> None:
-    """Rejects a table whose folder differs from the location in its metadata.
+    """Rejects a table whose folder differs from the location recorded in its metadata.
 
     Args:
         here: the table's folder.
         recorded: the location in the metadata.
-        name: the table's name for the message.
+        name: the table's name, for the error message.
 
     Raises:
         TableError: if they differ.
@@ -49,12 +49,12 @@ def refuse_moved(here: str, recorded: str, name: str) -> None:
 
 
 def _path(location: str) -> str:
-    """Removes the scheme, which has several spellings, from a location."""
+    """Removes the scheme from a location, because a scheme can be spelled in several ways."""
     return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(?=/)", "", location).rstrip("/").replace("///", "/")
 
 
 def _is_same_folder(here: str, recorded: str) -> bool:
-    """Returns whether two paths refer to the same folder of this machine."""
+    """Returns whether two paths refer to the same folder on this machine."""
     if here == recorded:
         return True
     try:

@@ -1,9 +1,9 @@
 """Locates and opens the tables' lock files on this machine.
 
-If the warehouse is a local folder, the lock files are next to the tables. Every user with write
+If the warehouse is a local folder, the lock files are next to the tables. Every user who has write
 access to the tables can then lock them. For a shared catalog, the lock files are in a folder that
-only this user may write to. In a public folder such as /tmp, other users could block every lock or
-create a malicious lock file.
+only this user may write to. If they were in a public folder such as /tmp, other users could block
+every lock or create a malicious lock file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from loader.errors import SpecError, TableError
 from loader.spark.temporary_files import ensure_own_folder, home_folder
 
 FOLDER = "STRANDLINE_LOCKS"
-"""The environment variable that sets the lock folder of shared catalogs."""
+"""The environment variable that sets the lock folder for shared catalogs."""
 
 
 def lock_file(path: Path, timeout: float) -> FileLock:
-    """Returns a file lock that only users with write access to its folder can open.
+    """Returns a file lock. Only users with write access to the folder can open its file.
 
     Other users must not be able to open the file, because any user who can open a file can lock it.
     """
@@ -45,9 +45,9 @@ def lock_file(path: Path, timeout: float) -> FileLock:
 
 
 def find_local_warehouse(catalog_type: str | None, warehouse: str) -> Path | None:
-    """Returns the folder of a local Hadoop warehouse, or None for other warehouses.
+    """Returns the folder of a local Hadoop warehouse, or None if the warehouse is not local.
 
-    As in Hadoop, the text after the scheme is the path, including `#`, `?` and `%`.
+    As in Hadoop, everything after the scheme is the path, including `#`, `?` and `%`.
 
     Args:
         catalog_type: the catalog's `type` setting.
@@ -62,7 +62,7 @@ def find_local_warehouse(catalog_type: str | None, warehouse: str) -> Path | Non
 
 
 def find_user_folder(catalog: str, warehouse: str) -> Path:
-    """Returns the lock folder of a shared catalog for all processes of this user.
+    """Returns the lock folder for a shared catalog. All processes of this user share the folder.
 
     Raises:
         SpecError: if no folder can be created, or the existing folder belongs to another user.
@@ -84,7 +84,7 @@ def find_user_folder(catalog: str, warehouse: str) -> Path:
 
 
 def planted_file_error(path: Path, why: str) -> TableError:
-    """Returns the error for a lock or record that is not a file of the loader."""
+    """Returns the error for a lock or record file that the loader did not create."""
     return TableError(
         f"this is not a lock record: {why}",
         where=str(path),

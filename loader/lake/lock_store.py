@@ -1,7 +1,7 @@
-"""The lock records of tables, and the heartbeats of runs.
+"""Stores the lock records of tables and the heartbeats of runs.
 
-A table's lock record identifies the run that has locked the table, and is written once. A run's
-heartbeat is one record for all tables of the run, and is rewritten while the run is alive.
+A table's lock record identifies the run that has locked the table. It is written once. A run's
+heartbeat is one record for all tables of the run. It is rewritten as long as the run is alive.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def identify_folder(folder: Path) -> str:
-    """Returns an identifier of the running kernel and a folder, which are the scope of file locks.
+    """Returns an identifier for the running kernel and a folder.
 
-    Containers on one machine share the kernel, but may mount different folders.
+    A file lock is visible only within this scope. Containers on one machine share the kernel but
+    may mount different folders.
     """
     kernel = socket.gethostname()
     with suppress(OSError):
@@ -47,7 +48,8 @@ class LockRecord:
     """The record of the run that has locked a table.
 
     Attributes:
-        place: the scope of the file lock (:func:`identify_folder`); empty for an unreadable record.
+        place: the scope of the file lock (:func:`identify_folder`). Empty if the stored record was
+            unreadable.
         taken_at: the time at which the run locked the table, in UTC and ISO format.
     """
 
@@ -68,9 +70,10 @@ class LockRecord:
 
     @classmethod
     def from_json(cls, text: str | None) -> LockRecord | None:
-        """Parses a stored record. Returns None without a record.
+        """Parses a stored record. Returns None if there is none.
 
-        If the text cannot be parsed, the table is still locked, and an unknown owner is returned.
+        If the text cannot be parsed, the table still counts as locked. The result then names an
+        unknown owner.
         """
         if not text:
             return None
@@ -85,7 +88,7 @@ class LockRecord:
             return cls("unknown", "another machine", "", 0, "")
 
     def describe(self, heartbeat: str | None) -> str:
-        """Describes the run and the age of its last heartbeat for a message."""
+        """Returns a description of the run and the age of its last heartbeat, for a message."""
         age = seconds_since(heartbeat or self.taken_at)
         last = f", last heartbeat {age:.0f} s ago" if age is not None else ""
         since = f", since {self.taken_at[11:19]} UTC" if self.taken_at else ""
@@ -114,27 +117,36 @@ class LockStore(Protocol):
         """Replaces a lock record if it matches `before`. Returns whether it was replaced."""
 
     def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
-        """Replaces the lock records of many tables. Returns the tables whose record was `before`.
+        """Replaces the lock record of each table if it matches `before`.
 
         Args:
-            changes: the pair of `before` and `after` for each table.
+            changes: a pair of `before` and `after` for each table.
+
+        Returns:
+            The tables whose records were replaced.
         """
 
     def read_heartbeat(self, run_id: str) -> str | None:
-        """Returns the time of a run's last heartbeat, or None."""
+        """Returns the time of a run's last heartbeat, or None if there is none."""
 
     def write_heartbeat(self, run_id: str, text: str | None) -> None:
-        """Replaces a run's heartbeat. Removes it if `text` is None. Must be called by the run."""
+        """Replaces a run's heartbeat, or removes it if `text` is None.
+
+        Only the run itself may call this.
+        """
 
     def remove_heartbeat(self, run_id: str) -> None:
         """Removes a dead run's heartbeat unless a lock record still refers to the run."""
 
     def delete_old(self, age: float) -> int:
-        """Deletes the records of runs that died over `age` seconds ago. Returns their number."""
+        """Deletes the records of runs that died more than `age` seconds ago.
+
+        Returns the number of deleted records.
+        """
 
 
 class FileLockStore:
-    """A store of records in files next to the lock files.
+    """Stores records in files next to the lock files.
 
     The caller of :meth:`swap` must have acquired the table's file lock.
     """
@@ -171,7 +183,10 @@ class FileLockStore:
         self.write_heartbeat(run_id, None)
 
     def delete_old(self, age: float) -> int:
-        """Deletes the files of runs that died over `age` seconds ago. Returns their number."""
+        """Deletes the files of runs that died more than `age` seconds ago.
+
+        Returns the number of deleted files.
+        """
         deleted = 0
         for path in (*self.folder.glob("*.alive"), *self.folder.glob("*.alive.*.*")):
             deleted += _delete_old_file(path, age)
@@ -227,12 +242,12 @@ def _replace_text(path: Path, text: str | None) -> None:
 
 
 class StalenessClock:
-    """A clock that measures how long values have not changed, in this machine's time.
+    """Measures, on this machine's clock, how long values have not changed.
 
     Args:
         clock: a function that returns monotonic seconds.
-        max_gap: the maximum number of seconds that count between two calls. If this machine was
-            suspended between the calls, the other run may also have been suspended.
+        max_gap: the maximum number of seconds to count between two calls. A longer gap suggests
+            that this machine was suspended, in which case the other run may have been, too.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, max_gap: float = 10.0) -> None:
@@ -242,7 +257,10 @@ class StalenessClock:
         self._changing = threading.Lock()
 
     def unchanged_for(self, key: object, value: object) -> float:
-        """Returns for how many seconds a key has had this value. The first result is 0."""
+        """Returns the number of seconds for which a key has had this value.
+
+        Returns 0 for a new key or a changed value.
+        """
         with self._changing:
             now = self._clock()
             previous, seconds, last = self._values.get(key, (object(), 0.0, now))
@@ -252,5 +270,5 @@ class StalenessClock:
 
 
 def now() -> str:
-    """Returns this machine's time in UTC."""
+    """Returns this machine's current time in UTC, in ISO format."""
     return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")

@@ -1,14 +1,17 @@
-"""Locks that allow one writer per table across machines and that expire when their run has died.
+"""Locks that allow one writer per table, even across machines. They expire if their run dies.
 
 A lease combines two locks. The kernel's file lock is released exactly when the process exits, but
 it may be invisible to other machines. The lock record is visible to other machines and identifies
 the owner, which is the run that has locked the table. However, a lock record may outlive the
-owner's process. If the file lock on the same machine is free, the process has exited, and the next
-run acquires the table immediately. Otherwise the next run waits until the owner's heartbeat has not
-changed for :data:`EXPIRY` seconds of the waiting machine's clock. Times in records are only
-informational, because the clocks of machines differ. A run that lost a table while it was suspended
-detects this before it publishes a batch or writes state or ledger. As a last resort, the catalog
-accepts each batch number only once.
+owner's process.
+
+If the owner ran on this machine and the file lock is free, the owner's process has exited, and the
+next run acquires the table immediately. Otherwise the next run waits until the owner's heartbeat
+has not changed for :data:`EXPIRY` seconds. It measures this time on its own clock. Times in records
+are only informational, because the machines' clocks differ.
+
+A run may lose a table while it is suspended. It detects this before it publishes a batch, and
+before it writes state or ledger. As a last resort, the catalog accepts each batch number only once.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from loader.lake.lake import Lake
 
 EXPIRY = 120.0
-"""How many seconds pass without a heartbeat before a run on another machine loses its tables."""
+"""A run on another machine loses its tables after this many seconds without a heartbeat."""
 
 HEARTBEAT_INTERVAL = 20.0
 """The number of seconds between two heartbeats."""
@@ -52,10 +55,13 @@ POLL_INTERVAL = 2.0
 """The number of seconds between two checks of another run's heartbeat."""
 
 RETRY_TIMEOUT = 60.0
-"""How many seconds to retry locked tables. The time restarts whenever a table is processed."""
+"""How many seconds to retry locked tables. The time restarts whenever a table is completed."""
 
 RETRY_INTERVAL = 0.2
-"""The seconds between two attempts, so few that an attempt falls between two runs of a loader."""
+"""The number of seconds between two attempts.
+
+It is so short that an attempt also succeeds between two consecutive runs of another loader.
+"""
 
 _staleness = StalenessClock()
 
@@ -81,7 +87,7 @@ class TableLocks:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the lock files, either the namespace's or this user's folder."""
+        """The folder of the lock files: the namespace's folder, or a folder of this user."""
         if self._local_folder is not None:
             return self._local_folder
         return find_user_folder(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
@@ -93,11 +99,11 @@ class TableLocks:
 
 
 _locks: dict[tuple[SparkSession, str], TableLocks] = {}
-"""The locks of each session's namespaces. They keep connections to the catalog open."""
+"""The locks for each session and namespace. Reusing them keeps catalog connections open."""
 
 
 def get_table_locks(lake: Lake) -> TableLocks:
-    """Returns the locks of a lake's tables. Calls for one namespace return the same object."""
+    """Returns the locks of a lake's tables. All calls for one namespace return the same object."""
     key = lake.shared, lake.schema
     if key not in _locks:
         _locks[key] = TableLocks(lake)
@@ -111,7 +117,7 @@ def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
     cannot serialize two writers. Otherwise the lock file is in a folder of this user.
 
     Args:
-        timeout: the maximum wait of `acquire` in seconds.
+        timeout: the maximum number of seconds that `acquire` waits.
     """
     folder = get_table_locks(lake).folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,8 +125,9 @@ def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
 
 
 def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
-    """Creates a table's lease without acquiring it. With a shared catalog, it holds across
-    machines.
+    """Creates a table's lease but does not acquire it.
+
+    If the catalog is shared, the lease applies to all machines.
 
     Args:
         where: the table's name in messages.
@@ -129,12 +136,15 @@ def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
 
 
 def delete_old_records(lake: Lake, age: float) -> int:
-    """Deletes the records of runs that died over `age` seconds ago. Returns their number."""
+    """Deletes the records of runs that died more than `age` seconds ago.
+
+    Returns the number of deleted records.
+    """
     return get_table_locks(lake).store.delete_old(age)
 
 
 class Lease:
-    """The right to write one table, from :meth:`acquire` to :meth:`release`.
+    """The exclusive right to write to one table, from :meth:`acquire` to :meth:`release`.
 
     Args:
         table: the raw table.
@@ -142,9 +152,9 @@ class Lease:
         lock: the table's file lock.
         store: the store of the lock record.
         run_id: the run that acquires the lease.
-        expiry: how many seconds pass without a new heartbeat before another machine's record is
-            ignored.
-        staleness: measures for how long other runs' heartbeats have not changed.
+        expiry: the number of seconds without a new heartbeat after which another machine's record
+            is ignored.
+        staleness: the clock that measures how long other runs' heartbeats have not changed.
         sleep: the function that waits between two checks of another run.
     """
 
@@ -171,9 +181,9 @@ class Lease:
         self._changing = threading.Lock()
 
     def acquire(self, report: Callable[[str], None] | None = None) -> str | None:
-        """Acquires the lease. Returns a warning if it belonged to a dead run, else None.
+        """Acquires the lease. Returns a warning if a dead run held it, else None.
 
-        If the owner may be dead, waits until its heartbeat changes, or for `expiry` seconds.
+        If the owner may be dead, waits for up to `expiry` seconds for its heartbeat to change.
 
         Args:
             report: called with the reason before a longer wait.
@@ -199,7 +209,7 @@ class Lease:
     def _write_record(
         self, previous: str | None, record: str, report: Callable[[str], None] | None
     ) -> str | None:
-        """Replaces the previous record when its run has certainly died. May return a warning."""
+        """Replaces the previous record once its run is known to be dead. May return a warning."""
         owner = LockRecord.from_json(previous)
         # If the folder is the same, the free file lock shows that the owner's process has exited.
         is_same_folder = owner is not None and owner.place == self._folder_id
@@ -219,10 +229,10 @@ class Lease:
     def _wait_until_stale(
         self, owner: LockRecord, previous: str | None, report: Callable[[str], None] | None
     ) -> None:
-        """Waits until the owner's heartbeat has not changed for `expiry` seconds of this clock.
+        """Waits until the owner's heartbeat has not changed for `expiry` seconds on this machine.
 
         Raises:
-            LockedError: if the owner is alive, or probably alive because of a recent heartbeat.
+            LockedError: if the owner is alive, or if a recent heartbeat suggests that it is alive.
         """
         is_waiting = False
         while True:
@@ -249,15 +259,15 @@ class Lease:
         """Checks that this run still holds the lock. Called before each write.
 
         Raises:
-            TableError: if another run has acquired the table, because this run was suspended for
-                too long.
+            TableError: if another run has acquired the table, which happens if this run was
+                suspended for too long.
         """
         [problem] = confirm_all([self])
         if problem is not None:
             raise problem
 
     def _find_takeover(self, current: str | None) -> TableError | None:
-        """Returns an error if the table's current lock record is not this run's, else None."""
+        """Returns an error unless the current lock record belongs to this run."""
         if current is not None and current == self._record:
             return None
         owner = LockRecord.from_json(current)
@@ -279,7 +289,7 @@ class Lease:
             raise problem
 
     def _take_record(self) -> str | None:
-        """Returns the lock record of this run, and forgets it."""
+        """Returns this run's lock record and clears it from this object."""
         with self._changing:
             record, self._record = self._record, None
         return record
@@ -298,9 +308,9 @@ def acquire_all(
 ) -> list[str | Exception | None]:
     """Acquires the leases of one run in one commit.
 
-    Returns, for each lease, what :meth:`Lease.acquire` returned or raised. If another run holds a
-    lease and may have died, the function waits until this is certain. It does not wait for a live
-    run.
+    Returns, for each lease, the result or the exception of :meth:`Lease.acquire`. If another run
+    holds a lease and may have died, the function waits until this is certain. It does not wait for
+    a run that is alive.
     """
     results: dict[Lease, str | Exception | None] = {}
     records: dict[Lease, str] = {}
@@ -337,7 +347,7 @@ def acquire_all(
 
 
 def confirm_all(leases: Sequence[Lease]) -> list[Exception | None]:
-    """Returns the error, if any, that :meth:`Lease.confirm` raises for each lease.
+    """Returns, for each lease, the error that :meth:`Lease.confirm` would raise, or None.
 
     Reads the lock records of all tables at once.
     """
@@ -353,7 +363,7 @@ def confirm_all(leases: Sequence[Lease]) -> list[Exception | None]:
 
 
 def release_all(leases: Sequence[Lease]) -> list[Exception | None]:
-    """Releases leases in one commit. Returns the error, if any, of each lease. Idempotent."""
+    """Releases leases in one commit. Returns an error or None for each lease. Idempotent."""
     results: dict[Lease, Exception | None] = dict.fromkeys(leases)
     try:
         for store, by_table in _group_by_store(leases):
@@ -369,7 +379,7 @@ def release_all(leases: Sequence[Lease]) -> list[Exception | None]:
 
 
 def _group_by_store(leases: Iterable[Lease]) -> list[tuple[LockStore, dict[str, Lease]]]:
-    """Returns each store with its leases by table."""
+    """Returns each store together with its leases, keyed by table."""
     groups: dict[int, tuple[LockStore, dict[str, Lease]]] = {}
     for lease in leases:
         groups.setdefault(id(lease.store), (lease.store, {}))[1][lease.table] = lease
@@ -377,11 +387,13 @@ def _group_by_store(leases: Iterable[Lease]) -> list[tuple[LockStore, dict[str, 
 
 
 class Heartbeat:
-    """A background thread that writes a run's heartbeat, one record for all tables of the run.
+    """A background thread that writes a run's heartbeat.
+
+    A run writes one record for all its tables.
 
     Args:
         leases: the run's leases; the caller may add leases later.
-        interval: the seconds between two heartbeats.
+        interval: the number of seconds between two heartbeats.
     """
 
     def __init__(self, leases: Iterable[Lease], interval: float = HEARTBEAT_INTERVAL) -> None:
@@ -396,7 +408,7 @@ class Heartbeat:
             for lease in tuple(self._leases):
                 self._stores.setdefault((id(lease.store), lease.run_id), lease.store)
             for (_, run_id), store in self._stores.items():
-                # If the store is unavailable for a moment, the next heartbeat succeeds. If it is
+                # If the store is only briefly unavailable, the next heartbeat succeeds. If it is
                 # unavailable for longer, `confirm` detects that the run has lost its tables.
                 with suppress(Exception):
                     store.write_heartbeat(run_id, now())

@@ -1,4 +1,4 @@
-"""Creates and alters raw tables according to their sources, and reads their file statistics.
+"""Creates raw tables, adapts them to their sources, and reads their file statistics.
 
 :mod:`loader.lake.staging` appends batches to raw tables.
 """
@@ -21,12 +21,15 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.version_order import BATCH, GENERATION
 
 IDENTITY = "strandline.table-id"
-"""The property that distinguishes a raw table from a dropped table with the same name.
+"""The property that distinguishes a raw table from a dropped table that had the same name.
 
 Iceberg's UUID is unsuitable, because SQL cannot read it.
 """
 FIRST_BATCH = "strandline.first-batch"
-"""The property with the first batch number. Lower ledger numbers belong to dropped tables."""
+"""The property that stores the first batch number.
+
+Ledger rows with lower batch numbers belong to a dropped table.
+"""
 
 # This size is a quarter of Parquet's default, because each writing task buffers a row group, and a
 # large load runs one task per core.
@@ -53,8 +56,8 @@ def create_raw_table(
     """Creates a raw table with the source's columns followed by the ``_cq_`` columns.
 
     Args:
-        first_batch: the first batch number. It must exceed all numbers of a dropped table with the
-            same name.
+        first_batch: the first batch number. It must be higher than all batch numbers of a dropped
+            table that had the same name.
         more: additional table properties.
         excluded: the source's columns that the spec excludes.
 
@@ -68,8 +71,8 @@ def create_raw_table(
             where=f"table {table}",
             remedy="Rename it, or read the other columns through a view in the source",
         )
-    # By default, Iceberg collects statistics only for the first 100 columns. The `_cq_` columns are
-    # last.
+    # By default, Iceberg collects statistics only for the first 100 columns, but the `_cq_` columns
+    # are last.
     measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]
     properties = {
         "write.wap.enabled": "true",
@@ -89,18 +92,18 @@ def create_raw_table(
 def drop_outdated_table(
     lake: Lake, table: str, schema: StructType, excluded: Sequence[str] = ()
 ) -> None:
-    """Drops a raw table without batches if the source's columns have changed.
+    """Drops a raw table that has no batches yet if the source's columns have changed.
 
-    Such a table has no rows, so it can be recreated with the new columns.
+    The table has no rows, so it can be recreated with the new columns.
     """
     if lake.exists(table) and _is_outdated(lake, table, schema, excluded):
         lake.drop(table)
 
 
 def _is_outdated(lake: Lake, table: str, schema: StructType, excluded: Sequence[str]) -> bool:
-    """Returns whether a raw table has no batches and other columns than the source now has."""
+    """Returns whether a raw table has no batches and its columns differ from the source's."""
     handle = lake.handle(table)
-    before = handle.properties().get(PROPERTY)  # only raw tables of the loader have this property
+    before = handle.properties().get(PROPERTY)  # only the loader's raw tables have this property
     current = SourceSchema.of(schema, excluded=excluded).text
     return before not in (None, current) and not list(handle.snapshots())
 
@@ -132,11 +135,11 @@ def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPoli
 def alter_table(lake: Lake, table: str, followed: Drift, source: str = "") -> None:
     """Alters a raw table's columns as planned, before rows with the new columns are staged.
 
-    The stored source schema changes only when these rows are published. After a crash between the
-    two steps, the next run plans the remaining changes.
+    The stored source schema changes only when these rows are published. If a run crashes in
+    between, the next run plans the remaining changes.
 
     Args:
-        source: the source with these columns if the table is shared.
+        source: the source that has these columns, if sources share the table.
     """
     if not followed.alterations:
         return
@@ -162,7 +165,7 @@ def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
 
 
 def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
-    """Returns whether, according to the file statistics, a row may have a higher cursor.
+    """Returns whether a row may have a cursor above this one, according to the file statistics.
 
     Returns true if there are no statistics, or if the column and the cursor differ in type.
     """
@@ -172,8 +175,7 @@ def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
 def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: int) -> bool:
     """Returns whether a row of this generation may be at or above a cursor.
 
-    Decides according to the file statistics. Returns false if the column and the cursor differ in
-    type.
+    The answer is based on file statistics. It is false if the column and the cursor differ in type.
     """
     return bool(_may_match(lake, table, column, cursor, "greaterThanOrEqual", generation))
 
@@ -183,9 +185,9 @@ def may_reach_staged(
 ) -> bool:
     """Returns whether a staged batch may have a row at or above a cursor.
 
-    Decides according to the file statistics. Strings are compared byte by byte; the source's
-    collation may order them differently. Returns true for decimal and floating point numbers, and
-    if the column and the cursor differ in type.
+    The answer is based on file statistics. Strings are compared byte by byte, although the source's
+    collation may order them differently. The answer is true for decimal and floating-point numbers,
+    and if the column and the cursor differ in type.
     """
     found = _may_match(lake, table, column, cursor, "greaterThanOrEqual", batch, snapshot_id)
     return found is not False
@@ -203,9 +205,9 @@ def _may_match(
     """Returns whether a row may match, or None if this is unknown.
 
     Args:
-        number: only rows of this generation match; if `staged` is given, only rows of this batch
-            match.
-        staged: the snapshot of a staged batch to search instead of the published rows.
+        number: the generation that a row must have to match. If `staged` is given, the batch number
+            instead.
+        staged: the id of a staged snapshot, which is searched instead of the published rows.
     """
     handle, expressions = lake.handle(table), lake.jvm.org.apache.iceberg.expressions.Expressions
     field = handle.schema().caseInsensitiveFindField(column)

@@ -1,13 +1,13 @@
 """Plans the ALTERs that adapt the raw table to the source's schema, and the notes for the ledger.
 
-Notes describe the differences between the source's schema at the last batch and the current schema.
-ALTERs remove the differences between the raw table's columns and the source's columns. After a
-crash between ALTER and publish, the raw table has changed but no note was recorded. The next run
-then plans the same notes but no ALTERs.
+Notes describe how the source's schema has changed since the last batch. ALTERs remove the
+differences between the raw table's columns and the source's columns. If a run crashes after an
+ALTER but before it publishes, the raw table has changed but no note was recorded. The next run then
+plans the same notes again but no ALTERs.
 
 A column of the raw table never changes its meaning. Values that the column's type cannot store
-(:mod:`loader.lake.type_widening`) are stored in a type-specific column ``<name>__<type>``, and
-the column itself is null.
+(:mod:`loader.lake.type_widening`) are stored in a type-specific column ``<name>__<type>``. In these
+rows, the column itself is null.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EvolutionPolicy:
         freeze: whether to reject all changes.
         accepts_key_change: whether key and cursor columns may be widened.
         reads_everything: whether all rows are reread, so that new columns have values in all rows.
-        source: the source with these columns if sources share the table; else empty.
+        source: the name of the source if sources share the table; else empty.
         excluded: the source's columns that the spec excludes.
     """
 
@@ -61,12 +61,12 @@ def check_key_and_cursor(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> None:
-    """Rejects changes that make keys or cursors of new rows incomparable with the raw table.
+    """Rejects changes after which new keys or cursors could not be compared with the raw table's.
 
     Args:
-        columns: the raw table's columns by lower-case name, with bare types (:func:`bare`).
+        columns: the raw table's columns with bare types (:func:`bare`), keyed by lower-case name.
         before: the source's schema at the last batch.
-        arriving: the source's current columns by lower-case name, with bare types.
+        arriving: the source's current columns with bare types, keyed by lower-case name.
 
     Raises:
         TableError: if a change is rejected.
@@ -112,11 +112,12 @@ def _new_key(name: str, policy: EvolutionPolicy) -> TableError:
 
 @dataclass(frozen=True)
 class Alteration:
-    """One change to the raw table, which adds a column or field or widens its type.
+    """One change to the raw table: adds a column or a nested field, or widens its type.
 
     Attributes:
-        path: the column's name and the names of nested fields; `element` for an array, `value` for
-            a map.
+        path: the column's name, followed by the names of nested fields. `element` stands for the
+            elements of an array, and `value` for the values of a map.
+        adds: whether the column or field is added; otherwise its type is widened.
     """
 
     path: tuple[str, ...]
@@ -134,7 +135,7 @@ class Alteration:
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """A mapping of a source column to the raw column that stores its values.
+    """A mapping from a source column to the raw column that stores its values.
 
     Attributes:
         source, source_type: the name and type in the source.
@@ -152,14 +153,14 @@ class Drift:
     """A plan that adapts the raw table to a source's schema.
 
     Attributes:
-        notes: a text for the ledger for each change.
-        alterations: the ordered changes to the raw table.
+        notes: a description of each change, for the ledger.
+        alterations: the changes to the raw table, in the order in which to make them.
         mappings: the raw column of each source column.
         before: the source schema to store before the ALTERs.
         after: the source schema to store with the batch.
         added: columns that the source lacked at the last batch, including renamed columns.
-        included: those of the added columns that the source had but the spec excluded.
-        excluded: columns of the last batch that the source still has, but the spec now excludes.
+        included: those of the added columns that the source had before but the spec excluded.
+        excluded: columns of the last batch that the source still has but the spec now excludes.
         raw: the raw table's columns at the time of planning; None if there is no table.
     """
 
@@ -177,8 +178,8 @@ class Drift:
     def idle(self) -> SourceSchema:
         """The source schema to store if no row is appended.
 
-        Even if no row is appended between two changes of the spec, the loader must remember that a
-        column was excluded, to fill the column once it is included again.
+        It records that a column was excluded, even if no row is appended before the spec includes
+        the column again. The loader needs this record to fill the column then.
         """
         pending = set(self.before.excluded) & set(self.after.columns)
         return self.before.exclude({*self.after.excluded, *pending})
@@ -206,12 +207,14 @@ class Drift:
 
     @property
     def idle_notes(self) -> tuple[str, ...]:
-        """The notes that the ledger contains even if no row was appended."""
+        """The notes that are written to the ledger even if no row was appended."""
         return tuple(note for note in self.notes if note.startswith("excluded "))
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Columns that another program has dropped. They are added again without old values."""
+        """Columns that another program has dropped. They are added again, but the old values are
+        lost.
+        """
         return tuple(
             change.path[0]
             for change in self.alterations
@@ -246,11 +249,11 @@ def derive_drift(
 
     Args:
         raw: all columns of the raw table.
-        remembered: the source's stored schema at the last batch; None if it was not stored.
+        remembered: the source's stored schema as of the last batch; None if it was not stored.
 
     Raises:
-        TableError: if a change of a key or cursor column is rejected, a type-specific column would
-            have the name of another column, or a frozen table has changed.
+        TableError: if a change of a key or cursor column is rejected, if a type-specific column
+            would have the name of another column, or if the columns of a frozen table have changed.
     """
     before = remembered or SourceSchema.derive(raw, source)
     columns = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in raw.fields}
@@ -295,7 +298,7 @@ def derive_drift(
 
 
 def _base(column: t.StructField | None, field: t.StructField) -> ColumnMapping | None:
-    """Returns the mapping to the column of the same name, or None if its type does not fit."""
+    """Returns a mapping to the column of the same name, or None if its type does not fit."""
     if column is None:
         return ColumnMapping(field.name, field.dataType, field.name, raw_type(field.dataType))
     data_type = find_wider_type(column.dataType, field.dataType)
@@ -312,10 +315,10 @@ def _variant(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> ColumnMapping:
-    """Returns the mapping to an existing or new type-specific column that fits.
+    """Returns a mapping to a type-specific column that fits, either an existing or a new one.
 
-    The column's name contains the complete scalar type. A number is appended if the name is already
-    used by an incompatible struct or by a former column of the source.
+    The column's name contains the complete scalar type. A number is appended if the name already
+    belongs to an incompatible struct or to a former column of the source.
     """
     variant_type = raw_type(field.dataType)
     first = name = f"{base}__{spell_type(variant_type)}"
@@ -387,7 +390,7 @@ def _notes(
 
     Args:
         excluded: columns that the spec excludes, in lower case.
-        with_target: whether to include the raw column.
+        with_target: whether a note includes the name of the raw column.
     """
     for mapping in mappings:
         name = mapping.source.lower()
@@ -414,7 +417,7 @@ def _notes(
 
 
 def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
-    """Yields a note for each change within a column that the raw table can represent in place."""
+    """Yields a note for each change within a column, if the raw column itself can adopt it."""
     if isinstance(old, t.StructType) and isinstance(new, t.StructType):
         before = {field.name.lower(): field for field in old.fields}
         for field in new.fields:
@@ -446,10 +449,10 @@ def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> D
     """Casts and renames the source's columns to the raw table's columns.
 
     Args:
-        rows: rows with the source's columns and with ``_cq_`` columns, which are not changed.
+        rows: rows with the source's columns and the ``_cq_`` columns. The latter are not changed.
 
     Raises:
-        TableError: if a column's type differs from the table's description.
+        TableError: if a column's type differs from the type that the source described earlier.
     """
     fields = {field.name.lower(): field for field in rows.schema.fields}
     loader_columns = [name for name in rows.columns if name.lower() in COLUMNS]

@@ -1,7 +1,7 @@
-"""Caches values of state and ledger per Iceberg snapshot.
+"""Caches values from the state and ledger tables for each Iceberg snapshot.
 
-An Iceberg snapshot never changes, so cached values are valid until another process writes to the
-table. A run without new rows reads only the newest snapshot id of each table.
+An Iceberg snapshot never changes, so cached values remain valid until another process writes to the
+table. A run that finds no new rows reads only the newest snapshot id of each table.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
 
 
 def get_cache(handle: Any) -> dict[Any, Any]:
-    """Returns the cache of a table's current snapshot, to which the caller may add values.
+    """Returns the cache for a table's current snapshot. The caller may add values to it.
 
     Args:
-        handle: Iceberg's newly loaded object for the table.
+        handle: Iceberg's newly loaded handle for the table.
     """
     identity, current = str(handle.uuid()), _current(handle)
     with _changing:
@@ -40,11 +40,11 @@ def append_and_note(
 ) -> None:
     """Appends to a table and updates the table's cache for the new snapshot.
 
-    If another process has written concurrently, the cache is discarded.
+    If another process has written to the table concurrently, the cache is not updated.
 
     Args:
-        handle: Iceberg's newly loaded object for the table; `write` commits through it.
-        note: adds the appended values to the cache.
+        handle: Iceberg's newly loaded handle for the table; `write` commits through it.
+        note: a function that adds the appended values to the cache.
     """
     before, cache = _current(handle), dict(get_cache(handle))
     write()

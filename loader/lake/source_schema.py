@@ -1,10 +1,11 @@
-"""Stores the schema of a source's table at the last published batch.
+"""Stores the schema that a source's table had at the last published batch.
 
-The schema is a property of the raw table. It cannot be derived from the table's columns, because
-the raw table retains columns that the source has dropped, and has type-specific columns that the
-source never had. The ledger's notes of schema changes are the differences between this property
-and the current source. The commit that publishes a batch writes both the property and the ledger
-row with the notes. Therefore both are always consistent, and no change is noted twice.
+The schema is stored in a property of the raw table. It cannot be derived from the raw table's
+columns, because the raw table keeps columns that the source has dropped, and has type-specific
+columns that the source never had. The notes on schema changes in the ledger describe the
+differences between this property and the current source. The commit that publishes a batch contains
+both the property and the ledger row with the notes. Therefore the two are always consistent, and no
+change is noted twice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PROPERTY = "strandline.source_schema"
 
 
 def property_of(source: str) -> str:
-    """Returns the property for a source.
+    """Returns the name of the property that stores a source's schema.
 
     Args:
         source: the source's name if sources share the table; otherwise empty.
@@ -36,10 +37,10 @@ def property_of(source: str) -> str:
 def read_source_schema(
     properties: Mapping[str, str], source: str, where: str
 ) -> SourceSchema | None:
-    """Reads a source's stored schema from a raw table's properties, or returns None.
+    """Reads a source's stored schema from a raw table's properties. Returns None if there is none.
 
-    Before a source's first batch in a shared table, the first source's schema is returned. The
-    type-specific columns of all sources are included.
+    Before a source's first batch in a shared table, the first source's schema is returned. In a
+    shared table, the result includes the type-specific columns of all sources.
 
     Raises:
         TableError: if this loader did not write the property.
@@ -62,8 +63,9 @@ class SourceSchema:
 
     Attributes:
         schema: the source's columns with bare types (:func:`loader.lake.type_widening.bare`).
-        dropped: former columns of the source in lower case.
-        variants: the raw table's columns that store values of another column with another type.
+        dropped: former columns of the source, in lower case.
+        variants: the type-specific columns of the raw table. Each stores those values of another
+            column that have a different type.
         excluded: columns of the source that the spec excludes, in lower case.
     """
 
@@ -96,10 +98,10 @@ class SourceSchema:
 
     @classmethod
     def derive(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
-        """Derives a source schema from the raw table if no schema is stored.
+        """Derives a source schema from the raw table, for use if no schema is stored.
 
-        If the raw table's column can store the source's current type, the type is assumed to be
-        unchanged.
+        If a raw column can store the current type of the source's column, that type is assumed to
+        be unchanged.
         """
         now = {field.name.lower(): field for field in source.fields}
         fields = []
@@ -114,7 +116,7 @@ class SourceSchema:
 
     @cached_property
     def columns(self) -> dict[str, t.StructField]:
-        """The source's columns by lower-case name."""
+        """The source's columns, keyed by lower-case name."""
         return {field.name.lower(): field for field in self.schema.fields}
 
     @cached_property

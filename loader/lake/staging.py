@@ -25,7 +25,8 @@ from loader.rows.version_order import quote_name
 from loader.spark import local_files
 
 LATE_COMMIT = 600.0
-"""The seconds that a REST server may take to apply a commit whose client lost the connection."""
+"""How many seconds a REST server may take to apply a commit after its client lost the connection.
+"""
 
 
 def stage_batch(
@@ -35,9 +36,9 @@ def stage_batch(
 
     Args:
         table: the raw table. Within :meth:`Lake.unchanging`, its handle must be up to date.
-        rows: the rows, which belong to this lake's session. Columns are matched by name, and
-            missing columns are null.
-        facts: ``state`` (JSON text) and ``sync`` (a ledger row) to store in the commit.
+        rows: the rows, in the session of this lake. Columns are matched by name, and missing
+            columns are null.
+        facts: the ``state`` (a JSON string) and ``sync`` (a ledger row) to store in the commit.
     """
     full, wanted, existing = rows, lake.schema_of(table).names, rows.columns
     if existing != wanted:
@@ -114,15 +115,16 @@ def publish_batch(
 def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> int:
     """Deletes unpublished staged batches and their files. Returns the number of batches.
 
-    A run whose connection to a REST server was lost may still publish its batch, if the server was
-    only slow. The removal of a snapshot requires nothing (see
-    :mod:`loader.lake.catalog_lock_store`), so the server would then remove a published snapshot.
-    Therefore other runs' batches in a REST catalog are only deleted after :data:`LATE_COMMIT`
-    seconds, or by ``loader compact`` if another batch was published before. A batch number can be
-    published only once, so such a batch does no harm.
+    If a run loses its connection to a REST server, its batch may still be published later, because
+    the server may only have been slow. A REST server removes a snapshot even if it was published
+    in the meantime (see :mod:`loader.lake.catalog_lock_store`). Therefore other runs' batches in a
+    REST catalog are deleted only after :data:`LATE_COMMIT` seconds, or by ``loader compact`` if
+    another batch was published first. Until then such a batch does no harm, because a batch number
+    can be published only once.
 
     Args:
-        snapshot_id: a batch that this run has staged; by default, all staged batches.
+        snapshot_id: the snapshot of a batch that this run has staged. By default, all staged
+            batches are deleted.
     """
     handle = lake.handle(table)
     orphans = [each for each in _list_recently_staged(handle) if snapshot_id in (None, each)]
@@ -133,8 +135,8 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
         published = _list_published(handle)
         orphans = [each for each in orphans if each not in published]
     if orphans:
-        # With another age, Iceberg would also expire old snapshots according to the table's
-        # properties.
+        # With any other age, Iceberg would also expire old snapshots as the table's properties
+        # specify.
         expiry = handle.expireSnapshots().expireOlderThan(0)
         for orphan in orphans:
             expiry = expiry.expireSnapshotId(orphan)
@@ -143,12 +145,12 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
 
 
 def _describe_operations(handle: Any) -> str:
-    """Returns the name of the Java class that commits changes of a table."""
+    """Returns the name of the Java class that commits changes to a table."""
     return str(handle.operations().getClass().getName())
 
 
 def _newest_first(handle: Any) -> Iterator[Any]:
-    """Yields a table's snapshots lazily, because reading a snapshot takes a JVM call."""
+    """Yields a table's snapshots, newest first. Reads them lazily, because each takes a JVM call."""
     snapshots = handle.snapshots()
     return (snapshots[place] for place in reversed(range(len(snapshots))))
 
@@ -156,7 +158,7 @@ def _newest_first(handle: Any) -> Iterator[Any]:
 def _list_recently_staged(handle: Any) -> Iterator[int]:
     """Yields the snapshots that were staged after the newest published batch.
 
-    The run that staged the newest batch discarded all earlier staged batches.
+    There are no earlier ones, because the run that staged the newest batch discarded them.
     """
     newest = handle.currentSnapshot()
     while newest is not None and batch_of(newest) is None:
@@ -173,10 +175,10 @@ def _list_recently_staged(handle: Any) -> Iterator[int]:
 
 
 def _list_published(handle: Any) -> set[int]:
-    """Returns the published snapshots and the corresponding staged snapshots.
+    """Returns the published snapshots and the staged snapshots that they were published from.
 
-    Published snapshots are the snapshots of all branches and tags, and their ancestors. A tagged
-    snapshot may be older than all remaining snapshots of its branch.
+    The snapshots of all branches and tags are published, and so are their ancestors. A tagged
+    snapshot may be older than all snapshots that remain in its branch.
     """
     published: set[int] = set()
     refs = handle.refs()

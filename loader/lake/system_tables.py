@@ -1,7 +1,6 @@
 """Creates, alters and appends to system tables, which contain the loader's state and ledger.
 
-If a system table is damaged, the error is reported for the system table, not for the table that is
-synced.
+If a system table is damaged, the error names the system table, not the table that is being synced.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ STATES = "_cq_plugin_state"
 
 
 RECONCILED = "_cq_reconciled"
-"""The append-only table of comparisons (:mod:`loader.reconcile.history`)."""
+"""The append-only table of past comparisons (:mod:`loader.reconcile.history`)."""
 
 HAS_UNREPAIRED = "(not repaired and missed_updates + missed_rows + missed_deletes > 0)"
-"""SQL that is true for a row of this table if the row's differences were not repaired."""
+"""An SQL condition on rows of this table: the row has differences that were not repaired."""
 
 
 class InLake(Protocol):
-    """A reader and writer of a system table."""
+    """An object that reads and writes a system table."""
 
     @property
     def lake(self) -> Lake:
@@ -55,7 +54,7 @@ def describe_remedy(stopped: str, table: str) -> str:
     """Returns the remedy for a damaged system table.
 
     Args:
-        stopped: the features that do not work until the table is recreated.
+        stopped: the operations that cannot run until the table is recreated.
     """
     # The spec contains this table's name, so only the user may remove the table.
     if not table.startswith(PREFIX):
@@ -66,7 +65,7 @@ def describe_remedy(stopped: str, table: str) -> str:
 
 @contextmanager
 def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
-    """Converts errors from damaged files in this block to an error for this table.
+    """Converts errors that damaged files cause within this block to an error for this table.
 
     Raises:
         DamagedError: if the table is damaged.
@@ -108,7 +107,7 @@ def reports_damage(
 
 
 def ensure_table(lake: Lake, table: str, schema: str) -> Records:
-    """Returns a system table. Creates the table and its namespace if they do not exist.
+    """Loads a system table. Creates the table and its namespace if they do not exist.
 
     Concurrent calls are safe.
     """
@@ -127,11 +126,11 @@ def ensure_table(lake: Lake, table: str, schema: str) -> Records:
 def add_missing_columns(
     lake: Lake, table: str, records: Records, columns: Mapping[str, str]
 ) -> None:
-    """Adds the missing columns of a system table from an older version.
+    """Adds the columns that a system table lacks if an older version created it.
 
     Args:
         records: the recently loaded table.
-        columns: the types of all columns by name.
+        columns: the types of all columns, keyed by name.
     """
     if not _find_missing(lake, records.handle, columns):
         return
@@ -159,9 +158,10 @@ def append_rows(
     """Appends a few rows to a system table under its lock, without a Spark job.
 
     Args:
-        rows: values by column; see :meth:`loader.lake.iceberg_rows.Records.append`.
-        note: adds the rows to the table's cache (:mod:`loader.lake.snapshot_cache`); None if the
-            table has no cache.
+        rows: the values of each row, keyed by column; see
+            :meth:`loader.lake.iceberg_rows.Records.append`.
+        note: a function that adds the rows to the table's cache
+            (:mod:`loader.lake.snapshot_cache`); None if the table has no cache.
     """
     with _lock_for_append(lake, table):
         records = lake.records(table)

@@ -6,7 +6,7 @@
 | bigint | tinyint, smallint, int | stored unchanged |
 | double | float | stored unchanged |
 | decimal(p, s) | decimal(q, r) with r <= s and q - r <= p - s | stored unchanged |
-| decimal(p, s) | an integer whose digits (3, 5, 10, 19) are at most p - s | stored unchanged |
+| decimal(p, s) | an integer type with at most p - s digits (3, 5, 10 or 19) | stored unchanged |
 | string | char, varchar | stored unchanged |
 | int | bigint | column is widened |
 | float | double | column is widened |
@@ -14,9 +14,9 @@
 | struct, array, map | the same type with new or wider fields | fields are added or widened |
 
 Values of all other types are stored in another column (:mod:`loader.lake.schema_evolution`).
-The rules are specified in https://iceberg.apache.org/spec/#schema-evolution. Dates can become
-timestamps only since version 3, and the type of a map's key cannot change. `docs/drift.md` contains
-the same table.
+The rules are specified in https://iceberg.apache.org/spec/#schema-evolution. A date can become a
+timestamp only in format version 3 and later. The type of a map's key cannot change. `docs/drift.md`
+contains the same table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _HELD: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
 
 
 def bare(data_type: t.DataType) -> t.DataType:
-    """Removes nullability, metadata and text length, whose changes are not schema changes."""
+    """Removes nullability, metadata and string lengths from a type.
+
+    A change in one of these does not count as a schema change.
+    """
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, bare(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
@@ -55,7 +58,10 @@ def bare(data_type: t.DataType) -> t.DataType:
 
 
 def raw_type(data_type: t.DataType) -> t.DataType:
-    """Returns the raw column's type for a source's type. Iceberg has no type smaller than int."""
+    """Returns the type of the raw column that stores a source's type.
+
+    Iceberg has no integer type smaller than int.
+    """
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, raw_type(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
@@ -68,10 +74,10 @@ def raw_type(data_type: t.DataType) -> t.DataType:
 
 
 def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
-    """Returns a raw column's type that can also store values of a source's type.
+    """Returns the type that a raw column needs to store values of a source's type as well.
 
-    Returns `raw` itself if it can store values of `source`. Returns None if Iceberg cannot widen
-    the column in place. Struct fields are matched by case-insensitive name.
+    Returns `raw` itself if it can already store values of `source`. Returns None if Iceberg cannot
+    widen the column in place. Struct fields are matched by case-insensitive name.
     """
     raw, source = bare(raw), bare(source)
     if isinstance(raw, t.StructType) and isinstance(source, t.StructType):
@@ -89,7 +95,7 @@ def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
 
 
 def holds(raw: t.DataType, source: t.DataType) -> bool:
-    """Returns whether a raw column can store every value of `source` without a change."""
+    """Returns whether a raw column can store every value of type `source` without being widened."""
     return find_wider_type(raw, source) == bare(raw)
 
 
@@ -113,7 +119,7 @@ def ddl(data_type: t.DataType) -> str:
 
 
 def spell_type(data_type: t.DataType) -> str:
-    """Formats a type for a column's name, such as ``decimal_20_0`` or ``array_string``."""
+    """Formats a type for use in a column name, such as ``decimal_20_0`` or ``array_string``."""
     if isinstance(data_type, t.StructType):
         return "struct"
     if isinstance(data_type, t.ArrayType):
