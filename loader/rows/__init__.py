@@ -1,1 +1,1 @@
-"""The selection of rows to read, and the order and comparison of row versions."""
+"""Selects the rows to read, and orders and compares the versions of rows."""

@@ -43,11 +43,11 @@ class Stamp:
 def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
     """Adds the ``_cq_`` columns.
 
-    ``_cq_seq`` contains unique, increasing numbers, with gaps, in the order of the source.
+    ``_cq_seq`` contains unique numbers that increase in the source's order and may have gaps.
 
     Args:
         rows: the source's rows. An optional column `_cq_deleted` flags additional tombstones. A
-            column `_cq_seq` is required if partitions are not in the source's order.
+            column `_cq_seq` is required if the partitions are not in the source's order.
     """
     source_rows = rows.drop(DELETED, SEQUENCE)
     is_numbered = SEQUENCE in rows.columns
@@ -65,7 +65,7 @@ def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
 
 
 def is_tombstone(rows: DataFrame, column: str | None) -> Column:
-    """Returns a boolean column without nulls that flags tombstones.
+    """Returns a boolean column that flags tombstones. The column contains no nulls.
 
     Args:
         column: the column that flags deleted rows; None if there is no such column. A row is

@@ -1,17 +1,18 @@
 """Computes how far the times of late rows may be below the stored cursor.
 
-Many applications compute a row's time themselves: before the transaction begins, with a clock that
-may be behind the database's clock, and truncated to a second, an hour or a day. If the database
-does not show which rows are new, such rows are found only if the next window begins lower. It
-begins lower by the sum of two times:
+Many applications compute a row's time themselves. They do so before the transaction begins, and
+their clock may be behind the database's clock. They may also truncate the time to a second, an hour
+or a day. If the database does not show which rows are new, the loader finds such rows only if the
+next window begins lower. It begins lower by the sum of two times:
 
 - The allowance (slack) for clocks that are behind: the table's `lookback`, or else
   :data:`DEFAULT_SLACK`.
-- The unit to which the column is cut. A value that is cut to whole hours may be an hour older.
+- The unit to which the column's values are truncated. A value that is truncated to whole hours may
+  be up to an hour too low.
 
-Each sync measures the unit from the lowest and the highest cursor of its window, which the sync
-reads anyway. If a column is cut, both of these values are cut. If both values only look cut, the
-next window is larger than necessary, but never too small.
+Each sync derives the unit from the lowest and the highest cursor of its window, which it reads
+anyway. If a column is truncated, both of these values are truncated. If both values only look
+truncated, the next window is larger than necessary, but never too small.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Window
 
 DEFAULT_SLACK = 300
-"""How many seconds an application's clock may be behind the database's without a `lookback`.
+"""How many seconds an application's clock may be behind the database's if there is no `lookback`.
 
-Five minutes is also the largest difference between two clocks that Kerberos accepts. Rereading the
-rows of five minutes costs little compared with reading a table, and unchanged rows are dropped.
+Five minutes is also the largest difference between two clocks that Kerberos accepts by default.
+Rereading the rows of five minutes costs little compared with reading a table, and unchanged rows
+are dropped.
 """
 
 SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400
@@ -38,15 +40,15 @@ UNITS = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
 _UNIT = "unit"
 """The checkpoint's entry for the unit of the cursor column."""
 _FLOOR = "floor"
-"""The checkpoint's entry for a cursor that a user has set to skip the rows below it."""
+"""The checkpoint's entry for a cursor that a user has set in order to skip the rows below it."""
 
 
 def measure_unit(*cursors: Cursor | None) -> int | None:
-    """Returns the unit to which all of these times are cut, in seconds.
+    """Returns the unit, in seconds, to which all of these times are truncated.
 
-    0 means that a time has a fraction of a second. None means that there is no time. Whole quarters
-    of an hour count as hours, because a whole hour in another time zone may be a quarter of an hour
-    in UTC.
+    0 means that a time has a fraction of a second. None means that no times were given. Whole
+    quarters of an hour count as hours, because a whole hour in another time zone may fall on a
+    quarter of an hour in UTC.
     """
     return min((_measure(cursor) for cursor in cursors if cursor is not None), default=None)
 
@@ -65,20 +67,20 @@ def _measure(cursor: Cursor) -> int:
 
 
 def find_slack(window: Window) -> int:
-    """Returns how many seconds lower a window must begin if an application computes the times."""
+    """Returns the seconds by which to lower a window if an application computes the times."""
     if window.slack is None or window.cursor is None:
         return 0
     unit = int((window.mark or {}).get(_UNIT, DAY))  # an unknown unit may be the largest
     if window.cursor.type is CursorType.DATE:
         unit = 0  # the bound is a date, so it is rounded down
     elif window.cursor.type is CursorType.TIMESTAMPTZ and unit == HOUR:
-        # A day in another time zone begins at a whole hour in UTC, and may have 25 hours.
+        # A day in another time zone may begin at any whole hour in UTC, and may have 25 hours.
         unit = DAY + HOUR
     return window.slack + unit
 
 
 def limit_reach(reach: Cursor, window: Window) -> Cursor:
-    """Raises a lower bound to the lowest cursor that the user wants to load."""
+    """Raises a lower bound if it is below the lowest cursor that the user wants to load."""
     floor = (window.mark or {}).get(_FLOOR)
     limits = [window.initial, Cursor.parse(str(floor), reach.type) if floor else None]
     return max(
@@ -88,10 +90,10 @@ def limit_reach(reach: Cursor, window: Window) -> Cursor:
 
 
 def lower_window(window: Window) -> Window:
-    """Returns the window of a source that shows neither new rows nor open transactions.
+    """Returns the window for a source that shows neither new rows nor open transactions.
 
-    The window begins below the stored cursor by the slack. If there is no checkpoint, the user has
-    set the cursor, so the window begins exactly at this cursor.
+    The slack is subtracted from the stored cursor to get the start of the window. If there is no
+    checkpoint, the user has set the cursor, so the window begins exactly at this cursor.
     """
     stored = window.stored_cursor
     if window.slack is None or window.mark is None or stored is None or window.low is None:
@@ -102,7 +104,7 @@ def lower_window(window: Window) -> Window:
 
 
 def describe_times(window: Window, low: Cursor | None, high: Cursor | None) -> dict[str, Any]:
-    """Returns the entries of the checkpoint that the next sync needs to compute the slack.
+    """Returns the checkpoint entries that the next sync needs to compute the slack.
 
     Args:
         low, high: the lowest and the highest cursor of the window.

@@ -1,8 +1,8 @@
 """Cursor values, which are stored as exact strings with a type and an order.
 
-A cursor is transferred as text between database and state, so it is never converted to a float or
-rounded. Only digits beyond the microsecond are truncated, so that the next window begins at or
-before the cursor of the row.
+A cursor is passed as a string from the database to the state and back, so it is never converted to
+a float or rounded. Only digits beyond the microsecond are truncated. As a result, the next window
+begins at or before the row's actual cursor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 EXACT = Context(prec=200)
-"""The context of decimal arithmetic. Python's default context would round to 28 digits."""
+"""The context for decimal arithmetic. Python's default context would round to 28 digits."""
 
 
 class CursorType(str, Enum):
@@ -40,12 +40,12 @@ class CursorType(str, Enum):
 
     @property
     def is_time(self) -> bool:
-        """Returns whether values of the type can be compared with the database's clock."""
+        """Whether values of this type can be compared with the database's clock."""
         return self in (CursorType.DATE, CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
 
     @property
     def is_number(self) -> bool:
-        """Returns whether the lookback for this type is a number."""
+        """Whether a lookback for this type is a number."""
         return self in (CursorType.INTEGER, CursorType.DECIMAL, CursorType.DOUBLE)
 
     @classmethod
@@ -76,7 +76,7 @@ _SPARK_TYPES = {
 }
 
 _MOST_DIGITS = 1000
-"""The maximum digits of a number. A short string with an exponent could stand for billions."""
+"""The maximum number of digits. A short string with an exponent could stand for billions."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
@@ -87,8 +87,8 @@ _TIMESTAMP = re.compile(
 class Cursor:
     """A cursor value with its exact text and type.
 
-    Instances are created by :meth:`parse`, which normalizes timestamps (``2025-01-01 00:00:00``, or
-    ``2025-01-01 00:00:00.123456`` with a fraction).
+    Instances are created by :meth:`parse`, which normalizes timestamps to
+    ``2025-01-01 00:00:00``, or to ``2025-01-01 00:00:00.123456`` if there is a fraction.
     """
 
     text: str
@@ -96,7 +96,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, type_: CursorType) -> Cursor:
-        """Parses a cursor from the text of a database, a spec or a state row.
+        """Parses a cursor from a string that comes from a database, a spec or a state row.
 
         Digits beyond the microsecond are truncated. Times with an offset are converted to UTC.
 
@@ -134,7 +134,7 @@ class Cursor:
 
     @staticmethod
     def is_finer(text: str | None, type_: CursorType) -> bool:
-        """Returns whether a source's text has digits that :meth:`parse` truncates."""
+        """Returns whether a cursor's text in the source has digits that :meth:`parse` truncates."""
         times = (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
         return type_ in times and re.search(r"\.\d{6}\d*[1-9]", text or "") is not None
 
@@ -165,7 +165,7 @@ class Cursor:
         return self.text
 
     def minus(self, lookback: Lookback | None) -> Cursor:
-        """Subtracts a lookback from the cursor. For a date, the lookback is rounded up to days.
+        """Subtracts a lookback from the cursor. For a date, rounds the lookback up to whole days.
 
         Raises:
             TableError: if the lookback does not fit the cursor's type.
@@ -176,7 +176,8 @@ class Cursor:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
                 span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
-            # The result is limited to the year 1, because this year is a common default value.
+            # The result never falls below the year 1. Cursors in that year occur, because it is a
+            # common default value.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _format_datetime(lower)
@@ -194,7 +195,7 @@ class Cursor:
 
 
 def read_clock(type_: CursorType) -> Cursor | None:
-    """Returns this machine's time in UTC as a cursor, or None if the type is not a time."""
+    """Returns this machine's current time in UTC as a cursor, or None if the type is not a time."""
     if not type_.is_time:
         return None
     now = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)

@@ -1,4 +1,4 @@
-"""Casts strings to the types of a spec's `column_types` without losing digits."""
+"""Casts strings to the types in a spec's `column_types` without losing digits."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def parse_data_type(name: str) -> t.DataType:
 
 
 def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool = False) -> Column:
-    """Casts a text to a type. The query fails if the cast would change a value.
+    """Casts a string column to a type. The query fails if the cast would change a value.
 
-    Examples are too many digits for a number type, a time of day for a date, and a time zone for a
-    timestamp without time zone.
+    For example, it fails if a value has too many digits for a number type, if a date has a time of
+    day, or if a timestamp without time zone has a time zone.
 
     Args:
-        text: the text column.
+        text: the string column.
         target: a type that `column_types` supports.
-        name: the column's name for the error.
-        hides_value: whether the error omits the value, because the column is masked.
+        name: the column's name, for the error message.
+        hides_value: whether the error message omits the value, because the column is masked.
     """
     if isinstance(target, t.StringType):
         return text
@@ -89,12 +89,14 @@ def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool 
 
 
 def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
-    """Casts a value to text like Spark, but the query fails if bytes are not UTF-8.
+    """Casts a column to strings. The query fails if bytes are not UTF-8.
+
+    Otherwise the result is the same as in Spark, except that structs, arrays and maps become JSON.
 
     Args:
         column: the column to cast.
         kind: the column's type.
-        name: the column's name for the error.
+        name: the column's name, for the error message.
     """
     if isinstance(kind, (t.StructType, t.ArrayType, t.MapType)):
         return f.when(column.isNotNull(), f.to_json(column))

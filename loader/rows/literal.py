@@ -1,4 +1,4 @@
-"""Spark literals. Database literals are in :mod:`loader.sources.jdbc.dialect`."""
+"""Builds Spark literals. :mod:`loader.sources.jdbc.dialect` builds literals for databases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def cursor_literal(cursor: Cursor, data_type: t.DataType) -> Column:
-    """Converts a cursor to a literal of the column's type, so that Iceberg can prune files."""
+    """Converts a cursor to a literal of a column's type, so that Iceberg can prune files."""
     from pyspark.sql import functions as f  # a late import, because `loader status` needs no Spark
     from pyspark.sql import types as t
 
@@ -23,6 +23,6 @@ def cursor_literal(cursor: Cursor, data_type: t.DataType) -> Column:
 
 
 def text_literal(value: str) -> str:
-    """Quotes a text for Spark SQL, which interprets backslash escapes."""
+    """Quotes a string for Spark SQL, which interprets backslash escapes."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,8 +1,8 @@
 """Masks columns in Spark.
 
-The mask `hash` is HMAC-SHA-256. Spark shows the literals of a query in plans, in the UI, in the
-event log and in errors. So a secret is not a literal but a column of a one-row frame, and this
-frame is joined to the rows. Plans do not show the rows of such a frame.
+The `hash` mask is HMAC-SHA-256. Spark shows the literals of a query in plans, in the UI, in the
+event log and in errors. Therefore a secret is not a literal. It is a column of a one-row DataFrame
+that is joined to the rows. Plans do not show the contents of such a DataFrame.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def derive_secrets(masks: Mapping[str, str], key: bytes | None) -> dict[str, byt
     """Returns the secrets for :func:`mask_column`, which are the two blocks that HMAC derives.
 
     Args:
-        masks: the masks by column; without the mask `hash`, no secret is needed.
-        key: the key of the mask `hash`.
+        masks: the mask of each column. If no column has the `hash` mask, there are no secrets.
+        key: the key for the `hash` mask.
     """
     if HASH not in masks.values():
         return {}
@@ -38,7 +38,7 @@ def derive_secrets(masks: Mapping[str, str], key: bytes | None) -> dict[str, byt
 
 
 def add_secrets(rows: DataFrame, secrets: Mapping[str, bytes]) -> DataFrame:
-    """Adds a binary column with the same value in each row for each secret."""
+    """Adds a binary column for each secret. The column contains the secret in every row."""
     if not secrets:
         return rows
     session: Any = rows.sparkSession
@@ -51,16 +51,16 @@ def add_secrets(rows: DataFrame, secrets: Mapping[str, bytes]) -> DataFrame:
     java_rows.add(jvm.org.apache.spark.sql.RowFactory.create(values))
     java_schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     frame = DataFrame(session._jsparkSession.createDataFrame(java_rows, java_schema), session)
-    # The hint makes Spark send the secrets to the partitions, which keep the order of their rows.
+    # The hint makes Spark send the secrets to the partitions. The partitions keep their row order.
     return rows.crossJoin(f.broadcast(frame))
 
 
 def mask_rows(rows: DataFrame, masks: Mapping[str, str], key: bytes | None) -> DataFrame:
-    """Returns the rows with masked values. Other columns stay as they are.
+    """Returns the rows with masked values. Columns that have no mask are unchanged.
 
     Args:
-        masks: the masks by column. Columns that the rows lack are ignored.
-        key: the key of the mask `hash`.
+        masks: the mask of each column. Columns that the rows lack are ignored.
+        key: the key for the `hash` mask.
     """
     names, schema = rows.columns, rows.schema
     used = {name: masks[name] for name in names if name in masks}
@@ -77,7 +77,7 @@ def mask_column(value: Column, data_type: t.DataType, mask: str) -> Column:
 
     Args:
         data_type: the type of the column.
-        mask: the mask. For `hash`, the rows must have the secrets of :func:`derive_secrets`.
+        mask: the mask. For `hash`, the rows must have the columns that :func:`add_secrets` adds.
     """
     kind, _, count = mask.partition(": ")
     if kind == "null":

@@ -1,7 +1,7 @@
 """Masks single values in Python.
 
 Connectors use these functions for records that they write to disk before Spark reads them. The
-results match those of the Spark expressions in :mod:`loader.rows.mask_columns`.
+Spark expressions in :mod:`loader.rows.mask_columns` produce the same results.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from loader.names import is_wildcard
 
 HASH = "hash"
 REDACTED = "***"
-"""The text that replaces a value, or the part of a value that is not shown."""
+"""The string that replaces a value, or the hidden part of a value."""
 ADDRESS = r"^\s*[^@\s]+@([^@\s<>,;:()\[\]\"]+\.[^@\s<>,;:()\[\]\".]+)\s*"
-"""A regular expression for an e-mail address, for Java and Python. The group is the domain. Callers
-append an anchor for the end of the text: `\\z` in Java, `\\Z` in Python."""
+"""A regular expression for an e-mail address that works in both Java and Python. Its group captures
+the domain. Callers append an anchor for the end of the string: `\\z` in Java, `\\Z` in Python."""
 UPPER, LOWER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
-"""The letters that the mask `domain` converts to lower case. The lower case of all other letters
-depends on the Unicode version."""
+"""The letters that the `domain` mask converts to lower case. Other letters are not converted,
+because the result would depend on the Unicode version."""
 
 _ADDRESS = re.compile(ADDRESS + r"\Z", re.ASCII)
 _TO_LOWER = str.maketrans(UPPER, LOWER)
 
 
 def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
-    """Returns a function that masks a value of a column, except null.
+    """Returns a function that masks a value of a column. Callers must not pass null.
 
-    The values are strings, integers, decimals without a fraction, dates, times or bytes. The masks
-    `redact` and `null` accept every value::
+    The function accepts strings, integers, decimals without a fraction, dates, times and bytes. For
+    the masks `redact` and `null`, it accepts any value::
 
         make_mask("last: 4", None)("4111111111111111") == "***1111"
 
     Args:
         mask: the mask as the spec stores it.
-        key: the key of the mask `hash`.
+        key: the key for the `hash` mask.
     """
     kind, _, count = mask.partition(": ")
     if kind == HASH:
@@ -57,18 +57,18 @@ def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
 
 
 def find_mask(name: str, masks: Mapping[str, str]) -> str | None:
-    """Returns the mask of a column or field, or None. Names are case-insensitive.
+    """Returns the mask of a column or field, or None if it has none. Names are case-insensitive.
 
-    A name overrides wildcards, and a later wildcard overrides an earlier one.
+    An exact name overrides wildcards, and a later wildcard overrides an earlier one.
 
     Args:
-        masks: the `mask` option, by name or wildcard.
+        masks: the `mask` option, whose keys are names or wildcards.
     """
     found = None
     for pattern, mask in masks.items():
         if is_wildcard(pattern) and fnmatchcase(name.lower(), pattern.lower()):
             found = mask
-    # A column may have the name of a wildcard.
+    # A column's actual name may look like a wildcard.
     by_name = {pattern.lower(): mask for pattern, mask in masks.items()}
     return by_name.get(name.lower(), found)
 

@@ -4,11 +4,11 @@ A row is redelivered if it is identical to the newest version of its key in the 
 versions are irrelevant, so a value that changes back (A, B, A) is a new version.
 
 If the source declares the key, it returns only the current version of each key. This version is
-newer than the newest version in the raw table even if its cursor is lower. One possible reason is a
-transaction that began earlier but committed later (`now()` is the transaction's start). Or an
-update has set the cursor column back, or has not changed it. Such a row overrides the order of
-cursors, and its batch begins a new generation (``_cq_generation``). A version is newer than all
-versions of earlier generations.
+newer than the newest version in the raw table even if its cursor is lower. Its cursor may be lower
+because its transaction began earlier but committed later (`now()` is the time at which a
+transaction started). Or an update may have set the cursor column back, or left it unchanged. Such a
+row overrides the order of cursors, and its batch begins a new generation (``_cq_generation``). A
+version is newer than all versions of earlier generations.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ def flag_redelivered(
 ) -> DataFrame:
     """Adds three boolean columns to the rows of a batch.
 
-    The columns compare a row with the newest version of its key in raw:
+    The columns compare a row with the newest version of its key in the raw table:
 
     - ``_cq_redelivered`` is true if that version is identical.
-    - ``_cq_overrules`` is true if the row is newer although that version has a higher cursor, or
-      has the same cursor and this cursor is below the window.
-    - ``_cq_cursor_unmoved`` is true if that version has the same cursor and other values.
+    - ``_cq_overrules`` is true if the row is newer but its cursor does not show it. Either that
+      version has a higher cursor, or both have the same cursor and it is below the window.
+    - ``_cq_cursor_unmoved`` is true if that version has the same cursor but other values.
 
-    Only the rows of the raw table at or above the window's lower bound are read. The bound is a
+    In the raw table, only rows at or above the window's lower bound are read. The bound is a
     literal, so Iceberg prunes files, and the cost depends only on the size of the window. If the
     cursor is a string that the source does not order by bytes, all rows of the raw table are read.
 
     Args:
         raw: the raw table.
-        key: the primary key; if empty, the numbers of equal rows are compared, and only
-            ``_cq_redelivered`` can be true.
+        key: the primary key. If it is empty, the function compares how often each row occurs, and
+            only ``_cq_redelivered`` can be true.
         window, bounds: the window and its bounds in the source.
         is_authoritative: whether the source returns only the current version of each key. If false,
             :func:`assign_generation` must be called first.
-        has_base: whether the window may contain versions of the base generation. If true, the query
-            that searches the raw table for versions of older generations is not needed.
+        has_base: whether the window may contain versions of the base generation. If true, the raw
+            table need not be queried for versions of older generations.
     """
     in_window = _select_window(raw, window, bounds)
     raw_rows = _select_comparable(raw, in_window, generations, has_base)
@@ -103,11 +103,12 @@ def flag_redelivered(
     if is_authoritative:
         redelivered = newest_version.isNotNull() & same_cursor & same_payload
     else:
-        # Versions in older generations are ignored.
+        # A row counts as existing only if it is in the raw table in the same generation.
         exists = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
         in_raw = f.coalesce(exists, f.lit(False))
-        # Rows of a key with the raw table's newest cursor are either all dropped or all appended.
-        # If (A, B) were reread and only B were dropped, A would become the newest version.
+        # Several rows of a key may have the newest cursor that the raw table has for the key. They
+        # are either all dropped or all appended. If A and B were reread and only B were dropped, A
+        # would become the newest version.
         group = Over.partitionBy(*(f.col(quote_name(name)) for name in key), same_cursor)
         all_in_raw = f.min(in_raw).over(group)
         last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
@@ -120,8 +121,8 @@ def flag_redelivered(
     newest_cursor = newest_version["cursor"]
     is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
     if cursor is not None and window.low is not None:
-        # A row with the same cursor is an update that did not change the cursor. If the cursor is
-        # below the window, only a new generation shows that the row is newer.
+        # If both have the same cursor, an update did not change it. If that cursor is below the
+        # window, only a new generation shows that the row is newer.
         low = cursor_literal(window.low, rows.schema[cursor].dataType)
         is_below |= same_cursor & (cursor_value < low)
     overrules = f.coalesce(is_below, f.lit(False)) if is_authoritative else f.lit(False)
@@ -134,9 +135,10 @@ def flag_redelivered(
 
 
 def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Returns whether a new row has a null cursor, but its key has a cursor in the raw table.
+    """Returns whether any new row has a null cursor although its key has one in the raw table.
 
-    The function reads the raw table's keys, so it is only called if new rows have null cursors.
+    The function reads all keys of the raw table, so it is called only if new rows have null
+    cursors.
     """
     lost = new_rows.where(f.col(quote_name(cursor)).isNull())
     with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())
@@ -144,7 +146,10 @@ def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cur
 
 
 def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Returns the rows of the raw table whose keys are among the keys of a few rows."""
+    """Returns the rows of the raw table that have the key of one of the given rows.
+
+    There should be few given rows, because their keys are broadcast.
+    """
     names = [quote_name(name) for name in key]
     keys = rows.select(*(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names)))
     same_key = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
@@ -154,11 +159,11 @@ def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFram
 def _select_comparable(
     raw: DataFrame, in_window: Column, generations: Generations, has_base: bool
 ) -> DataFrame:
-    """Returns the rows of the raw table that include the newest version of each key in a window.
+    """Returns rows of the raw table that include the newest version of each key in a window.
 
-    A key's newest version may be in a newer generation with a cursor below the window. Therefore,
-    if the window contains versions of an older generation, all batches since the first of these
-    versions are included.
+    A key's newest version may be in a newer generation and have a cursor below the window.
+    Therefore, if the window contains versions of an older generation, all batches since the first
+    of these versions are included.
     """
     generation = f.col(GENERATION)
     if has_base:
@@ -197,7 +202,7 @@ def _select_window(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     if window.cursor is None or floor is None or window.cursor.collated:
         return f.lit(True)  # only the source can order collated strings
     name = window.cursor.name
-    # If a column's name changes only in case in the source, the raw table retains the old name.
+    # If a column's name changes only in case in the source, the raw table keeps the old spelling.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
     column = f.col(quote_name(name))
     above = column >= cursor_literal(floor, data_type)

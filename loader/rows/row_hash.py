@@ -1,7 +1,7 @@
-"""Hashes the columns of a row to compare versions of the row.
+"""Hashes the columns of a row, so that versions of the row can be compared.
 
-The hash does not depend on the order of columns and fields, or on the case of their names. It also
-does not depend on null columns or on the width of a numeric type.
+The hash does not depend on the order of columns and fields, on the case of their names, on null
+columns, or on the width of a numeric type.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def row_hash(schema: t.StructType) -> Column:
 
     Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would have the same hash. Therefore
     each value is preceded by its column's name. Null columns are skipped, so that hashes do not
-    change if the source adds a column. Hashes also do not change if a column is widened. Equal
-    values have the same hash whether they are int or bigint, float or double, or decimals of the
-    same scale.
+    change if the source adds a column. Hashes do not change if a column is widened, either. Equal
+    values have the same hash in int and bigint, in float and double, and in decimals of the same
+    scale.
     """
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):
@@ -75,5 +75,5 @@ def _hash_list(value: Column, build_input: Callable[[Column], Column]) -> Column
 def _flag_null(
     path: tuple[str, ...], value: Column, data_type: t.DataType
 ) -> tuple[Column, Column]:
-    # A null in a list is significant, as [null, a] differs from [a].
+    # A null in a list is significant, because [null, a] differs from [a].
     return value.isNull(), _build_hash_input(path, value, data_type)

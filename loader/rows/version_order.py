@@ -1,9 +1,8 @@
 """Defines the order of a key's versions, and assigns generations to rows.
 
-`macros/version_order.sql` defines the same order in SQL.
-
-Versions are ordered by generation, cursor (nulls lowest), batch, and position in the batch. A test
-in `tests/dbt` compares the two definitions.
+Versions are ordered by generation, cursor (nulls lowest), batch, and position in the batch.
+`macros/version_order.sql` defines the same order in SQL. A test in `tests/dbt` compares the two
+definitions.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ SOURCE_NAME = "_cq_source_name"
 
 
 def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[Any, ...]:
-    """Returns a key by which versions are sorted. The newest version is last."""
+    """Returns a sort key for versions. The newest version is sorted last."""
     return (generation, cursor is not None, cursor if cursor is not None else 0, batch, seq)
 
 
 def version_column(cursor_field: str | None) -> Column:
-    """Returns the same sort key as a Spark struct. Nulls are lowest."""
+    """Returns the sort key of :func:`version_order` as a Spark struct. Nulls are lowest."""
     names = [GENERATION, *([cursor_field] if cursor_field else []), BATCH, SEQUENCE]
     return f.struct(*(f.col(quote_name(name)) for name in names))
 
 
 def quote_name(name: str) -> str:
-    """Quotes a column name with any characters for Spark SQL."""
+    """Quotes a name for Spark SQL. The name may contain any characters."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -61,9 +60,9 @@ def assign_generation(
     Some sources may return several versions of a key in any order. In this case the cursor
     determines the newest version, unless a repair has overridden the order. Later rows of repaired
     keys are appended in the repair's generation. Rows of all other keys are appended in the base
-    generation, where versions with a higher cursor remain newer than late rows.
+    generation. There, a version with a higher cursor remains newer than a late row.
 
-    Only the rows of the raw table above the base generation are read.
+    In the raw table, only rows above the base generation are read.
 
     Args:
         raw: the raw table.
@@ -86,13 +85,13 @@ def assign_generation(
 
 
 def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
-    """Assigns a new generation to each version of a key in the order of the source's log.
+    """Assigns a new generation to each version of a key, in the order of the source's log.
 
-    A later version is therefore newer, regardless of its cursor.
+    As a result, a later version counts as newer regardless of its cursor.
 
     Args:
         rows: the rows of a batch with ``_cq_`` columns.
-        generation: the newest generation in raw.
+        generation: the newest generation in the raw table.
     """
     order = Over.partitionBy(*(f.col(quote_name(name)) for name in key)).orderBy(SEQUENCE)
     number = f.row_number().over(order).cast("bigint")
