@@ -1,8 +1,8 @@
-"""The interface of state backends, which store cursors.
+"""Defines the interface of state backends, which store cursors.
 
-A backend stores rows ``key, value, version``. A change adds a row with the next version. The row
-with the highest version is in effect. A null version is treated as 0, because CloudQuery's first
-state tables have no versions.
+A backend stores rows of the form ``key, value, version``. Each change adds a row with the next
+version. The row with the highest version is in effect. A null version counts as 0, because early
+state tables of CloudQuery have no versions.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["StateBackend", "StateRow", "StoreLocation", "TableState"]
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """The location of a backend's rows, from the spec.
+    """The location of a backend's rows, as configured in the spec.
 
     Attributes:
-        table: ``backend_options.table_name``.
-        folder: the folder of the spec, against which relative paths are resolved.
+        table: the value of ``backend_options.table_name``.
+        folder: the spec's folder. Relative paths are resolved against it.
         where: the document and key in the spec, for error messages.
     """
 
@@ -43,11 +43,11 @@ def _ignore_warning(text: str) -> None:
 
 
 class StateBackend(ABC):
-    """A store of state rows. A new backend is one class with the four abstract methods.
+    """A store of state rows. To write a new backend, implement the four abstract methods.
 
-    A package provides a backend in the entry-point group ``strandline.state``. The class has an
-    `options_model`, which validates the destination's ``spec``. The constructor's arguments are the
-    options and a :class:`StoreLocation`. The constructor must not open a connection.
+    A package registers its backend in the entry-point group ``strandline.state``. The class has an
+    `options_model`, which validates the destination's ``spec``. The constructor receives the
+    options and a :class:`StoreLocation`. It must not open a connection.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -61,14 +61,14 @@ class StateBackend(ABC):
         """Creates the backend's tables or files if they do not exist.
 
         Raises:
-            StateError: if the backend is unreachable or contains data of another tool.
+            StateError: if the backend is unreachable or contains another tool's data.
         """
 
     @abstractmethod
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """Returns all rows or the rows of a key, ordered by key and descending version.
+        """Returns all rows, or all rows of one key, sorted by key and then by descending version.
 
-        Before :meth:`prepare`, the backend has no rows.
+        Returns no rows if :meth:`prepare` has not been called yet.
 
         Raises:
             StateError: if the backend cannot be read.
@@ -76,26 +76,28 @@ class StateBackend(ABC):
 
     @abstractmethod
     def append(self, rows: Sequence[StateRow]) -> None:
-        """Durably adds rows, atomically if the store has transactions.
+        """Durably adds rows. If the store has transactions, adds either all rows or none.
 
         Raises:
-            StateError: if a version of a key already exists, if another writer adds this version
-                concurrently, or if the backend is not writable.
+            StateError: if a version of a key already exists, if another writer concurrently adds
+                the same version, or if the backend is not writable.
         """
 
     @abstractmethod
     def prune(self, floors: Mapping[str, int]) -> None:
-        """Deletes the versions of each key below its floor. A null version counts as 0.
+        """Deletes all versions of each key that are below the key's floor.
+
+        A null version counts as 0.
 
         Raises:
             StateError: if the backend is not writable.
         """
 
     def latest(self, key: str) -> list[StateRow]:
-        """Returns the rows of a key's highest version, usually one row.
+        """Returns the rows of a key's highest version. Usually this is one row.
 
-        Several rows exist if two writers wrote the same version. Override this method if the store
-        can find these rows without reading all versions of the key.
+        There are several rows if two writers wrote the same version. Override this method if the
+        store can find these rows without reading all versions of the key.
         """
         rows = self.rows(key)
         return [row for row in rows if row.version == rows[0].version]
@@ -107,7 +109,7 @@ class StateBackend(ABC):
             warn: called with a warning if the highest version has several values.
 
         Raises:
-            StateError: if the values differ and no value is safe.
+            StateError: if the values differ and none is safer than the others.
         """
         return choose_effective_row(self.latest(key), warn)
 
@@ -115,12 +117,14 @@ class StateBackend(ABC):
         """Returns the state of a table, or None if there is none.
 
         Raises:
-            StateError: if the backend cannot be read, or the value was not written by this loader.
+            StateError: if the backend cannot be read, or if this loader did not write the value.
         """
         return choose_effective_state(key, self.latest(key), warn)
 
     def write(self, key: str, state: TableState) -> StateRow | None:
-        """Adds the next version unless the state is unchanged. Returns the new row, if any.
+        """Adds the next version unless the state is unchanged.
+
+        Returns the new row, or None if the state is unchanged.
 
         Raises:
             NewerStateError: if a newer loader has written the highest version.
@@ -135,7 +139,10 @@ class StateBackend(ABC):
     def build_next_rows(
         self, states: Mapping[str, TableState]
     ) -> dict[str, StateRow | StateError | None]:
-        """Returns for each key the next row, None if the state is unchanged, or an error."""
+        """Returns the next row of each key, or an error.
+
+        The result for a key is None if its state is unchanged.
+        """
         stored = self.latest_by_key(list(states))
         results: dict[str, StateRow | StateError | None] = {}
         for key, state in states.items():
@@ -162,7 +169,7 @@ class StateBackend(ABC):
         return results
 
     def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """Returns, for each key, what :meth:`latest` returned or raised.
+        """Returns, for each key, the rows that :meth:`latest` returned or the error that it raised.
 
         Override this method if the store can read many keys at once.
         """
@@ -175,7 +182,7 @@ class StateBackend(ABC):
         return results
 
     def floors(self, keep: int) -> dict[str, int]:
-        """Returns the floors with which :meth:`prune` keeps `keep` versions of each key."""
+        """Returns floors for :meth:`prune` that leave the newest `keep` versions of each key."""
         floors = {}
         for key, rows in groupby(self.rows(), key=lambda row: row.key):
             versions = sorted({row.version for row in rows}, reverse=True)
@@ -187,7 +194,7 @@ class StateBackend(ABC):
 def choose_effective_state(
     key: str, rows: Sequence[StateRow], warn: Callable[[str], None] = _ignore_warning
 ) -> TableState | None:
-    """Chooses the state that is in effect among the rows of a key's highest version.
+    """Chooses, among the rows of a key's highest version, the state that is in effect.
 
     Raises:
         StateError: see :meth:`StateBackend.read`.
@@ -197,7 +204,7 @@ def choose_effective_state(
 
 
 def build_second_writer_error(row: StateRow, where: str) -> StateError:
-    """Builds the error for the second writer of a version."""
+    """Returns the error for a writer whose version another writer has already written."""
     return StateError(
         f"version {row.version} of {row.key} exists already: another run has written it",
         where=where,

@@ -1,4 +1,4 @@
-"""Reads files of ``loader state export`` and chooses the rows to import."""
+"""Reads files written by ``loader state export`` and chooses the rows to import."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from loader.state.value import LARGEST, choose_effective_row, format_time, parse
 
 
 def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
-    """Returns an export's rows by key in ascending order of versions.
+    """Returns the rows of an export, grouped by key and sorted by version.
 
     Raises:
-        SpecError: if a line is not from an export.
-        StateError: if a line's value is not a state of this loader.
+        SpecError: if `loader state export` did not write a line.
+        StateError: if the value in a line is not a state of this loader.
     """
     rows_by_key: dict[str, list[StateRow]] = {}
     for number, line in enumerate(_read_lines(file), start=1):
@@ -53,7 +53,7 @@ def _read_lines(file: IO[str]) -> Iterator[str]:
 
 
 def _parse_row(read: Any) -> StateRow:
-    """Parses the row of a line. Raises various exceptions for an invalid line."""
+    """Parses a row from a line's JSON value. Raises various exceptions if it is invalid."""
     at, version = read.get("updated_at"), read["version"]
     version = 0 if version is None else version
     if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= LARGEST:
@@ -65,10 +65,10 @@ def _parse_row(read: Any) -> StateRow:
 
 
 def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
-    """Returns the rows of a key to import.
+    """Returns those rows of a key that are to be imported.
 
     Raises:
-        StateError: if the backend has a different value with the same or a newer version.
+        StateError: if the backend has a different value whose version is the same or newer.
     """
     latest = [row for row in rows if row.version == rows[-1].version]
     newest = choose_effective_row(latest, _ignore_warning)

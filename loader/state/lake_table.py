@@ -1,4 +1,4 @@
-"""A state backend in an append-only Iceberg table of the destination."""
+"""A state backend that stores its rows in an append-only Iceberg table of the destination."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from loader.state.value import format_time, parse_time
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
-# Each sync adds a file until the table is compacted. More files than this are read by a Spark job,
-# which reads files in parallel.
+# Each sync adds a file until the table is compacted. If there are more files than this, a Spark job
+# reads them, because it reads files in parallel.
 _FEW = 500
-# With at least this many keys, the table is read once instead of once per key.
+# If there are at least this many keys, the table is read once instead of once per key.
 _MANY = 4
 
 
 class LakeState(StateBackend):
     """A state backend in the table ``<schema>._cq_state``.
 
-    A file lock prevents two writers of the same version if they share a folder. Otherwise Iceberg
-    accepts both rows, and the safe value is used (:func:`loader.state.value.choose_effective_row`).
+    If two writers share a lock folder, a file lock prevents them from writing the same version.
+    Otherwise Iceberg accepts both rows, and the safer value is used
+    (:func:`loader.state.value.choose_effective_row`).
 
     Args:
-        lake: the lake with the table.
+        lake: the lake that contains the table.
         table: the table's name (``backend_options.table_name``).
     """
 
@@ -200,7 +201,7 @@ class LakeState(StateBackend):
 
 
 def _newest(rows: Iterable[StateRow]) -> list[StateRow]:
-    """Returns the rows of the highest version, latest first."""
+    """Returns the rows of the highest version. The row that was written last comes first."""
     all_rows = list(rows)
     newest = max((row.version for row in all_rows), default=0)
     highest = [row for row in all_rows if row.version == newest]

@@ -1,4 +1,4 @@
-"""A state backend in local JSON files (``backend: local``), as in older CloudQuery versions."""
+"""A state backend in local JSON files (``backend: local``), as in older versions of CloudQuery."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _FILE_NAME = re.compile(r"[a-z0-9._-]*-[0-9a-f]{32}\.json")
 
 
 class LocalState(StateBackend):
-    """A state backend with a file ``{"key": …, "versions": [{…}, …]}`` for each key.
+    """A state backend that stores a file ``{"key": …, "versions": [{…}, …]}`` for each key.
 
-    A file is replaced atomically. The new file is written, flushed to disk and renamed, so a crash
-    leaves the old or the new file. File names end in a hash of the key. Otherwise keys that differ
-    only in case, in slashes or at the end of a long name could have the same file.
+    Files are replaced atomically. A new file is written, flushed to disk and renamed, so a crash
+    leaves either the old or the new file. File names end in a hash of the key. Without the hash,
+    keys that differ only in case, in slashes or at the end of a long name could share a file.
 
-    The folder must be persistent, so in a container it must be mounted.
+    The folder must be persistent, so it must be mounted if the loader runs in a container.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -22,7 +22,7 @@ INCLUDED = ("sqlite", "postgresql", "redis")
 def open_state(
     spec: Spec, source: SourceSpec, open_lake: Callable[[DestinationSpec], Lake]
 ) -> StateBackend:
-    """Returns the state backend of a source without opening a connection.
+    """Returns the state backend of a source. Does not open a connection.
 
     Args:
         open_lake: a function that returns the lake of a destination with ``path: spark``.

@@ -1,4 +1,4 @@
-"""A state backend in Redis, with a sorted set for each key and versions as scores."""
+"""A state backend in Redis. Each key has a sorted set in which the versions are the scores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from loader.spec.redaction import excerpt
 from loader.state import StateBackend, StateRow, StoreLocation, build_second_writer_error
 from loader.state.value import format_time, parse_time
 
-# Redis runs a script atomically. This script returns the number of a row with an existing version,
-# or 0.
+# Redis runs a script atomically. If the version of a row already exists, this script adds nothing
+# and returns the row's number, starting from 1. Otherwise it adds all rows and returns 0.
 _APPEND = """
 for i = 2, #KEYS do
     local version = ARGV[(i - 2) * 3 + 2]
@@ -33,19 +33,21 @@ return 0
 
 
 class RedisState(StateBackend):
-    """A state backend with sorted sets ``<table_name>:<key>`` and a set ``<table_name>`` of keys.
+    """A state backend in Redis.
 
-    A member is JSON text ``{"updated_at": …, "value": …, "version": …}``.
+    The rows of each key are in a sorted set ``<table_name>:<key>``. The set ``<table_name>``
+    contains the keys. A member of a sorted set is a JSON string
+    ``{"updated_at": …, "value": …, "version": …}``.
 
     The guarantees against missing and duplicate rows do not depend on Redis persistence. The data
     commit contains the state, so the next run restores states that Redis loses in a crash or a
-    failover. With ``appendonly yes`` and ``appendfsync always``, each write is durable before it is
-    acknowledged. With ``everysec``, a crash within a second can undo a change of the cursor by the
-    user (``loader state set``). State must not expire, so ``maxmemory-policy`` must be
-    ``noeviction`` or a ``volatile-`` policy.
+    failover. If ``appendonly`` is ``yes`` and ``appendfsync`` is ``always``, each write is durable
+    before it is acknowledged. If ``appendfsync`` is ``everysec``, a user's change to the cursor
+    (``loader state set``) can be lost if Redis crashes within a second of it. State must not be
+    evicted, so ``maxmemory-policy`` must be ``noeviction`` or one of the ``volatile-`` policies.
 
-    One server or a failover pair is supported. Redis Cluster is not supported, because its scripts
-    cannot use several slots.
+    A single server or a failover pair is supported. Redis Cluster is not supported, because a
+    script cannot access several slots there.
     """
 
     options_model = StateStoreOptions
@@ -173,8 +175,8 @@ def _format_member(row: StateRow) -> str:
 
 
 def _strip_url(url: str) -> str:
-    """Removes user, password and query from a URL."""
+    """Removes the user, the password and the query from a URL."""
     parts = urlsplit(url if "://" in url else f"redis://{url}")
     if "@" in url and "@" not in parts.netloc:
-        return f"{parts.scheme}://…"  # an unencoded character in the password
+        return f"{parts.scheme}://…"  # the password contains a character that is not encoded
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

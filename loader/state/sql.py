@@ -1,4 +1,4 @@
-"""A state backend in a database table through SQLAlchemy (SQLite, PostgreSQL)."""
+"""A state backend in a database table. It uses SQLAlchemy (SQLite, PostgreSQL)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _REQUIRED_COLUMNS = ("key", "value", "version")
 class SqlState(StateBackend):
     """A state backend in a table with the columns ``key, value, version, updated_at``.
 
-    If the loader creates the table, the primary key is (key, version), so a version cannot be
-    written twice. A table of another tool may lack this key, have null versions, or lack
-    `updated_at`. Such a table is used unchanged. If a version has several rows, a read chooses one
-    of them.
+    If the loader creates the table, its primary key is (key, version), so a version cannot be
+    written twice. A table that another tool created may lack this key, have null versions, or lack
+    `updated_at`. Such a table is used as it is. If a version has several rows, the loader chooses
+    one of them when it reads the state.
 
-    Each operation opens a connection, because a sync may take hours and servers and firewalls close
+    Each operation opens a new connection. A sync may take hours, and servers and firewalls close
     idle connections.
     """
 
@@ -47,8 +47,8 @@ class SqlState(StateBackend):
 
     @cached_property
     def _table(self) -> sa.Table:
-        # In MySQL, an indexed text needs a length. MySQL's default types are case-insensitive,
-        # reject emoji, and drop fractions of a second.
+        # In MySQL, an indexed text column needs a length. MySQL's default types are
+        # case-insensitive, reject emoji, and drop fractions of a second.
         mysql_ = ("mysql", "mariadb")
         key = sa.Text().with_variant(sa.String(700, collation="utf8mb4_bin"), *mysql_)
         value = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), *mysql_)
@@ -99,8 +99,8 @@ class SqlState(StateBackend):
                 columns = self._read_columns(connection) or set()
                 for row in rows:
                     if connection.dialect.name == "postgresql":
-                        # Without a primary key, each of two concurrent checks could miss the row of
-                        # the other.
+                        # If the table has no primary key, two concurrent writers could each miss
+                        # the other's row.
                         lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(row.key, 0))
                         connection.execute(sa.select(lock))
                     if connection.execute(self._insert(row, columns)).rowcount == 0:
@@ -117,7 +117,7 @@ class SqlState(StateBackend):
                 connection.execute(sa.delete(self._table).where(old))
 
     def _insert(self, row: StateRow, columns: set[str]) -> sa.Insert:
-        """Returns a statement that adds a row unless its version exists."""
+        """Returns a statement that adds a row unless its version already exists."""
         t = self._table
         values: dict[str, Any] = {"key": row.key, "value": row.value, "version": row.version}
         if "updated_at" in columns:
@@ -155,7 +155,7 @@ class SqlState(StateBackend):
                     remedy="Correct or delete it, or set `backend_options.table_name` to a name "
                     "that nothing else uses",
                 ) from None
-        # Sorted in Python, because a database may sort by a collation.
+        # The rows are sorted in Python, because a database may use another collation.
         return sorted(rows, key=lambda row: (row.key, -row.version))
 
     def _read_columns(self, connection: sa.Connection) -> set[str] | None:
@@ -188,10 +188,10 @@ class SqlState(StateBackend):
             raise self._translate_error(problem) from problem
 
     def _translate_error(self, problem: SQLAlchemyError) -> StateError:
-        # Uses the driver's message, because SQLAlchemy adds the statement and its values.
+        # Uses the driver's message. SQLAlchemy's own message contains the statement and its values.
         lines = str(getattr(problem, "orig", None) or problem).strip().splitlines()
-        # With libpq, the first line contains host and port, and the second line the server's
-        # answer.
+        # In libpq's messages, the first line contains the host and port, and the second line
+        # contains the server's answer.
         what = " ".join(line.strip() for line in lines[:2]) or type(problem).__name__
         return StateError(
             excerpt(what, 500).rstrip(". "),
@@ -218,7 +218,8 @@ def _create_engine(text: str, location: StoreLocation) -> sa.Engine:
     """Creates an engine from a connection string in CloudQuery, libpq or SQLAlchemy format.
 
     Raises:
-        SpecError: if the text has another format or specifies an in-memory SQLite database.
+        SpecError: if the string has another format, or if it specifies an in-memory SQLite
+            database.
         ModuleNotFoundError: if the database's driver is not installed.
     """
     arguments: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Parses and formats state values and chooses among conflicting rows."""
+"""Parses and formats state values, and chooses one of several conflicting rows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from loader.rows.window import BY_HAND
 from loader.spec.redaction import excerpt
 
 FORMAT = 1
-"""The highest format of state values that this loader can read. Values without `format` have format
-1. A later version that changes the meaning of values will write a higher number, which this version
-rejects.
+"""The highest format of state values that this loader can read.
+
+Values that lack `format` have format 1. A later version of the loader that changes the meaning of
+values will write a higher number. This version rejects such values.
 """
 
 LARGEST = 2**62
-"""The highest version, batch or generation, so that the next value also fits 64 bits."""
+"""The highest valid version, batch or generation. The next number still fits in 64 bits."""
 
 MIXED = "mixed"
-"""The selection in a state if the batches of the raw table have different selections."""
+"""The selection to store if the batches of the raw table have different selections."""
 
 _RESET = "reset "
-"""The prefix of the selection in a state after `loader state reset`."""
+"""The prefix that `loader state reset` adds to the selection in a state."""
 
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
@@ -36,10 +37,10 @@ class StateRow:
     """One stored version of a key.
 
     Attributes:
-        version: the version, which increases by 1 with each change; 0 for a null in another tool's
-            table.
-        updated_at: the time at which the row was written, as text in UTC; None if the store has no
-            times.
+        version: the version, which increases by 1 with each change. 0 if another tool's table
+            contains a null.
+        updated_at: the time at which the row was written, as a string in UTC; None if the store
+            does not record times.
     """
 
     key: str
@@ -53,25 +54,26 @@ class TableState:
     """The content of a state value, mainly the cursor and the batch.
 
     Attributes:
-        batch: the newest batch; the cursor includes its rows.
+        batch: the newest batch. Its rows are included in the cursor.
         generation: the newest generation. New rows are appended in this generation or in the key's
             generation (:func:`loader.rows.version_order.assign_generation`).
-        base: the generation of the newest full read if later generations overrode cursors; None if
+        base: the generation of the newest full read, if later generations overrode cursors; None if
             it equals `generation`.
-        cursor: the cursor; None if there is no cursor column, or if no row has had a cursor.
+        cursor: the cursor; None if there is no cursor column, or if no row has had a cursor so far.
         cursor_field: the cursor column.
         mark: the connector's opaque state at this cursor, such as PostgreSQL's open transactions.
-        backfill: the progress of an unfinished backfill, with `from`, `to`, `done_to`, and
-            `to_cursor` (whether `to` is the stored cursor).
+        backfill: the progress of an unfinished backfill. It has the entries `from`, `to`,
+            `done_to`, and `to_cursor` (whether `to` is the stored cursor).
         boundary: the digest of the rows at the next window's lower bound; see
             :mod:`loader.sync.boundary_digest`.
-        selection: the rows that the source selected in the newest full read and the later syncs
-            (:attr:`loader.sources.interface.SourceTable.selection`). See also :meth:`start_over`.
-        masks: the masks of columns in the raw table and the id of their key; see
+        selection: describes which rows the source selected in the newest full read and in later
+            syncs (:attr:`loader.sources.interface.SourceTable.selection`). See also
+            :meth:`start_over`.
+        masks: the masks of the raw table's columns, and the id of the key that the masks use; see
             :mod:`loader.sync.mask_changes`.
         table_id: the id of the raw table to which the state belongs
-            (:data:`loader.lake.raw_table.IDENTITY`); None in states of older loaders. States that
-            differ only in their ids are equal.
+            (:data:`loader.lake.raw_table.IDENTITY`); None if an older loader wrote the state. This
+            id is ignored when states are compared.
     """
 
     batch: int = 0
@@ -87,7 +89,7 @@ class TableState:
     table_id: str | None = field(default=None, compare=False)
 
     def to_json(self) -> str:
-        """Formats the state as JSON with sorted keys and the cursor as text."""
+        """Formats the state as JSON. The keys are sorted, and the cursor is a string."""
         value: dict[str, Any] = {
             "batch": self.batch,
             "cursor": self.cursor.text if self.cursor else None,
@@ -117,8 +119,8 @@ class TableState:
 
         Raises:
             NewerStateError: if a newer loader has written the value.
-            StateError: if this loader has not written the value. Ignoring the value would cause a
-                reread of all rows, and guessing the cursor could skip rows.
+            StateError: if this loader has not written the value. If the value were ignored, all
+                rows would be reread. If the cursor were guessed, rows could be skipped.
         """
         try:
             value: Any = json.loads(text)
@@ -171,10 +173,10 @@ class TableState:
 
     @staticmethod
     def refuse_newer(text: str, key: str) -> None:
-        """Raises an error if a newer loader has written a value. Ignores other invalid values.
+        """Rejects a value that a newer loader has written. Ignores other invalid values.
 
         Raises:
-            NewerStateError: if a newer loader has written the value, because overwriting could lose
+            NewerStateError: if a newer loader has written the value. Overwriting it could lose
                 content.
         """
         try:
@@ -186,14 +188,18 @@ class TableState:
             _check_format(format_, key)
 
     def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """Returns a copy with another cursor and without the old cursor's checkpoint and digest."""
+        """Returns a copy with another cursor.
+
+        The old cursor's checkpoint and digest are removed.
+        """
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
     def start_over(self) -> TableState:
         """Returns a copy without a cursor, so that the next sync reads all rows.
 
-        If the spec selects rows by a filter or query, the copy records the reset. In a table with a
-        key, rows that stopped matching since the last sync would otherwise never become tombstones.
+        If the spec selects rows with a filter or a query, the copy records the reset. Otherwise, in
+        a table with a key, rows that have stopped matching since the last sync would never become
+        tombstones.
         """
         selection = self.selection
         if selection and not selection.startswith(_RESET):
@@ -201,15 +207,15 @@ class TableState:
         return replace(self.move_cursor(None, self.cursor_field), selection=selection)
 
     def was_reset(self, selection: str) -> bool:
-        """Returns whether the state was reset and had this selection before."""
+        """Returns whether the state was reset and had this selection before the reset."""
         return self.selection == f"{_RESET}{selection}"
 
     def set_by_hand(self, cursor: Cursor) -> TableState:
         """Returns a copy with a cursor that the user has set.
 
-        The checkpoint is retained unless the cursor skips rows, because transactions that were open
-        at the last sync may still commit rows. A retained checkpoint records that a user set the
-        cursor, because this matters if the source was replaced.
+        The checkpoint is kept unless the new cursor skips rows, because transactions that were open
+        at the last sync may still commit rows. A kept checkpoint records that a user set the
+        cursor. This matters if the source was replaced.
         """
         moved = self.move_cursor(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:
@@ -222,18 +228,18 @@ class TableState:
 
 
 def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) -> StateRow | None:
-    """Chooses the row that is in effect among the rows of a key's highest version, or None.
+    """Chooses, among the rows of a key's highest version, the row that is in effect.
 
-    If values differ, the safe value is chosen. This is the value with the lowest batch, because the
-    next run updates it from the data. If the batches are equal, it is the value with the lowest
-    cursor, with which more rows are reread.
+    Returns None if there are no rows. If values differ, the safest one is chosen. This is the value
+    with the lowest batch, because the next run updates it from the data. If the batches are equal,
+    it is the value with the lowest cursor, because it causes the most rows to be reread.
 
     Args:
         warn: called with a warning if values differ.
 
     Raises:
-        StateError: if values differ, and one of them was not written by this loader or none is
-            safer than the others.
+        StateError: if values differ and none is safer than the others, or if values differ and this
+            loader did not write one of them.
     """
     different = {row.value: row for row in rows}
     if len(different) <= 1:
@@ -244,7 +250,7 @@ def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) 
     same: list[tuple[TableState, StateRow]] = []
     for state, row in states:
         if state.batch == lowest and all(state != other for other, _ in same):
-            same.append((state, row))  # others differ in the table's id only
+            same.append((state, row))  # states that differ only in the table's id are equal
     states = same
     if len(states) > 1:
         states = [min(states, key=_order_by_cursor([state for state, _ in states], key, version))]
@@ -263,9 +269,9 @@ def _order_by_cursor(
     """Returns a sort key that orders states of the same batch by their cursors.
 
     Raises:
-        StateError: if the states cannot be ordered. Examples are cursors of different columns,
-            strings (which only the database can order), and equal cursors with different
-            checkpoints or generations.
+        StateError: if the states cannot be ordered. For example, the cursors may be from different
+            columns, or they may be strings, which only the database can order. Or they may be equal
+            although the checkpoints or generations differ.
     """
     cursors = [state.cursor for state in states if state.cursor]
     kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}
@@ -284,7 +290,7 @@ def _order_by_cursor(
 
 
 def parse_time(text: str | None) -> dt.datetime:
-    """Parses a row's time. Returns the current time for None.
+    """Parses a row's time. Returns the current time if the text is None.
 
     Raises:
         ValueError: if the text is not an ISO time.
@@ -296,7 +302,7 @@ def parse_time(text: str | None) -> dt.datetime:
 
 
 def format_time(time: dt.datetime) -> str:
-    """Formats a time in UTC like Spark, such as ``2025-01-01 00:00:00.5``."""
+    """Formats a time in UTC as Spark does, for example ``2025-01-01 00:00:00.5``."""
     text = time.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
