@@ -1,1 +1,1 @@
-"""`loader reconcile`, which finds and repairs changes that cursors miss."""
+"""`loader reconcile`: finds and repairs changes that cursors miss."""

@@ -1,9 +1,9 @@
-"""Compares the bucket checksums of source and lake, and the keys of buckets that differ.
+"""Compares source and lake: first the checksums of buckets, then the keys of buckets that differ.
 
-A bucket contains the keys with the same hash modulo the number of buckets. In the lake, each key's
-newest version in the raw table is compared, according to the loader's version order. The result
-does not depend on the model that builds the latest table. The rows stay in Spark, and only sums are
-collected.
+A bucket contains the keys that have the same hash modulo the number of buckets. In the lake, the
+newest version of each key in the raw table is compared. The loader's version order determines which
+version is the newest, so the result does not depend on the model that builds the latest table. The
+rows stay in Spark. Only sums are collected.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ ROW = "missed row"
 DELETE = "missed delete"
 KIND = "_cq_kind"
 SOURCE_CHECKSUM = "_cq_source_checksum"
-"""The column with the source's checksum of a row; null if the source lacks the row."""
+"""The column that contains the source's checksum of a row; null if the source lacks the row."""
 
 KEY_ONLY = "_cq_key_only"
-"""The column that flags tombstones in which all columns but the key are null."""
+"""The column that flags tombstones in which all columns except the key are null."""
 
 RAW_CURSOR = "_cq_raw_cursor"
-"""The column with the cursor of the newest version in the raw table."""
+"""The column that contains the cursor of the newest version in the raw table."""
 
 _IN_WINDOW = "_cq_in_window"
 _ROWS_PER_PART = 250
 _MAX_PARTS = 65_536
-_MAX_LISTED = 4_000  # parts in an SQL list; with more parts, whole buckets are selected
+_MAX_LISTED = 4_000  # parts in an SQL list; if there are more, whole buckets are selected
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Bucket:
     """A compared bucket of keys.
 
     Attributes:
-        parts: the numbers of the differing parts.
+        parts: the numbers of the bucket's parts that differ.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Bucket:
 
 
 def parts_per_bucket(rows: int, buckets: int) -> int:
-    """Returns the number of parts per bucket. With more parts, fewer rows must be reread.
+    """Returns the number of parts per bucket. The more parts, the fewer rows must be reread.
 
     Args:
         rows: the number of rows in the table.
@@ -85,12 +85,12 @@ def parts_per_bucket(rows: int, buckets: int) -> int:
 
 
 def key_names(plan: TablePlan) -> list[str]:
-    """Returns unique names for the key columns in a comparison."""
+    """Returns names for the key columns that are unique within a comparison."""
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
 
 class Comparison:
-    """A comparison of one table's contents in the source and the lake.
+    """Compares one table's contents in the source and in the lake.
 
     Args:
         window: the rows that the spec selects.
@@ -114,9 +114,9 @@ class Comparison:
     def compare_buckets(
         self, of: int, numbers: Sequence[int]
     ) -> tuple[list[Bucket], KeySelection | None]:
-        """Returns the compared buckets, and the smallest set of keys with all differences.
+        """Compares buckets. Returns them and a key selection that contains all differences.
 
-        The set is None if there are no differences.
+        The selection is as small as possible. It is None if there are no differences.
 
         Args:
             of: the number of buckets.
@@ -159,17 +159,18 @@ class Comparison:
         return buckets, find_smallest_share(buckets, of, parts)
 
     def compare_keys(self, share: KeySelection) -> DataFrame:
-        """Returns the differing keys with KEY, KIND and SOURCE_CHECKSUM.
+        """Compares keys. Returns a row for each key that differs.
 
-        The result also contains HASH, DELETED and RAW_CURSOR of the newest version in the raw
-        table, and the key columns.
+        A row contains KEY, KIND, SOURCE_CHECKSUM and the key columns. It also contains HASH,
+        DELETED and RAW_CURSOR of the newest version in the raw table.
         """
         source = self.contents.hashes(share).select(
             KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM), WANTED
         )
         snapshot = self.newest_versions(share)
         is_missing = f.coalesce(f.col(KEY_ONLY), f.lit(True))
-        # If a tombstone has values in other columns, the source itself flagged the row as deleted.
+        # If a tombstone has values in columns other than the key, the source itself flagged the row
+        # as deleted.
         can_be_deleted = (
             ~is_missing & ~f.col(DELETED) & f.col(_IN_WINDOW) & f.lit(self.missing_means_deleted)
         )
@@ -199,13 +200,13 @@ class Comparison:
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
         cursor = plan.cursor.name if plan.cursor else None
-        # After the `deleted_field` option was added to the spec or removed, the rows that it flags
-        # count as changed.
+        # If the `deleted_field` option was added to the spec or removed from it, the rows that this
+        # field flags count as changed.
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
         version = f.struct(
             f.when(is_same_mark, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
-            # Recomputed, because the stored hash does not reflect later changes of the raw table's
-            # values.
+            # The hash is recomputed, because the stored hash does not reflect later changes to
+            # values in the raw table.
             row_hash(table.schema).alias(HASH),
             deleted.alias(DELETED),
             reduce(and_, nulls, deleted).alias(KEY_ONLY),
@@ -257,7 +258,7 @@ def bucket_of(buckets: int) -> Column:
 
 
 def find_smallest_share(buckets: Sequence[Bucket], of: int, parts: int) -> KeySelection | None:
-    """Returns the smallest set of keys that contains all differences, or None.
+    """Returns the smallest key selection that contains all differences, or None if there are none.
 
     Args:
         of: the number of buckets.

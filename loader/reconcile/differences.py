@@ -1,4 +1,4 @@
-"""Confirms differences by rereading rows and searching for missing keys."""
+"""Confirms differences by rereading rows and by searching the source for missing keys."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from loader.sync.table_plan import TablePlan
 
 SAMPLE_SIZE = 10
 _SPARK_KEY = "_cq_spark_key"
-"""The column with Spark's hash of a row's key. KEY may contain the database's hash instead."""
+"""The column that contains Spark's hash of a row's key. KEY may contain the database's hash."""
 
-_MAX_LISTED = 2_000  # keys in an SQL list; with more keys, their buckets are selected
+_MAX_LISTED = 2_000  # keys in an SQL list; if there are more, their buckets are selected
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Differences:
     Attributes:
         rows: the source's rows for missed updates and missed rows, with KEY, KIND and RAW_CURSOR.
         deleted: KEY, KIND and the key columns of missed deletes.
-        changed: the hashes of keys that were missing from the source during the comparison but now
-            exist with rows that differ from the raw table.
+        changed: the hashes of keys that seemed to be missing from the source during the comparison.
+            They were found later, but their rows differ from the raw table.
     """
 
     rows: DataFrame
@@ -57,7 +57,7 @@ class Differences:
 def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | None:
     """Returns a selection of the candidates' keys, or None if there are no candidates.
 
-    Returns `share` unchanged if there are too many keys for an SQL list.
+    If there are too many keys for an SQL list, returns `share` unchanged.
 
     Args:
         share: a key selection that contains all candidates.
@@ -69,7 +69,7 @@ def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | N
 
 
 def keep_unchanged(before: DataFrame, after: DataFrame) -> DataFrame:
-    """Returns the rows of `after` that also differed before and are unchanged in the source."""
+    """Returns the rows of `after` that are in `before`, too, and have not changed in the source."""
     earlier = before.select(
         f.col(KEY).alias("_cq_earlier_key"), f.col(SOURCE_CHECKSUM).alias("_cq_earlier")
     )
@@ -82,12 +82,12 @@ def keep_unchanged(before: DataFrame, after: DataFrame) -> DataFrame:
 def confirm_differences(
     comparison: Comparison, snapshot: Snapshot, candidates: DataFrame, share: KeySelection
 ) -> Differences:
-    """Confirms candidates by value. Rereads their rows and searches for missing keys.
+    """Confirms candidates by comparing values. Rereads their rows and searches for missing keys.
 
     Equal rows can have different checksums if they contain a time that only the database can
     format. Such rows are not missed updates. A key that exists in the source is not a missed
-    delete. Such a key may have seemed to be missing because the database and Spark hash it
-    differently, or because the comparison read the table before the key was inserted.
+    delete. It may have seemed to be missing because the database and Spark hash it differently, or
+    because the comparison read the table before the key was inserted.
 
     Args:
         share: a key selection that contains all candidates.
@@ -134,7 +134,7 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Drops keys that the database and Spark hash differently.
 
-    Such a key is compared in the bucket of the database's hash.
+    Such a key is compared in the bucket that the database's hash determines.
     """
     if not 0 < len(keys) <= _MAX_LISTED:
         return keys
@@ -148,9 +148,9 @@ def _confirm_deletes(
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """Searches the source for missing keys.
 
-    Returns the rows of `missing` whose keys the source still lacks, and the hashes of existing keys
-    whose rows differ from the raw table. If an existing row equals the raw table's row, nothing was
-    deleted.
+    Returns the rows of `missing` whose keys the source still lacks. Also returns the hashes of keys
+    that exist but whose rows differ from the raw table. If an existing row equals the raw table's
+    row, there is no difference, and the key is in neither result.
     """
     if not missing.take(1):
         return missing, ()
@@ -177,7 +177,7 @@ def _confirm_deletes(
 def count_differences(
     verified: Sequence[VerifiedBucket], differences: Differences, buckets: int
 ) -> list[VerifiedBucket]:
-    """Returns each bucket's number of differences by kind."""
+    """Returns the buckets, to which the number of differences of each kind is added."""
     keys = differences.rows.select(KEY, KIND).union(differences.deleted.select(KEY, KIND))
     rows = keys.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
     counts = {(row["number"], row[KIND]): row["count"] for row in rows}
@@ -193,7 +193,7 @@ def count_differences(
 
 
 def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple[str, str], ...]:
-    """Returns the kinds and keys of a few differences as text, to show them to the user."""
+    """Returns the kinds and keys of a few differences as strings, for display."""
     rows = differences.rows.select(KIND, *(_format_key(plan, name, name) for name in plan.key))
     names = zip(plan.key, key_names(plan), strict=True)
     deleted = differences.deleted.select(
@@ -206,8 +206,7 @@ def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple
 def materialize(frame: DataFrame) -> DataFrame:
     """Computes and stores the rows immediately.
 
-    A cache is unsuitable, because after a write to a table, Spark recomputes the caches that read
-    this table.
+    A cache is unsuitable, because Spark recomputes a cache if a table that it reads is written to.
     """
     return frame.localCheckpoint(eager=True)
 

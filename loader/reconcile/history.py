@@ -1,4 +1,4 @@
-"""The append-only history of comparisons, ``_cq_reconciled``."""
+"""Reads and writes ``_cq_reconciled``, the append-only history of comparisons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loader.rows.literal import text_literal
 
 TABLE = RECONCILED
 BUCKETS = 64
-"""The default number of buckets for a table's keys."""
+"""The default number of buckets into which a table's keys are divided."""
 REMEDY = describe_remedy("Syncs continue; comparisons", TABLE)
 _reports_damage = reports_damage(TABLE, REMEDY)
 
@@ -40,20 +40,23 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class VerifiedBucket:
-    """A compared bucket, which is a row of ``_cq_reconciled`` with the columns in this order.
+    """A compared bucket, stored as a row of ``_cq_reconciled``.
+
+    The table's columns are these fields, in this order.
 
     Attributes:
         bucket: the bucket's number. The bucket of a key is the key's hash modulo `buckets`.
         verified_at: a time in UTC. The compared version of the rows is not older than this time.
         rows_source: the number of rows in the source that the spec selects.
-        rows_snapshot: the number of keys in the raw table before a repair, without keys whose
-            newest version is a tombstone.
+        rows_snapshot: the number of keys in the raw table before a repair. Keys whose newest
+            version is a tombstone are not counted.
         repaired: whether all differences were appended to the raw table; false if there were no
             differences.
-        batch: the batch with the appended differences. If there is a batch and `repaired` is false,
-            all differences except the missed deletes were appended.
+        batch: the batch that contains the appended differences. If there is a batch and `repaired`
+            is false, all differences except the missed deletes were appended.
         columns_left_out: columns that were not compared; None if all columns were compared.
-        seconds: the duration of the comparison and repair, divided by the number of buckets.
+        seconds: the duration of the comparison and the repair, divided by the number of compared
+            buckets.
     """
 
     run_id: str
@@ -97,7 +100,7 @@ class LastComparison:
 
     Attributes:
         at: the time of the comparison in seconds since 1970.
-        seconds: the bucket's part of the comparison's duration; 0 if unknown.
+        seconds: the bucket's share of the comparison's duration; 0 if unknown.
         rows: the number of the bucket's rows in the raw table, counting only the newest version of
             each key.
         has_unrepaired: whether differences were found and not repaired.
@@ -110,7 +113,7 @@ class LastComparison:
 
 
 class VerificationHistory:
-    """A reader and writer of ``_cq_reconciled`` in one lake."""
+    """Reads and writes ``_cq_reconciled`` in one lake."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -127,7 +130,7 @@ class VerificationHistory:
     def prune(self, keep: int) -> int:
         """Deletes all but the `keep` newest rows per bucket. Returns the number of deleted rows.
 
-        :func:`choose_buckets` and the dbt test `reconciled_recently` read only the newest row.
+        :func:`choose_buckets` and dbt's `reconciled_recently` test read only the newest row.
         """
         bucket = ("source_name", "table_name", "buckets", "bucket")
         floors = f"""
@@ -160,11 +163,12 @@ class VerificationHistory:
     def last_verified(
         self, source: str, table: str, buckets: int, repairs: bool = False
     ) -> dict[int, int]:
-        """Returns each bucket's last comparison time in microseconds since 1970.
+        """Returns the time of each bucket's last comparison, in microseconds since 1970.
 
         Args:
-            buckets: the number of buckets. Comparisons with another number of buckets are ignored.
-            repairs: whether to omit buckets whose last differences were not repaired.
+            buckets: the number of buckets. Comparisons that used another number are ignored.
+            repairs: whether to omit buckets whose last comparison found differences that were not
+                repaired.
         """
         if not self.lake.exists(TABLE):
             return {}
@@ -185,14 +189,14 @@ class VerificationHistory:
 
     @_reports_damage
     def last_comparisons(self, buckets: int) -> dict[tuple[str, str], dict[int, LastComparison]]:
-        """Returns the last comparison of each bucket by source and table.
+        """Returns the last comparison of each bucket, keyed by source and table.
 
         Args:
-            buckets: the number of buckets. Comparisons with another number of buckets are ignored.
+            buckets: the number of buckets. Comparisons that used another number are ignored.
         """
         if not self.lake.exists(TABLE):
             return {}
-        # A table that an older loader created lacks this column until the next comparison.
+        # If an older loader created the table, it lacks this column until the next comparison.
         seconds = "seconds" if "seconds" in self.lake.frame(TABLE).columns else "null"
         rows = self.lake.spark.sql(
             f"""
@@ -221,7 +225,7 @@ class VerificationHistory:
 def choose_buckets(
     last_verified: Mapping[int, int], buckets: int, per_run: int | None
 ) -> tuple[int, ...]:
-    """Returns the least recently compared buckets, with never compared buckets first.
+    """Returns the least recently compared buckets. Buckets that were never compared come first.
 
     Args:
         last_verified: the last comparison time of each bucket.

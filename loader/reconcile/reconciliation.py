@@ -1,11 +1,12 @@
 """Reconciles tables by comparing contents, to find and repair changes that cursors miss.
 
-Each table is first synced and then compared in the same snapshot of its source. If the snapshot
-cannot change (`is_steady`), such as an exported PostgreSQL snapshot, the raw table then contains
-all rows that a sync can deliver, and the sync has missed all rows that still differ. Otherwise, and
-with `sync_mode: cdc`, a differing row may have changed after the sync, so the table is synced and
-compared a second time, in a later snapshot. The syncs have missed a row if the row still differs
-and has not changed in the source between the two comparisons.
+Each table is first synced and then compared in the same snapshot of its source. Some snapshots
+cannot change (`is_steady`), for example an exported PostgreSQL snapshot. In this case the raw table
+contains all rows that a sync can deliver, so the sync has missed every row that still differs.
+
+If the snapshot can change, or with `sync_mode: cdc`, a row that differs may have changed after the
+sync. Therefore the table is synced and compared a second time, in a later snapshot. The syncs have
+missed a row if it still differs and has not changed in the source between the two comparisons.
 """
 
 from __future__ import annotations
@@ -46,20 +47,19 @@ class Finding:
     """The result of comparing one table.
 
     Attributes:
-        buckets: the number of buckets for the table's keys.
+        buckets: the number of buckets into which the table's keys are divided.
         verified: the buckets that were compared.
         sample: the kinds and keys of at most :data:`loader.reconcile.differences.SAMPLE_SIZE`
             differences.
         left_out: columns that were not compared, as ``name (type)``.
-        skipped: why nothing was compared; empty after a comparison.
+        skipped: the reason why nothing was compared; empty if the table was compared.
         synced: the number of rows that syncs appended before or during the comparison.
-        records: the ledger rows of the batches after the first sync, which are those of a second
-            sync and of a repair.
-        changed: the number of keys that were missing from the source during the comparison, but
-            that a later search found with different rows. Their buckets are not recorded as
-            compared.
+        records: the ledger rows of the second sync and of the repair, if there were any.
+        changed: the number of keys that seemed to be missing from the source during the comparison.
+            A later search found them, but their rows differ from the raw table. Their buckets are
+            not recorded as compared.
         distrusted: whether so many rows are missing from the source that they are not treated as
-            deleted. Missed updates and missed rows are repaired.
+            deleted. Missed updates and missed rows are repaired nevertheless.
     """
 
     table: str
@@ -74,7 +74,7 @@ class Finding:
     distrusted: bool = False
 
     def total(self, name: str) -> int:
-        """Sums an attribute of all compared buckets."""
+        """Returns the sum of an attribute over all compared buckets."""
         return sum(getattr(bucket, name) for bucket in self.verified)
 
     @property
@@ -85,14 +85,14 @@ class Finding:
 
 @dataclass
 class Reconciliation:
-    """The work that :func:`loader.sync.runner.run_tables` calls for each table to reconcile.
+    """Reconciles tables. :func:`loader.sync.runner.run_tables` calls this object for each table.
 
     Attributes:
         repairs: whether to append differences to the raw table.
-        allows_deletes: whether to treat any number of missing rows as deleted.
-        buckets: the number of buckets for a table's keys.
+        allows_deletes: whether to treat missing rows as deleted, no matter how many there are.
+        buckets: the number of buckets into which a table's keys are divided.
         per_run: the number of buckets to compare in one run; None compares all buckets.
-        findings: the results, one of which is added after each table.
+        findings: the results. One is added after each table.
     """
 
     repairs: bool = False
@@ -105,8 +105,8 @@ class Reconciliation:
         """Syncs, compares and optionally repairs a table, and records the result.
 
         Raises:
-            TableError: if the table could not be synced, read or repaired; published batches
-                remain.
+            TableError: if the table could not be synced, read or repaired. Batches that were
+                already published remain.
         """
         reason = explain_skip(sync.plan)
         if reason:
@@ -133,7 +133,7 @@ class Reconciliation:
         history = VerificationHistory(lake)
         if numbers is None:
             last_verified = {}
-            if self.per_run is not None:  # without a limit, all buckets are compared
+            if self.per_run is not None:  # if there is no limit, all buckets are compared
                 last_verified = history.last_verified(
                     plan.source, plan.lake_table, self.buckets, self.repairs
                 )
@@ -192,10 +192,14 @@ class Reconciliation:
 def find_differences(
     sync: SyncContext, comparison: Comparison, share: KeySelection
 ) -> tuple[Differences | None, SyncRecord | None]:
-    """Returns any confirmed differences, and the ledger row of a second sync if one was necessary.
+    """Compares keys and confirms the differences.
 
     Args:
         share: the keys to compare.
+
+    Returns:
+        The confirmed differences, or None if there are none; and the ledger row of a second sync,
+        or None if no second sync was necessary.
     """
     plan = sync.plan
     sync.report_phase("comparing keys")
@@ -216,7 +220,7 @@ def find_differences(
 
 
 def open_comparison(sync: SyncContext, snapshot: Snapshot) -> Comparison:
-    """Returns a comparison of the raw table with the rows of a snapshot that the spec selects."""
+    """Returns a comparison of the raw table with those rows of a snapshot that the spec selects."""
     plan = sync.plan
     wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
     contents = snapshot.contents(
@@ -226,7 +230,10 @@ def open_comparison(sync: SyncContext, snapshot: Snapshot) -> Comparison:
 
 
 def explain_skip(plan: TablePlan) -> str:
-    """Returns why a table cannot be reconciled, with a remedy, or ""."""
+    """Returns the reason why a table cannot be reconciled, with a remedy.
+
+    Returns an empty string if it can be reconciled.
+    """
     if plan.mode == FULL_REFRESH:
         return "sync_mode: full_refresh reads everything at each run: there is nothing to reconcile"
     if not plan.key:

@@ -1,4 +1,4 @@
-"""Appends the differences of a comparison as a batch of the raw table."""
+"""Appends the differences that a comparison found to the raw table, as one batch."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def repair_differences(
     differences: Differences,
     appends_deletes: bool = True,
 ) -> tuple[list[VerifiedBucket], SyncRecord | None]:
-    """Appends the differences.
+    """Appends the differences to the raw table.
 
     Returns the buckets and the ledger row of the batch. The ledger row is None if there was nothing
-    to append. The buckets that differed contain the batch number.
+    to append. Buckets whose differences were appended contain the batch number.
 
     Args:
         appends_deletes: whether to append missed deletes. Missed updates and rows are always
@@ -64,7 +64,7 @@ def repair_differences(
 
 
 def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
-    """Returns whether all rows, or more than a tenth, are missing from the source."""
+    """Returns whether more than a tenth of the rows, or all rows, are missing from the source."""
     rows = sum(bucket.rows_snapshot for bucket in verified)
     deletes = sum(bucket.missed_deletes for bucket in verified)
     return are_too_many(deletes, rows)
@@ -73,17 +73,17 @@ def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
 def append_differences(
     sync: SyncContext, rows: DataFrame, deleted: DataFrame, count: int
 ) -> SyncRecord:
-    """Appends differences to the raw table with the steps of a sync. Returns the ledger row.
+    """Appends differences to the raw table in the same steps as a sync. Returns the ledger row.
 
     Does not release the table's lock.
 
     Args:
-        rows: missed updates and missed rows in the table's columns, with KIND and RAW_CURSOR.
+        rows: missed updates and missed rows, with the table's columns, KIND and RAW_CURSOR.
         deleted: the keys of missed deletes.
         count: the number of rows in `rows` and `deleted` together.
 
     Raises:
-        TableError: if the repair failed; nothing was published.
+        TableError: if the repair failed. Nothing was published in this case.
     """
 
     def build_rows(stamp: Stamp) -> DataFrame:
@@ -119,7 +119,7 @@ def append_differences(
 
 
 def _count_lost_rows(plan: TablePlan, stored: Cursor | None, rows: DataFrame) -> LostRows:
-    """Counts the rows that a plain query with the stored cursor would have missed."""
+    """Counts the rows that a simple query on the stored cursor would have missed."""
     cursor = plan.cursor
     if cursor is None or stored is None or not has_plain_cursor(plan, cursor, stored):
         return LostRows()
@@ -141,7 +141,7 @@ def _build_rows(
     names = [f.col(quote_name(name)) for name in table.names]
     all_rows = rows.select(*names, f.lit(False).alias(KEY_ONLY))
     all_rows = all_rows.union(_build_tombstones(plan, deleted))
-    # Uses one partition, so that rows of both sides of the union get different values of _cq_seq.
+    # With a single partition, rows from the two sides of the union get different `_cq_seq` values.
     all_rows = all_rows.coalesce(1) if count <= _MAX_ROWS_PER_FILE else all_rows
     return (
         stamp_rows(all_rows, stamp)
@@ -152,10 +152,10 @@ def _build_rows(
 
 
 def _build_tombstones(plan: TablePlan, deleted: DataFrame) -> DataFrame:
-    """Returns tombstones, in which all columns but the key are null.
+    """Returns tombstones, in which all columns except the key are null.
 
-    Other values are null because deleted data must not be rewritten. The cursor is null because a
-    reinserted row must be newer than the tombstone.
+    Deleted data must not be written again, so the other columns are null. The cursor is also null,
+    so that a row that is inserted again is newer than the tombstone.
     """
     keys = dict(zip(plan.key, key_names(plan), strict=True))
     return deleted.select(

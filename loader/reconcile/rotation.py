@@ -1,10 +1,10 @@
-"""Reconciles the buckets of a table's keys in rotation, as the `reconcile` option requests.
+"""Reconciles the buckets of a table's keys in rotation, as the `reconcile` option specifies.
 
-All keys are compared once within `every`. The buckets of a large table are split into eight groups,
-which are compared at equal intervals. A small table has one group. After a comparison, the next one
-waits until comparisons take at most the share `budget` of the time. The history of comparisons
-shows which groups are due. A bucket is recorded only after its differences were appended, so after
-a crash, or if the history is lost, comparisons are merely repeated.
+All keys are compared once within the time `every`. The buckets of a large table are split into
+eight groups, which are compared at equal intervals. A small table has one group. After a
+comparison, the next one is delayed so that comparisons take at most the share `budget` of the total
+time. The history of comparisons shows which groups are due. A bucket is recorded only after its
+differences were appended. If a run crashes or the history is lost, comparisons are merely repeated.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH
 
 _GROUPS = 8
-"""The groups of a large table. Each comparison reads all keys, so more groups cost more."""
+"""The number of groups for a large table. Each comparison reads all keys, so more groups cost more.
+"""
 
 SMALL_ROWS = 100_000
-"""Tables with fewer rows have one group. In a small group, a few deletes would be more than a
-tenth, and :func:`loader.reconcile.repair.has_too_many_deletes` would refuse them."""
+"""Tables with fewer rows have one group. In a small group, a few deletes could be more than a tenth
+of the rows, and :func:`loader.reconcile.repair.has_too_many_deletes` would reject them."""
 
 COMPARING_SINCE = "strandline.comparing-since"
-"""The raw table's property with the start of a running comparison; otherwise empty.
+"""The raw table's property that stores when the running comparison began; otherwise empty.
 
-If the process is killed during a comparison, for instance for lack of memory, the start remains.
+If the process is killed during a comparison, for example because memory runs out, the time remains.
 """
 
 _NEGLIGIBLE_SECONDS = 0.5
-"""Comparisons of at most this duration need no budget."""
+"""The budget does not limit comparisons that take at most this long."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,17 @@ class Attempt:
 
     @classmethod
     def find_last(cls, compared: Mapping[int, LastComparison]) -> Attempt:
-        """Returns the latest of the recorded comparisons.
+        """Returns the latest recorded comparison.
 
-        The history has only the time when the source was opened. So if the sync before the
-        comparison took long, the returned end is too early.
+        The history records only when the source was opened. If the sync before the comparison took
+        long, the returned end time is therefore too early.
         """
         at = max((each.at for each in compared.values()), default=0.0)
         newest = [each.seconds for each in compared.values() if each.at == at]
         return cls(at + sum(newest), sum(newest), len(newest) or BUCKETS)
 
     def seconds_for_all(self) -> float:
-        """Estimates how long comparisons of all keys take."""
+        """Estimates how many seconds it takes to compare all keys."""
         return self.seconds * BUCKETS / self.buckets
 
 
@@ -82,21 +83,20 @@ def choose_due_buckets(
     clock: float,
     groups: int,
 ) -> tuple[int, ...]:
-    """Returns the buckets to compare now; empty if no bucket is due.
+    """Returns the buckets to compare now. The result is empty if no bucket is due.
 
     Groups are due at intervals of `every` / `groups`, so that each group is compared again within
-    `every`. Buckets that were never compared count as compared when the first comparison began.
-    Buckets with differences that were not repaired are always due. If the budget does not suffice
-    for all due buckets, buckets with unrepaired differences alternate with the other due buckets,
-    because some differences are never repaired.
+    `every`. A bucket that was never compared is treated as if it had been compared when the first
+    comparison began. A bucket whose differences were not repaired is always due. If the budget is
+    not enough for all due buckets, buckets with unrepaired differences alternate with the other due
+    buckets, because some differences are never repaired.
 
-    After a comparison of d seconds, the next comparison begins at the earliest d / budget seconds
-    after the start of this comparison, so comparisons never take a larger share of the time than
-    `budget`.
+    If a comparison takes d seconds, the next one begins at least d / budget seconds after the start
+    of this one. As a result, comparisons never take a larger share of the time than `budget`.
 
     Args:
-        compared: the last comparison of each bucket. Comparisons in the future are ignored, because
-            they mean that the clock was set back.
+        compared: the last comparison of each bucket. Times in the future are ignored, because they
+            mean that the clock was set back.
         clock: the current time in seconds since 1970.
         groups: the number of groups into which the buckets are split.
     """
@@ -142,9 +142,9 @@ def choose_due_buckets(
 
 
 class Rotation:
-    """Chooses the tables of which a run reconciles some buckets after the sync.
+    """Decides for which tables a run reconciles some buckets after the sync.
 
-    Stores the last comparisons, so that only the first run of a process reads the history.
+    Keeps the last comparisons in memory, so that only the first run of a process reads the history.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -183,9 +183,10 @@ class Rotation:
         return partial(self._sync_and_compare, numbers=numbers)
 
     def _waits_after_kill(self, sync: SyncContext, options: ReconcileOptions) -> bool:
-        """Returns whether a comparison was interrupted and began too recently to be repeated.
+        """Returns whether to wait because a comparison was killed and began only recently.
 
-        If a comparison needs more memory than there is, the pause keeps it from killing every run.
+        If a comparison needs more memory than is available, this pause prevents it from killing
+        every run.
         """
         plan = sync.plan
         began = sync.lake.properties(plan.lake_table).get(COMPARING_SINCE)
@@ -214,7 +215,7 @@ class Rotation:
         """Syncs a table, then compares and repairs some buckets.
 
         Returns:
-            The ledger row of the sync, with the rows of the repair added, to show it to the user.
+            The ledger row of the sync, to which the rows of the repair are added for display.
         """
         key = _find_key(sync)
         with sync.unlock_at_end():
@@ -249,7 +250,11 @@ def _find_key(sync: SyncContext) -> tuple[str, str, str]:
 
 
 def _is_small(sync: SyncContext, compared: Mapping[int, LastComparison]) -> bool:
-    """Returns whether the table has few rows, according to its last comparisons or its versions."""
+    """Returns whether the table has few rows.
+
+    The number of rows is estimated from the last comparisons. If there are none, the versions in
+    the raw table are counted.
+    """
     if compared:
         rows = sum(each.rows for each in compared.values()) * BUCKETS // len(compared)
     else:
@@ -258,14 +263,14 @@ def _is_small(sync: SyncContext, compared: Mapping[int, LastComparison]) -> bool
 
 
 def _sync_and_raise(sync: SyncContext, error: Exception) -> SyncRecord:
-    """Syncs a table, and then raises the error that prevents its comparison."""
+    """Syncs a table and then raises the error that prevented its comparison."""
     with sync.unlock_at_end():
         sync_locked_table(sync)
         raise error
 
 
 def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
-    """Warns of differences, and of a budget that is too small for the `every` option."""
+    """Warns about differences, and about a budget that is too small for the `every` option."""
     found = f"{len(finding.verified)} of {finding.buckets} buckets of its keys were compared"
     if finding.distrusted:
         sync.warn(
@@ -293,7 +298,10 @@ def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
 
 
 def _describe_repaired(finding: Finding) -> str:
-    """Returns a sentence about what was repaired if the deletes were not repaired, else ""."""
+    """Returns a sentence about the repaired differences, or an empty string if there are none.
+
+    Used if the deletes were not repaired.
+    """
     if not finding.total("all_repaired"):
         return ""
     return f" {_describe_missed(finding, ' and ')} were appended."
@@ -305,7 +313,7 @@ def _describe_missed(finding: Finding, separator: str = ", ") -> str:
 
 
 def _add_repair(record: SyncRecord, finding: Finding) -> SyncRecord:
-    """Adds the batches of a comparison, and its duration, to the ledger row of the sync."""
+    """Adds the batches of a comparison and its duration to the ledger row of the sync."""
     total = record
     for later in finding.records:
         total = replace(total.plus(later), complete_until=record.complete_until)
