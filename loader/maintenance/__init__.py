@@ -1,1 +1,1 @@
-"""`loader compact`: removes superseded versions, small files and old Iceberg snapshots."""
+"""Implements `loader compact` and `loader state rebuild`."""

@@ -1,8 +1,10 @@
-"""Removes superseded versions, small files and old Iceberg snapshots for ``loader compact``.
+"""Removes superseded versions and old Iceberg snapshots, and merges small files.
 
-The steps for each table are: remove, rewrite, expire. Each step is one atomic commit, so a killed
-compaction leaves every table in a consistent state. Compaction locks a raw table like a sync, and
-state and ledger like an append, so a loader may run concurrently.
+This is the work of ``loader compact``.
+The steps for each table are: remove, rewrite, expire. Each step consists of atomic commits, so a
+killed compaction leaves every table in a consistent state. Compaction locks a raw table in the same
+way as a sync does. It locks state and ledger in the same way as an append does. Therefore a loader
+may run concurrently.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from loader.rows.version_order import BATCH, SEQUENCE, quote_name
 from loader.spark.spark_version import can_rewrite_position_deletes
 
 MIN_SNAPSHOT_AGE = dt.timedelta(hours=1)
-"""Younger snapshots of state and ledger do not expire, because a loader may be reading them."""
+"""Younger snapshots of state and ledger are not expired, because a loader may be reading them."""
 
 _MIN_FILES = 5
 """The minimum number of small data files or manifests that justifies a rewrite."""
@@ -79,8 +81,8 @@ class Upkeep:
 
     Attributes:
         keep: the versions to keep; None keeps all versions.
-        expire_days: the minimum age in days of Iceberg snapshots to expire.
-        now: the current time, from which the days are counted back.
+        expire_days: the minimum age, in days, of the Iceberg snapshots to expire.
+        now: the current time. Days are counted back from it.
         dry_run: whether to report the effects of a compaction without changing tables.
     """
 
@@ -92,8 +94,8 @@ class Upkeep:
     def before_ms(self, min_age: dt.timedelta = dt.timedelta()) -> int:
         """Returns the time before which snapshots expire, in milliseconds since 1970.
 
-        The days are counted back from now. With `expire_days` 0, even the files that this
-        compaction has just replaced are deleted.
+        The days are counted back from the current time. If `expire_days` is 0, even the files that
+        this compaction has just replaced are deleted.
         """
         age = max(dt.timedelta(days=self.expire_days), min_age)
         return int((now() - age).timestamp() * 1000)
@@ -106,7 +108,8 @@ class CompactionResult:
     Attributes:
         removed: the number of removed rows.
         expired: the number of expired Iceberg snapshots.
-        note: why no more rows were removed, and which files of killed runs were found.
+        note: the reason why no more rows were removed, and the number of files that killed runs
+            left behind.
     """
 
     table: str
@@ -162,8 +165,8 @@ def compact_system_table(
     """Merges small files and expires old snapshots of state or ledger.
 
     Args:
-        order: the columns by which a sync selects rows. Rows are sorted by these columns in small
-            row groups, so that a sync reads few rows of other tables.
+        order: the columns by which a sync selects rows. The rows are sorted by these columns and
+            written in small row groups, so that a sync reads few rows of other tables.
 
     Raises:
         Timeout: if another process has been writing to the table for a minute.
@@ -187,7 +190,7 @@ def compact_system_table(
 
 
 def _set_missing_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> None:
-    """Sets missing properties of a table, which an older loader may have created."""
+    """Sets the properties that a table lacks, for example because an older loader created it."""
     existing = lake.properties(table)
     missing = {name: value for name, value in wanted.items() if name not in existing}
     if missing:
@@ -195,17 +198,17 @@ def _set_missing_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -
 
 
 def _read_version(lake: Lake, table: str) -> str:
-    """Returns the location of a table's current metadata file, which each commit changes."""
+    """Returns the location of a table's current metadata file. Every commit changes it."""
     return str(lake.handle(table).operations().current().metadataFileLocation())
 
 
 def _delete_orphans(
     lake: Lake, table: str, version: str, before: TableStats
 ) -> tuple[TableStats, str]:
-    """Deletes files of killed runs. Returns the table's new size and a note.
+    """Deletes the files that killed runs left behind. Returns the table's new size and a note.
 
     Args:
-        version: the table's version at the start of compaction. If the version is unchanged, the
+        version: the table's version at the start of compaction. If it has not changed since, the
             table is not measured a second time.
         before: the table's size at the start of compaction.
     """
@@ -213,8 +216,8 @@ def _delete_orphans(
     try:
         deleted = delete_orphan_files(lake, table, stats)
     except (Py4JError, PySparkException) as problem:
-        # This is only a warning, because the compaction is complete and the next compaction
-        # retries.
+        # This is only a warning, because the compaction itself is complete, and the next compaction
+        # tries again.
         return stats, f"files of killed runs could not be deleted: {sentence(problem)}"
     after = measure_table(lake, table) if deleted else stats
     return after, describe_orphans(after.orphans, deleted)
@@ -225,10 +228,10 @@ def _join_notes(*notes: str) -> str:
 
 
 def rewrite_raw(lake: Lake, table: str) -> None:
-    """Rewrites all batches except the newest into a few large files without the removed rows.
+    """Rewrites all batches except the newest into a few large files.
 
-    The rows are sorted by batch and cursor. Therefore a dbt build reads few rows of old batches,
-    and a sync reads few rows below its window's lower bound.
+    The new files do not contain the removed rows. The rows are sorted by batch and cursor, so a dbt
+    build reads few rows of old batches, and a sync reads few rows below its window's lower bound.
     """
     newest = newest_commit(lake, table)
     if newest.batch < 2:
@@ -241,11 +244,11 @@ def rewrite_raw(lake: Lake, table: str) -> None:
 
 
 def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
-    """Merges small files in one commit. Writes nothing if there are only a few files.
+    """Merges small files. Writes nothing if there are only a few files.
 
     Args:
         order: the columns to sort by.
-        where: a condition that selects the files with possibly matching rows.
+        where: a condition. Only files that may contain matching rows are rewritten.
     """
     arguments = {"strategy": "sort", "sort_order": order} if order else {}
     arguments |= {"where": where} if where else {}
@@ -264,7 +267,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
 
 
 def _read_file_totals(lake: Lake, table: str) -> tuple[int, int, int]:
-    """Returns the current snapshot's numbers of data files, delete files and bytes."""
+    """Returns how many data files, delete files and bytes the current snapshot has."""
     current = lake.handle(table).currentSnapshot()
     summary = current.summary() if current is not None else {}
     keys = ("total-data-files", "total-delete-files", "total-files-size")
@@ -275,10 +278,10 @@ def _read_file_totals(lake: Lake, table: str) -> tuple[int, int, int]:
 def _find_and_count(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
 ) -> tuple[SupersededVersions, int]:
-    """Returns the rows to remove and their number.
+    """Returns the rows to remove, and how many there are.
 
     Counting takes time, and a model may be built concurrently. Therefore the list of models is read
-    again after counting, and the count is repeated until the list has not changed in between.
+    again after counting. If it has changed, the rows are counted again.
     """
     superseded = _find_superseded(lake, raw, upkeep, dependents)
     while superseded.sql is not None:

@@ -1,8 +1,8 @@
-"""Finds the tables that dbt models build from raw tables, and the batches they have merged.
+"""Finds the tables that dbt models build from raw tables, and the batches that they have merged.
 
 The materializations of the dbt package store these facts as JSON in the table property
-``strandline.watermark``. It contains the kind of table, the newest merged batch of each raw table,
-the key and the cursor (`macros/materializations/_watermark.sql`).
+``strandline.watermark``. The property contains the kind of table, the newest merged batch of each
+raw table, the key and the cursor (`macros/materializations/_watermark.sql`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loader.rows.version_order import quote_name
 WATERMARK = "strandline.watermark"
 HISTORY = "history"
 UNION = "_cq_table"
-"""The column that contains a row's raw table, in models that read several raw tables."""
+"""The column that names a row's raw table. Models that read several raw tables have it."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Dependent:
 
     Attributes:
         name: ``schema.table``.
-        history: whether the table shows all versions. If so, a full rebuild of the table needs all
-            versions in the raw table.
-        raw: the raw tables that the model reads, ``schema.table`` in lower case.
-        batches: maps each raw table to the newest batch that is certainly merged.
+        history: whether the table shows all versions. If it does, a full rebuild of the table needs
+            all versions in the raw table.
+        raw: the raw tables that the model reads, as ``schema.table`` in lower case.
+        batches: maps each raw table to the newest batch that is known to be merged.
         key: the key columns of the model, without :data:`UNION`.
         cursor: the cursor column of the model.
     """
@@ -53,15 +53,19 @@ class Dependent:
         return raw.lower() in self.raw
 
     def find_merged_batch(self, raw: str) -> int:
-        """Returns the newest certainly merged batch of a raw table (``schema.table``)."""
+        """Returns a raw table's newest batch that is known to be merged; 0 if there is none.
+
+        Args:
+            raw: ``schema.table``.
+        """
         return self.batches.get(raw.lower(), 0)
 
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
-        """Returns whether the newest versions of each `key`, by `cursor`, suffice for the model.
+        """Returns whether the model needs only the newest versions of each `key`, by `cursor`.
 
-        A latest table may use a subset of the key columns, because its newest version is also the
-        newest version of the full key. A history must use the same key, because compaction
-        removes versions that equal the previous version of the key.
+        A latest table may use a subset of the key columns. The newest version of such a shorter key
+        is also the newest version of a full key. A history must use the same key, because
+        compaction removes versions that equal the previous version of the key.
         """
         model_key, raw_key = ({name.lower() for name in names} for names in (self.key, key))
         if not model_key or (self.cursor or "").lower() != (cursor or "").lower():
@@ -70,14 +74,14 @@ class Dependent:
 
 
 class UnreadableTableError(TableError):
-    """The error for an unreadable table, which may be a latest table or a history."""
+    """Raised for a table that cannot be read, because it may be a latest table or a history."""
 
 
 def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependent]:
     """Returns all latest tables and histories in the lake's catalog.
 
     Args:
-        excluded: other tables, which are not read (`schema.table` in lower case).
+        excluded: tables that are not read, as `schema.table` in lower case.
 
     Raises:
         UnreadableTableError: if a table cannot be read.
@@ -101,7 +105,7 @@ def _list_namespaces(lake: Lake, parent: str) -> Iterator[str]:
 
 
 def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent | None:
-    """Describes a table, or returns None if no model of the dbt package builds it."""
+    """Reads a table's description. Returns None if no model of the dbt package builds the table."""
     name, qualified = f"{schema}.{table}", f"{namespace}.{quote_name(table)}"
     try:
         listed = lake.spark.sql(f"show tblproperties {qualified}").collect()
@@ -128,9 +132,10 @@ def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Depe
 
 
 def _read_merged_batches(lake: Lake, qualified: str, watermark: dict[str, Any]) -> dict[str, int]:
-    """Returns the newest merged batch of each raw table according to a watermark.
+    """Returns the newest merged batch of each raw table.
 
-    If the table has changed since the watermark was written, reads the batches from its rows.
+    Reads the batches from the watermark. If the table has changed since the watermark was written,
+    reads them from the table's rows.
     """
     stored = {str(table["name"]).lower(): int(table["batch"]) for table in watermark["tables"]}
     refs = lake.spark.sql(

@@ -1,8 +1,8 @@
-"""Rebuilds state and ledger from the commits of raw tables for ``loader state rebuild``.
+"""Rebuilds state and ledger from the commits of raw tables (``loader state rebuild``).
 
-The commits are the source of truth, and state and ledger are indexes of the commits. Attempts that
-appended nothing and cursors that a user has set exist only in the indexes and cannot be restored.
-Damaged indexes are first moved to a quarantine folder.
+The commits are the source of truth. State and ledger are indexes of the commits. Attempts that
+appended nothing and cursors that a user has set exist only in these indexes, so they cannot be
+restored. Damaged indexes are first moved to a quarantine folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RebuildResult:
 def find_source_tables(
     stores: Stores, names: Collection[str]
 ) -> tuple[list[str], dict[str, Exception]]:
-    """Returns the raw tables loaded from a source, and the error for each unreadable table.
+    """Returns the raw tables that are loaded from a source, and an error for each unreadable table.
 
     Args:
         names: the current and former names of the source.
@@ -76,8 +76,8 @@ def list_source_commits(
     unknown. The batch is then assumed to have the same source as the next batch.
 
     Args:
-        known: batches of the source that are in the ledger. The result may lack such batches if
-            their commits have expired.
+        known: those batches of the source that are in the ledger. If their commits have expired,
+            the result may lack them.
     """
     commits: list[Commit] = []
     unknown: list[Commit] = []
@@ -100,18 +100,18 @@ def rebuild_table(
     warn: Callable[[str], None],
     known: Collection[int] = (),
 ) -> RebuildResult:
-    """Adds the missing rows of state and ledger from the commits.
+    """Adds rows that are missing from state and ledger. Takes them from the commits.
 
     The caller must have locked the table. A second call adds nothing.
 
     Args:
-        names: the source's current name followed by the former names.
+        names: the source's current name, followed by its former names.
         warn: called with a warning if the newest commit has expired.
-        known: ledger batches that were read recently. If other batches are missing, the ledger is
-            reread.
+        known: batches that were recently found in the ledger. If there are commits of other
+            batches, the ledger is read again.
 
     Raises:
-        StateError: if the backend is unreachable, or its value for this table cannot be parsed.
+        StateError: if the backend is unreachable, or if its value for this table cannot be parsed.
     """
     source = names[0]
     states = _add_states(f"{source}.{table}", commits, stores, warn)
@@ -131,7 +131,7 @@ def rebuild_table(
 def _add_states(
     key: str, commits: Sequence[Commit], stores: Stores, warn: Callable[[str], None]
 ) -> int:
-    """Adds the missing state rows and returns their number."""
+    """Adds the missing state rows. Returns the number of added rows."""
     backend = stores.state
     head = commits[-1]
     if head.state is None:
@@ -156,15 +156,16 @@ def _add_states(
 
 
 def _is_current(row: StateRow, committed: TableState) -> bool:
-    """Returns whether a stored state matches the committed state, ignoring the checkpoint.
+    """Returns whether a stored state matches the committed state. Ignores the checkpoint.
 
-    A sync without new rows may store a new checkpoint, such as a log position, without a commit.
+    A sync that finds no new rows makes no commit, but it may store a new checkpoint, such as a log
+    position.
     """
     try:
         stored = TableState.from_json(row.value, row.key)
     except StateError:  # the committed state replaces unreadable states
         return False
-    if stored.table_id not in (None, committed.table_id):  # of a table in another lake
+    if stored.table_id not in (None, committed.table_id):  # it belongs to a table in another lake
         return False
     if stored.mark is None or BY_HAND in stored.mark:
         return stored == committed
@@ -192,13 +193,13 @@ def _add_state_without_cursor(
 
 
 def _find_refresh(commits: Sequence[Commit]) -> int | None:
-    """Returns the batch of the newest full refresh, or None.
+    """Returns the batch of the newest full refresh, or None if it is unknown.
 
-    Unexpired commits contain their mode, so this function is only needed for batches whose commits
-    have expired. The state in the newest commit contains the generation of the newest full refresh,
-    and the result is the first batch of this generation. If the newest commit has also expired,
-    returns None. The highest generation is unsuitable, because it may have begun with a repair.
-    With that generation, `delete_stale` would hide valid rows.
+    Commits that have not expired contain their mode, so this function is needed only for batches
+    whose commits have expired. The state in the newest commit contains the generation of the newest
+    full refresh, and the result is the first batch of this generation. Returns None if even the
+    newest commit has expired. The highest generation is unsuitable, because it may have begun with
+    a repair. If it were used, `delete_stale` would hide valid rows.
     """
     head = commits[-1]
     if head.state is None:
@@ -234,14 +235,14 @@ def _make_record(
 
 
 FOLDER = "_cq_damaged"
-"""The folder of quarantined tables within the schema's folder."""
+"""The folder for quarantined tables, within the schema's folder."""
 
 
 def quarantine_table(lake: Lake, table: str) -> str | None:
     """Quarantines a table if its rows are unreadable. Returns a message, or None if it is intact.
 
     Raises:
-        TableError: if the table is damaged and cannot be moved, or is unreadable for another
+        TableError: if the table is damaged and cannot be moved, or if it is unreadable for another
             reason.
     """
     if not table.startswith(PREFIX):
@@ -266,7 +267,7 @@ def _is_hadoop(lake: Lake) -> bool:
 
 
 def _move_folder(lake: Lake, table: str) -> str:
-    """Moves the table's folder and renames `metadata`, so that no catalog lists it as a table."""
+    """Moves the table's folder. Renames `metadata`, so that no catalog lists it as a table."""
     jvm: Any = lake.spark._jvm
     path = jvm.org.apache.hadoop.fs.Path
     warehouse = lake.spark.conf.get(f"spark.sql.catalog.{lake.catalog}.warehouse", None) or ""

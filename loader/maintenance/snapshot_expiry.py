@@ -1,8 +1,9 @@
 """Expires old Iceberg snapshots and deletes files that no snapshot refers to.
 
-State and ledger are recovered from the commit of the newest batch. However, the commit's Iceberg
-snapshot also retains all files that were replaced since the commit. Therefore the commit's metadata
-is copied to a table property (:func:`loader.lake.commits.keep_newest`), and the snapshot expires.
+State and ledger are recovered from the commit of the newest batch. However, as long as the commit's
+Iceberg snapshot exists, all files that were replaced since the commit are kept. Therefore the
+commit's metadata is copied to a table property (:func:`loader.lake.commits.keep_newest`), and the
+snapshot can expire.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ def select_expirable(
 
     Args:
         main: the id of the current snapshot, which never expires.
-        other_heads: the snapshot ids of all tags and other branches. These snapshots and their
-            ancestors never expire.
-        before_ms: snapshots that were committed at or after this time do not expire, because a
-            recent staged snapshot may belong to a running batch.
+        other_heads: the ids of the snapshots that tags and other branches refer to. These snapshots
+            and their ancestors never expire.
+        before_ms: the time before which snapshots can expire, in milliseconds since 1970. Later
+            snapshots do not expire, because a recent staged snapshot may belong to a batch that is
+            still being loaded.
     """
     by_id = {each.id: each for each in snapshots}
     kept_ids = {main}
@@ -80,10 +82,13 @@ def list_expirable(lake: Lake, table: str, before_ms: int) -> list[int]:
 
 
 def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
-    """Expires snapshots and deletes their unshared files. Returns the number of snapshots."""
+    """Expires snapshots and deletes the files that only they use.
+
+    Returns the number of expired snapshots.
+    """
     ids = list_expirable(lake, table, before_ms)
     for first in range(0, len(ids), _PER_COMMIT):
-        # With age 0, Iceberg expires only the listed snapshots.
+        # With the time 0, Iceberg expires only the listed snapshots.
         expiry = lake.handle(table).expireSnapshots().expireOlderThan(0)
         for id in ids[first : first + _PER_COMMIT]:
             expiry = expiry.expireSnapshotId(id)
@@ -92,11 +97,11 @@ def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
 
 
 ORPHAN_AGE = dt.timedelta(days=1)
-"""The minimum age of files to delete, which exceeds any difference between machines' clocks."""
+"""The minimum age of files to delete. It exceeds any difference between the machines' clocks."""
 
 
 def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
-    """Deletes old files of killed runs in a table's folder and returns their number.
+    """Deletes old files that killed runs left in a table's folder. Returns the number of files.
 
     Args:
         stats: the current size of the table.
@@ -111,7 +116,7 @@ def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
 
 
 def describe_orphans(remaining: int, deleted: int) -> str:
-    """Returns a note about orphan files, or "" if there are none.
+    """Returns a note about orphan files, or an empty string if there are none.
 
     Args:
         remaining: the number of files that still exist.

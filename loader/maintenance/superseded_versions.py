@@ -1,27 +1,27 @@
 """Selects and removes superseded versions in a raw table for compaction.
 
-Compaction has a removal limit, which is a batch number. Up to this batch, each key retains its
-newest version. Later batches are not changed. Therefore the latest table can still be computed as
-of the limit and as of every later batch. A dbt model that has merged the batches up to the limit
-still finds all later rows. The removal limit is
+Compaction has a removal limit, which is a batch number. In the batches up to this limit, each key
+keeps only its newest version. Later batches are not changed. Therefore the latest table can still
+be computed as of the limit and as of every later batch. A dbt model that has merged the batches up
+to the limit still finds all later rows. The removal limit is
 
 - lower than the newest batch, because state, commits and the next sync depend on the newest batch;
-- at most the batch that each latest table and history in the catalog has merged;
+- at most the newest batch that every latest table and history in the catalog has merged;
 - lower than the first batch of the days to keep.
 
-Up to the limit, two other kinds of rows are retained:
+In the batches up to the limit, two other kinds of rows are also kept:
 
-- rows that the next sync may reread, and rows without a cursor, because reread rows are compared
+- rows that the next sync may reread and rows without a cursor, because reread rows are compared
   with the raw table (:mod:`loader.rows.redelivery`);
-- all rows that differ from the previous version, if a history model is built from the table. After
-  a late version, the model rereads all versions of the key.
+- all rows that differ from the previous version, if a history model is built from the table. If a
+  late version arrives, such a model rereads all versions of the key.
 
-Two properties of the raw table record the removal: the limit (``strandline.compacted_to``; `as_of`
-rejects earlier batches) and the number of removed rows (``strandline.compacted``). With these
-properties, the ``batches_complete`` test can account for every row of the ledger. Both properties
-are written before the rows are removed, with the number of rows as ``removing``. If a run dies
-between the two steps, the next compaction reads the table's history to determine whether the rows
-were removed. The `removed_rows` macro reads these properties.
+Two properties of the raw table record the removal: the limit (``strandline.compacted_to``) and the
+number of removed rows (``strandline.compacted``). `as_of` rejects batches before the limit. The
+properties allow the ``batches_complete`` test to account for every row in the ledger; the
+`removed_rows` macro reads them. Both are written before the rows are removed, and they contain the
+number of rows as ``removing``. If a run dies before it has removed the rows and updated the
+properties, the next compaction reads the table's history to find out whether the rows were removed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Keep:
 
     Attributes:
         versions: the number of newest versions to keep.
-        days: the number of days for which all synced versions are also kept; None means 0.
+        days: the number of days for which all synced versions are kept in addition; None means 0.
     """
 
     versions: int = 1
@@ -68,8 +68,9 @@ class SupersededVersions:
 
     Attributes:
         batch: the removal limit; 0 if no rows can be removed.
-        sql: a SELECT of the rows' ``_cq_batch`` and ``_cq_seq``; None if no rows can be removed.
-        note: the reason why nothing is removed or what determines the limit; may be empty.
+        sql: a query that returns ``_cq_batch`` and ``_cq_seq`` of these rows; None if no rows can
+            be removed.
+        note: the reason why nothing is removed, or what determines the limit. May be empty.
     """
 
     batch: int = 0
@@ -123,7 +124,10 @@ def find_superseded(
 def explain_refusal(
     key: tuple[str, ...], cursor: str | None, dependents: Sequence[Dependent]
 ) -> str:
-    """Returns why no version of a table can be removed, or ""."""
+    """Returns the reason why no version of a table can be removed.
+
+    Returns an empty string if versions can be removed.
+    """
     if not key:
         return "it has no primary key: its rows are not versions of each other"
     for each in dependents:
@@ -144,7 +148,7 @@ def build_superseded_sql(
     only_repeated: bool,
     excluded: Sequence[int] = (),
 ) -> str:
-    """Returns a SELECT of the rows to remove, with their batch and position in the batch.
+    """Builds a query for the rows to remove. It returns each row's batch and position in the batch.
 
     Args:
         raw: the quoted name of the raw table.
@@ -152,7 +156,7 @@ def build_superseded_sql(
         versions: the number of a key's newest versions to keep.
         floor: an SQL expression for the lowest cursor that may be redelivered.
         only_repeated: whether to remove only versions that equal the previous version.
-        excluded: batches of which all rows are kept.
+        excluded: batches whose rows are all kept.
     """
     keys = ", ".join(quote_name(name) for name in key)
     cursors = [quote_name(cursor)] if cursor else []
@@ -193,10 +197,10 @@ where {conditions}"""
 
 
 def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
-    """Returns an SQL expression for the lowest of some cursors, or for null if there are none.
+    """Returns an SQL expression for the lowest cursor, or for null if there are no cursors.
 
     Args:
-        texts: the cursors as text.
+        texts: the cursors, as strings. None is ignored.
         data_type: the type of the cursor column.
     """
     casts = [f"cast({text_literal(text)} as {data_type})" for text in texts if text is not None]
@@ -208,7 +212,7 @@ def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
 def _find_removal_limit(
     lake: Lake, table: str, keep: Keep, dependents: Sequence[Dependent], now: dt.datetime
 ) -> tuple[int, str]:
-    """Returns the last batch whose superseded versions may be removed, or 0, and the reason."""
+    """Returns the removal limit and the reason for it. The limit is 0 if nothing can be removed."""
     name = lake.name(table)
     [head] = lake.spark.sql(f"select max({BATCH}) as batch from {name}").collect()
     batch, note = (head["batch"] or 0) - 1, "the newest batch is not changed"
@@ -230,13 +234,13 @@ def _find_removal_limit(
 
 
 def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
-    """Returns SQL for the lowest cursor value from which the next sync may reread rows, or None.
+    """Returns an SQL expression for the lowest cursor that the next sync may reread.
 
-    This is the lower bound of the last sync, because the next sync begins at the same cursor or at
-    a higher cursor. The result is None if the ledger has no sync with this cursor column.
+    This is the lower bound of the last sync, because the next sync does not begin at a lower
+    cursor. Returns None if the ledger has no sync that used this cursor column.
 
     Args:
-        sources: the sources that share the table; each source has separate windows.
+        sources: the sources that share the table. Each source has its own windows.
     """
     if not lake.exists(LEDGER):
         return None
@@ -274,8 +278,8 @@ class RemovalAccount:
         rows: the number of removed rows.
         removing: the number of rows that a compaction is about to remove; 0 once `rows` includes
             them.
-        since: the table's Iceberg snapshot before the removal of these rows.
-        was: the previous value of `to`, which is restored if the removal fails.
+        since: the id of the table's Iceberg snapshot before these rows are removed.
+        was: the previous value of `to`. It is restored if the removal fails.
     """
 
     to: int = 0
@@ -299,7 +303,7 @@ class RemovalAccount:
         return cls(values["to"], values["rows"], removing, values.get("since"), values.get("was"))
 
     def properties(self) -> dict[str, str]:
-        """Formats the account as properties of the raw table."""
+        """Formats the account as table properties."""
         values: dict[str, Any] = {"rows": self.rows, "to": self.to}
         if self.removing:
             values |= {"removing": self.removing, "since": self.since, "was": self.was}
@@ -315,7 +319,9 @@ def count_rows(lake: Lake, superseded: SupersededVersions) -> int:
 
 
 def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, rows: int) -> int:
-    """Removes superseded rows in one commit under the caller's lock. Returns their number.
+    """Removes superseded rows in one commit. Returns the number of removed rows.
+
+    The caller must have locked the table.
 
     Args:
         rows: the number of rows to remove (:func:`count_rows`).
@@ -327,10 +333,10 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
     if not rows:
         return 0
     to = max(before.to, superseded.batch)
-    # The id is stored as text, because it may have more digits than JSON parsers preserve.
+    # The id is stored as a string, because it may have more digits than JSON parsers preserve.
     current = str(lake.handle(table).currentSnapshot().snapshotId())
-    # With merge-on-read, the subsequent rewrite writes each file once, sorted and without the
-    # removed rows. Copy-on-write would write the files twice.
+    # With merge-on-read, each file is written only once: by the subsequent rewrite, which sorts the
+    # rows and omits the removed ones. With copy-on-write, the files would be written twice.
     can_merge_on_read = can_rewrite_position_deletes(lake.frame(table).schema)
     mode = {"write.delete.mode": "merge-on-read" if can_merge_on_read else "copy-on-write"}
     planned = RemovalAccount(to, before.rows, rows, current, before.to)
@@ -341,8 +347,8 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
             f"and ({BATCH}, {SEQUENCE}) in ({superseded.sql})"
         )
     except Exception:
-        # No row was removed, unless the commit succeeded and only its response was lost. If the
-        # table is unreachable, the next compaction closes the account.
+        # Usually no row was removed. But the commit may have succeeded even though its response was
+        # lost. If the table is unreachable, the next compaction closes the account.
         with suppress(Exception):
             close_account(lake, table)
         raise

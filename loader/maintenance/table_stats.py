@@ -1,4 +1,4 @@
-"""The size of a table, with its current snapshot and all stored files."""
+"""Measures the size of a table: of its current snapshot and of all its stored files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TableStats:
 
 
 def measure_table(lake: Lake, table: str) -> TableStats:
-    """Measures a table, if possible from its metadata."""
+    """Measures a table. Uses only its metadata where possible."""
     handle = lake.handle(table)
     rows, files, size = _measure_current(lake, table, handle)
     snapshots = len(handle.snapshots())
@@ -57,8 +57,8 @@ def measure_table(lake: Lake, table: str) -> TableStats:
 def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
     """Returns the rows, files and bytes of a table's current snapshot.
 
-    The numbers are read from the snapshot's summary, unless the engine that committed it wrote no
-    totals. If there are delete files, the rows are counted.
+    The numbers are read from the snapshot's summary if it contains totals. Some engines write none.
+    If there are delete files, the rows are counted.
     """
     current = handle.currentSnapshot()
     if current is None:
@@ -85,7 +85,10 @@ def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int
 
 
 def _measure_folder(lake: Lake, table: str) -> tuple[int, int] | None:
-    """Returns bytes and number of files in a table's data folder, or None if unavailable."""
+    """Returns the size in bytes and the number of files of a table's data folder.
+
+    Returns None if they cannot be determined.
+    """
     handle = lake.handle(table)
     if {"write.data.path", "write.object-storage.enabled"} & set(lake.properties(table)):
         return None  # the files are in another folder or share a folder with other tables
