@@ -1,1 +1,1 @@
-"""Row sources: the connector interface, databases, and files."""
+"""The connector interface, and the connectors for databases and files."""

@@ -17,7 +17,7 @@ UPDATE_COLUMN = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNOR
 
 
 def suggest_cursors(table: SourceTable) -> list[str]:
-    """Suggests cursor columns, with the likeliest column first."""
+    """Suggests cursor columns, most likely first."""
 
     def score(name: str) -> int:
         type_ = CursorType.of(table.schema[name].dataType)
@@ -31,7 +31,7 @@ def suggest_cursors(table: SourceTable) -> list[str]:
 
 
 def suggest_deletion_columns(table: SourceTable) -> list[str]:
-    """Suggests columns that may flag deleted rows, with the likeliest column first."""
+    """Suggests columns that may flag deleted rows, most likely first."""
 
     def score(name: str) -> int:
         data_type, lowered = table.schema[name].dataType, name.lower()

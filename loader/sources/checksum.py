@@ -1,22 +1,22 @@
-"""Formats rows as text identically in databases and in Spark, so that their md5 can be compared.
+"""Formats rows as strings in the same way in databases and in Spark, to compare their md5 hashes.
 
-Values have these text formats:
+Values are formatted as follows:
 
 - integers and booleans: digits;
 - decimals: the digits of the unscaled value;
 - dates: days since 1970;
 - times: microseconds since 1970;
 - bytes: hexadecimal digits;
-- strings: the length and the string;
+- strings: the length, a colon and the string;
 - null: the control character 1.
 
-The strings of a row are joined with the control character 31. A row's checksum is the first 60 bits
-of the md5 of the joined string. A bucket's checksum is the sum of its rows' checksums. A key's hash
-is the full md5 of the key's strings, so SQL can select a key of any type by its hash. The first 60
-bits of the hash determine the key's bucket.
+The formatted values of a row are joined with the control character 31. A row's checksum is the
+first 60 bits of the md5 of the joined string. A bucket's checksum is the sum of its rows'
+checksums. A key's hash is the full md5 of the key's formatted values, so SQL can select a key of
+any type by its hash. The first 60 bits of the hash determine the key's bucket.
 
-Databases and Spark format floating point numbers differently. Checksums that a database computes
-therefore exclude floating point columns. They also exclude columns whose types have no text format.
+Databases and Spark format floating-point numbers differently. Checksums that a database computes
+therefore exclude floating-point columns. They also exclude columns whose types have no text format.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pyspark.sql import types as t
 from loader.rows.version_order import quote_name
 
 DIGITS = 15
-"""The number of used md5 digits. Their 60 bits fit a signed bigint."""
+"""The number of hexadecimal md5 digits that are used. Their 60 bits fit in a signed bigint."""
 
 NULL, BETWEEN = 1, 31
-"""The control characters for a null and for the separator between strings."""
+"""The control characters for a null and for the separator between values."""
 
 
 class TextFormat(enum.Enum):
@@ -53,7 +53,7 @@ class TextFormat(enum.Enum):
 
 @dataclass(frozen=True)
 class HashedColumn:
-    """A column to compare, with its name and type in Spark and its text format."""
+    """A column to compare: its name and type in Spark, and its text format."""
 
     name: str
     type: t.DataType
@@ -87,7 +87,7 @@ _FORMS: tuple[tuple[type[t.DataType], TextFormat], ...] = (
 
 
 def spark_text(part: HashedColumn) -> Column:
-    """Returns an expression for the text of a column."""
+    """Returns an expression that formats a column's values as strings."""
     value = f.col(quote_name(part.name))
     if part.form is TextFormat.DECIMAL:
         # Spark formats small decimals as 1.2E-7. The digits before the E are the unscaled value.
@@ -111,7 +111,7 @@ def spark_text(part: HashedColumn) -> Column:
 
 
 def spark_hash(parts: Sequence[HashedColumn]) -> Column:
-    """Returns the md5 of a row's strings as 32 hexadecimal digits."""
+    """Returns the md5 of a row's formatted values, as 32 hexadecimal digits."""
     return f.md5(f.concat_ws(chr(BETWEEN), *map(spark_text, parts)))
 
 
@@ -121,5 +121,5 @@ def spark_number(md5: Column) -> Column:
 
 
 def spark_total(number: Column) -> Column:
-    """Returns the sum of 60-bit numbers as text, because the sum may overflow a bigint."""
+    """Returns the sum of 60-bit numbers as a string, because the sum may overflow a bigint."""
     return f.sum(number.cast("decimal(20, 0)")).cast("string")

@@ -1,7 +1,7 @@
-"""Provides a source table's rows by key, for comparison with the lake in `loader reconcile`.
+"""Provides a source table's rows by key, so that `loader reconcile` can compare them with the lake.
 
 There are three levels of detail: checksums of buckets (groups of keys), hashes of keys and rows,
-and rows. A database with an md5 function computes checksums and hashes itself
+and the rows themselves. If a database has an md5 function, it computes checksums and hashes itself
 (:mod:`loader.sources.jdbc.checksum_sql`). For other sources, Spark reads and hashes the rows.
 """
 
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEY = "_cq_key"
-"""The column with a key's hash, which is the md5 of the key's strings in 32 hexadecimal digits."""
+"""The column that contains a key's hash, in 32 hexadecimal digits; see
+:mod:`loader.sources.checksum`.
+"""
 
 CHECKSUM = "_cq_checksum"
-"""The column with a row's checksum (bigint) or a bucket's checksum (text)."""
+"""The column that contains the checksum of a row (a bigint) or of a bucket (a string)."""
 
 BUCKET = "_cq_bucket"
 COUNT = "_cq_count"
@@ -46,7 +48,7 @@ WANTED = "_cq_wanted"
 
 @dataclass(frozen=True)
 class KeySelection:
-    """A subset of a table's keys, selected by bucket or by a list.
+    """A subset of a table's keys. They are selected by their buckets or listed individually.
 
     Attributes:
         of: the number of buckets; a key's bucket is its hash modulo this number.
@@ -59,7 +61,11 @@ class KeySelection:
     keys: tuple[str, ...] | None = None
 
     def contains(self, key: Column) -> Column:
-        """Returns whether a key is selected. `key` is the key's hash."""
+        """Returns whether a key is selected.
+
+        Args:
+            key: the key's hash.
+        """
         if self.keys is not None:
             return key.isin(*self.keys)
         if self.buckets is None:
@@ -67,7 +73,7 @@ class KeySelection:
         return self.bucket(key).isin(*self.buckets)
 
     def bucket(self, key: Column) -> Column:
-        """Returns the bucket (bigint) of the key with this hash."""
+        """Returns the bucket (a bigint) of the key that has this hash."""
         return f.pmod(spark_number(key), f.lit(self.of)).cast("bigint")
 
     def number_of(self, key: str) -> int:
@@ -98,8 +104,8 @@ class Contents(ABC):
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
         """Splits each bucket into parts. Returns one row per part.
 
-        A row contains the part's number (in the column BUCKET), COUNT and CHECKSUM. Includes only
-        source rows that the spec selects, and omits parts without such rows.
+        Each row contains the part's number (in the column BUCKET), COUNT and CHECKSUM. Only source
+        rows that the spec selects are counted. Parts that have no such rows are omitted.
 
         Args:
             parts: the number of parts in each bucket. A key's part number is the key's hash modulo
@@ -112,10 +118,10 @@ class Contents(ABC):
 
     @abstractmethod
     def rows(self, share: KeySelection) -> DataFrame:
-        """Reads at least the selected rows, with KEY as an additional column."""
+        """Reads the selected rows, and possibly others. Adds the column KEY."""
 
     def check_storable(self, share: KeySelection) -> None:
-        """Checks that the lake can store all values of the selected rows, as a sync does.
+        """Checks, as a sync does, that the lake can store all values of the selected rows.
 
         Raises:
             TableError: if the lake cannot store a value.
@@ -123,24 +129,24 @@ class Contents(ABC):
         del share  # the values are checked when the rows are read
 
     def key_hash(self) -> Column:
-        """Returns the hash of a row's key. Columns have their source names and types."""
+        """Returns the hash of a row's key. The rows must have the source's names and types."""
         return spark_hash(self.key)
 
     def row_checksum(self) -> Column:
-        """Returns the checksum of a row. Columns have their source names and types."""
+        """Returns the checksum of a row. The rows must have the source's names and types."""
         return spark_number(spark_hash(self.checksum_columns))
 
 
 class ReadContents(Contents):
-    """Contents that Spark reads and hashes, for all kinds of sources.
+    """Contents that Spark reads and hashes. Suitable for all kinds of sources.
 
     Args:
-        read: reads the rows of a window.
+        read: a function that reads the rows of a window.
         schema: the table's columns.
         key: the primary key.
         window: the cursor and the rows that the spec selects.
-        unique: whether each key has only one row in the source. Otherwise, the newest row of each
-            key is used. Rows are ordered by cursor, then by the order in which the source emits
+        unique: whether each key has only one row in the source. If not, the newest row of each key
+            is used. Rows are ordered by cursor, and then by the order in which the source returns
             them.
     """
 
@@ -171,7 +177,7 @@ class ReadContents(Contents):
         )
         if low is None or cursor is None or cursor.type is not CursorType.STRING:
             return hashes
-        # Only the source can compare strings by its collation.
+        # Only the source can compare strings according to its collation.
         wanted = self._read(self._window).select(self.key_hash().alias(KEY)).distinct()
         return (
             hashes.drop(WANTED)
@@ -207,7 +213,7 @@ class ReadContents(Contents):
 
 
 def sum_buckets(hashes: DataFrame, of: int) -> DataFrame:
-    """Sums up the checksums by bucket; see :meth:`Contents.sums`."""
+    """Sums up the checksums of each bucket; see :meth:`Contents.sums`."""
     return (
         hashes.groupBy(KeySelection(of).bucket(f.col(KEY)).alias(BUCKET))
         .agg(f.count(f.lit(1)).alias(COUNT), spark_total(f.col(CHECKSUM)).alias(CHECKSUM))

@@ -1,10 +1,10 @@
 """The connector interface. A connector lists a source's tables and reads them as DataFrames.
 
-A connector is one class that extends :class:`Source`. It is registered in the entry-point group
+A connector is a class that extends :class:`Source`. It is registered in the entry-point group
 ``strandline.sources``, under the name that source documents use as their ``path``. A connector does
 not handle state, batches or Iceberg. It imports this module, :mod:`loader.rows.cursor` and
-:mod:`loader.rows.window` (values), :mod:`loader.spec.options` (the base class of its options) and
-:mod:`loader.errors`::
+:mod:`loader.rows.window` (for values), :mod:`loader.spec.options` (for the base class of its
+options) and :mod:`loader.errors`::
 
     class RatesOptions(Strict):
         url: Name
@@ -68,17 +68,18 @@ if TYPE_CHECKING:
     from loader.sources.contents import Contents
 
 REST_COLUMN = "_rest"
-"""A connector's column for values that no other column can store, as a JSON object or null."""
+"""A connector's column for values that no other column can store, as a JSON object. May be null."""
 
 
 @dataclass(frozen=True)
 class TableRef:
-    """A reference to a table of a source.
+    """A reference to a table in a source.
 
     Attributes:
-        name: the table's name in specs and messages; qualified unless in the default schema.
-        native: the connector's internal identifier of the table.
-        kind: ``table`` or ``view``; wildcards match tables only.
+        name: the table's name in specs and messages. It is qualified unless the table is in the
+            default schema.
+        native: the connector's internal identifier for the table.
+        kind: ``table`` or ``view``. Wildcards match only tables.
         origin: the quoted and qualified name if `name` is ambiguous in the source; else empty.
     """
 
@@ -104,12 +105,12 @@ class TableRef:
 
 
 class Progress(Enum):
-    """The ways in which a sync resumes after the last sync."""
+    """How a sync continues after the previous sync."""
 
     CURSOR = "cursor"
     """The loader requests the rows at or above a cursor. The source returns one row per key."""
     MARK = "mark"
-    """The connector resumes from a checkpoint that only it interprets. It may repeat older rows."""
+    """The connector resumes from a checkpoint, which only it can interpret. It may repeat rows."""
     WHOLE = "whole"
     """Every read returns all rows."""
 
@@ -124,15 +125,15 @@ class SourceTable:
         primary_key: the key that the source declares; empty if it declares none.
         no_key_reason: why the declared key is unusable; empty if the key is usable or not declared.
         cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
-        indexed: the leading columns of indexes, by which a range of rows can be read cheaply.
+        indexed: the first columns of indexes. A range of rows can be read cheaply by such a column.
         system_cursors: system columns that can be cursors but are not in `schema`.
-        collated: text columns that the source orders by a collation instead of by bytes.
+        collated: string columns that the source orders by a collation, not by bytes.
         comment: the source's comment on the table; empty if there is none.
-        column_comments: the source's comments on columns, by column name.
-        progress: how a sync resumes; only :attr:`Progress.CURSOR` requires a cursor.
-        selection: identifies the rows that the options of the connector select, such as a hash of a
-            filter; empty selects all rows. If it changes, the next sync reads all rows.
-        excluded: the source's columns that the `columns` option leaves out of `schema`.
+        column_comments: the source's comments on columns, keyed by column name.
+        progress: how a sync continues. Only :attr:`Progress.CURSOR` requires a cursor.
+        selection: identifies the rows that the connector's options select, for example as a hash of
+            a filter; empty if they select all rows. If it changes, the next sync reads all rows.
+        excluded: the source's columns that the `columns` option removes from `schema`.
     """
 
     ref: TableRef
@@ -157,7 +158,7 @@ class ExclusiveResource:
     Attributes:
         identity: identifies the resource among all resources of the connector.
         shown: the resource's name in error messages.
-        option: the source's option that selects another resource.
+        option: the source's option with which the user can select another resource.
     """
 
     identity: tuple[str, ...]
@@ -166,29 +167,30 @@ class ExclusiveResource:
 
 
 class Source(ABC):
-    """A connector bound to one source document.
+    """A connector that reads the source of one source document.
 
     Args:
         name: the source's name.
         options: the document's inner ``spec``, validated by :attr:`options_model`.
         spark: the session to read with.
-        folder: the folder of the spec; relative paths are resolved against it.
+        folder: the spec's folder. Relative paths are resolved against it.
 
     Attributes:
-        hide: registers a secret that only the connector recognises, so that outputs redact it.
-        mask_key: the spec's `mask_key`, with which connectors encrypt stored data that may contain
-            values of masked columns; None if the spec has none.
+        hide: a function that registers a secret, so that outputs redact it. Needed for secrets that
+            only the connector can recognize.
+        mask_key: the spec's `mask_key`; None if the spec has none. Connectors store data that may
+            contain values of masked columns, and encrypt it with this key.
         can_mask: whether the `mask` option is allowed. True if the connector neither writes values
             of masked columns to disk nor quotes them in errors.
         can_mask_typed_columns: whether a masked column may have a type in `column_types`. True if
-            no error quotes a value that does not fit this type.
-        masks_records: whether the connector masks the values of all tables itself, because it
+            errors do not quote values that do not fit this type.
+        masks_records: whether the connector itself masks the values of all tables, because it
             writes records to disk before :meth:`Snapshot.read`. If true, its snapshot receives each
-            ``MaskedTable`` (:mod:`loader.sources.masked_table`). If false, the snapshot receives
-            the original table, and the loader masks the rows that were read, except for tables
-            for which :meth:`Snapshot.masks_rows` is true.
+            table as a ``MaskedTable`` (:mod:`loader.sources.masked_table`). If false, the snapshot
+            receives the original table, and the loader masks the rows after they were read. The
+            exception is tables for which :meth:`Snapshot.masks_rows` is true.
         selects_columns: whether :meth:`describe` applies :meth:`select_columns`. If false, tables
-            with the `columns` option are refused.
+            that have the `columns` option are rejected.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -206,7 +208,7 @@ class Source(ABC):
         self.mask_key: bytes | None = None
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets the function that returns the stored checkpoints of a table, by the table's name.
+        """Sets a function that returns the stored checkpoints for the name of a table.
 
         Called before a run plans its tables, because :meth:`describe` may use the checkpoints.
         """
@@ -238,7 +240,7 @@ class Source(ABC):
 
     @classmethod
     def find_exclusive_resource(cls, name: str, options: Any) -> ExclusiveResource | None:
-        """Returns the resource that only this source may read, or None.
+        """Returns the resource that only this source may read, or None if there is none.
 
         Args:
             name: the source's name.
@@ -248,7 +250,7 @@ class Source(ABC):
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        """Lets calls for several tables within this block reuse open connections.
+        """Allows calls within this block to reuse open connections, even for different tables.
 
         A run opens one block for its whole duration, and a nested block for planning.
 
@@ -259,12 +261,12 @@ class Source(ABC):
 
     @property
     def any_cursor(self) -> str:
-        """The name of a cursor that all tables except views have; empty if none exists."""
+        """The name of a cursor that every table except views has; empty if there is none."""
         return ""
 
     @property
     def table_options(self) -> Mapping[str, TableOptions]:
-        """The ``table_options`` of the document; every `options_model` has this field."""
+        """The document's ``table_options``. Every `options_model` must have this field."""
         options: Mapping[str, TableOptions] = self.options.table_options
         return options
 
@@ -278,8 +280,8 @@ class Source(ABC):
             required: the columns of the key, the cursor and the `deleted_field`.
 
         Raises:
-            TableError: if a name in the option is not a column. Names and wildcards that the spec
-                sets for several tables, by a wildcard, need not match a column of each table.
+            TableError: if a name in the option is not a column. If the spec sets the option for
+                several tables by a wildcard, its names need not match a column of each table.
         """
         columns = options_for(self.table_options, ref.name, TableOptions()).columns
         if columns is None:
@@ -329,7 +331,7 @@ class Digest:
 
     Attributes:
         rows: the number of rows.
-        text: the digest, which differs if the rows differ.
+        text: the digest. It differs if the rows differ.
     """
 
     rows: int
@@ -337,7 +339,7 @@ class Digest:
 
 
 class Snapshot(ABC):
-    """An open source. All calls read the same version of the rows if the source supports that."""
+    """An open source. If the source supports it, all calls read the same version of the rows."""
 
     @abstractmethod
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -349,41 +351,41 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Lazily reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``.
 
-        Partitions and their rows must be in the source's order. Alternatively, a `_cq_seq` column
-        must contain each row's position. An optional boolean column `_cq_deleted` is true for rows
-        that the source has deleted.
+        The partitions, and the rows within them, must be in the source's order. Otherwise a
+        `_cq_seq` column must contain each row's position. An optional boolean column `_cq_deleted`
+        is true for rows that the source deleted.
         """
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
-        """Returns an approximation of :meth:`bounds` without side effects."""
+        """Returns an approximation of :meth:`bounds`. Has no side effects."""
         return self.bounds(table, window)
 
     def read_first(
         self, spark: SparkSession, table: SourceTable, window: Window, limit: int
     ) -> DataFrame:
-        """Lazily reads up to `limit` rows of a window without side effects.
+        """Lazily reads up to `limit` rows of a window. Has no side effects.
 
-        By default, the source counts the rows of the window. Override this method if counting is
-        slow.
+        By default, this makes the source count the rows of the window. Override this method if
+        counting is slow.
         """
         return self.read(spark, table, window, self.bounds(table, window)).limit(limit)
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
-        """Notifies the source that a checkpoint, and all rows up to the checkpoint, are stored.
+        """Notifies the source that a checkpoint and all rows up to it are stored.
 
-        A source that retains changes until they are read may delete the changes up to the
+        If the source retains changes until they are read, it may now delete the changes up to the
         checkpoint.
         """
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets the function that returns the stored checkpoints of a table, by the table's name."""
+        """Sets a function that returns the stored checkpoints for the name of a table."""
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
-        """Lists a table's unmet requirements and their remedies, for `loader check`."""
+        """Lists the requirements that a table does not meet, with remedies, for `loader check`."""
         return []
 
     def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Lists table options that have no effect or that miss late rows, for `loader check`."""
+        """Lists notes for `loader check` about options that have no effect or miss late rows."""
         return []
 
     def count_values(
@@ -391,53 +393,58 @@ class Snapshot(ABC):
     ) -> int | None:
         """Counts the rows of a window in which at least one of the columns is not null.
 
-        Returns None if the source itself repeats earlier rows after a column is added.
+        Returns None if the source itself sends earlier rows again after a column was added.
         """
         return None
 
     def masks_rows(self, table: SourceTable) -> bool:
-        """Returns whether :meth:`read` masks the values of a table itself.
+        """Returns whether :meth:`read` itself masks the values of a table.
 
-        If so, the calls receive the ``MaskedTable`` instead of the original table.
+        If it does, the methods of the snapshot receive a ``MaskedTable`` instead of the original
+        table.
         """
         return False
 
     def get_query_snapshot(self, table: SourceTable) -> Snapshot:
-        """Returns the snapshot that reads all rows of a table by queries.
+        """Returns the snapshot that reads the rows of a table with queries.
 
-        A snapshot that reads changes from a log overrides this method.
+        A snapshot that reads changes from a log must override this method.
         """
         return self
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
-        """Returns DataFrames that identify the rows deleted since the last sync.
+        """Returns DataFrames that identify the rows that were deleted since the last sync.
 
-        A stored row is deleted if it matches a row in all columns of a DataFrame, unless the sync
-        reads a row with the same key. Nulls never match.
+        A stored row is deleted if all columns of one of the DataFrames match it. The exception is a
+        row whose key this sync reads again. Nulls never match.
         """
         return ()
 
     missing_means_deleted: ClassVar[bool] = True
-    """Whether a row missing from the source was deleted. False for files, which may be archived."""
+    """Whether a row that is missing from the source was deleted.
+
+    False for files, because they may have been archived.
+    """
 
     delivers: ClassVar[bool] = False
     """Whether the source itself decides which rows it sends next.
 
-    Such a source reads all tables concurrently, starting at their checkpoints. Its :meth:`bounds`
-    waits for the next batch of a table.
+    Such a source reads all tables concurrently, starting from their checkpoints. Its
+    :meth:`bounds` waits for the next batch of a table.
     """
 
     def lower_window(self, table: SourceTable, window: Window) -> Window:
-        """Returns the window that is read instead of a window that begins at the stored cursor.
+        """Returns the window to read instead of one that begins at the stored cursor.
 
         A source lowers the window if it cannot tell which rows were committed since the last sync.
         """
         return window
 
     def finds_late_rows_by_time(self, table: SourceTable) -> bool:
-        """Returns whether a late row is found only if its time is not too old.
+        """Returns whether late rows are found only if their times are not too old.
 
-        If so, `loader check` warns that times computed by an application may be too old.
+        If this is the case, `loader check` warns that times which an application computes may be
+        too old.
         """
         return False
 
@@ -450,7 +457,7 @@ class Snapshot(ABC):
         return
 
     def begin(self, requests: Sequence[Request], context: RunContext) -> None:  # noqa: B027
-        """Starts reading. Called once before :meth:`bounds`, only if :attr:`delivers` is true."""
+        """Starts reading. Called once before :meth:`bounds`, if :attr:`delivers` is true."""
 
     def has_more(self, table: SourceTable) -> bool:
         """Returns whether the table has another batch. Called after a batch is recorded."""
@@ -463,8 +470,8 @@ class Snapshot(ABC):
     def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
         """Checks that the source's columns have not changed since the table was described.
 
-        Called between reading and publishing the rows. Without this check, the values of a newly
-        added column would never be read.
+        Called after the rows were read and before they are published. Without this check, the
+        values of a newly added column might never be read.
 
         Raises:
             TableError: if the columns have changed.
@@ -473,16 +480,16 @@ class Snapshot(ABC):
     def is_steady(self, table: SourceTable) -> bool:
         """Returns whether all calls for a table read the same version of its rows.
 
-        If so, a batch is published only if it has as many rows as :meth:`bounds` counted.
+        If they do, a batch is published only if it has as many rows as :meth:`bounds` counted.
         """
         return False
 
     @contextmanager
     def open_later(self, table: SourceTable) -> Iterator[Snapshot]:
-        """Yields a snapshot that reads a version of a table's rows that is not older than now.
+        """Yields a later snapshot. It reads the table's rows as of now or later.
 
-        Called after a comparison has found differences, if :meth:`is_steady` is false. The
-        differences may be rows that changed after they were synced.
+        Called if a comparison has found differences and :meth:`is_steady` is false. The differing
+        rows may have changed after they were synced.
         """
         yield self
 
@@ -501,28 +508,28 @@ class Snapshot(ABC):
 
         Args:
             rows: the number of rows; None if unknown.
-            until: includes only rows up to this cursor.
+            until: the highest cursor to include; None includes all rows.
         """
         return None
 
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
-        """Estimates the size in bytes of a window with few rows.
+        """Estimates the size, in bytes, of a window that has few rows.
 
-        Returns None if the size is unknown or if strings may be invalid UTF-8. The loader reads
-        small windows through the driver's memory.
+        Small windows are read into the memory of Spark's driver. Returns None if the size is
+        unknown, or if strings may contain invalid UTF-8.
         """
         return None
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
-        """Lazily reads the current rows of the given keys, and possibly other rows.
+        """Lazily reads the current rows of the given keys. The result may contain other rows, too.
 
         Called before a row is treated as deleted. Keys are compared by value, not by hash. If
-        possible, the rows are read from the live table instead of this snapshot.
+        possible, the rows are read from the live table, not from this snapshot.
 
         Args:
-            keys: the key columns with the same names as in :meth:`read`.
+            keys: the key columns, with the same names as in :meth:`read`.
         """
         window = Window()
         return self.read(spark, table, window, self.bounds(table, window)).drop(SEQUENCE)
@@ -535,10 +542,10 @@ class Snapshot(ABC):
         window: Window,
         unique: bool,
     ) -> Contents:
-        """Returns an object that `loader reconcile` uses to compare the table's rows by key.
+        """Returns the object with which `loader reconcile` compares the table's rows by key.
 
-        By default, Spark reads and hashes the rows. Override this method if the source can compute
-        checksums itself.
+        By default, Spark reads and hashes the rows. Override this method if the source itself can
+        compute checksums.
 
         Args:
             key: the primary key.
@@ -556,8 +563,8 @@ class Snapshot(ABC):
         """Returns the bounds of a window that :meth:`contents` reads.
 
         Args:
-            part: the window to read, either `window` or all rows.
-            window: the window of :meth:`contents`.
+            part: the window to read: either `window`, or a window that contains all rows.
+            window: the window that was passed to :meth:`contents`.
         """
         return self.bounds(table, part)
 
@@ -565,10 +572,10 @@ class Snapshot(ABC):
 def parse_bound(
     text: str | None, type_: CursorType, table: SourceTable, window: Window
 ) -> Cursor | None:
-    """Parses the lowest or highest cursor of a window. Returns None for a window without rows.
+    """Parses the lowest or highest cursor of a window. Returns None if `text` is None.
 
     Args:
-        text: the cursor in the source's notation.
+        text: the cursor in the source's notation; None if the window has no rows.
 
     Raises:
         TableError: if the value cannot be a bound (NaN, infinity, a date outside the calendar).

@@ -28,19 +28,20 @@ _LINES = 1000
 """The maximum number of lines in a header. A longer header has an unclosed quote."""
 
 _LONGEST = 16 << 20
-"""The maximum number of bytes that are read to find a file's header."""
+"""The maximum number of bytes to read in search of a file's header."""
 
 _NO_CHARACTERS = ("MalformedInputException", "UnmappableCharacterException")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Files with the same header.
+    """Files that have the same header.
 
     Attributes:
         columns: the names that Spark reads from this header.
-        paths: the ordered paths, in the format of :data:`loader.sources.file.listing.PATH`.
-        literal: whether the header's text contains these exact names.
+        paths: the paths of the files in order, in the format of
+            :data:`loader.sources.file.listing.PATH`.
+        literal: whether the header's text contains exactly these names.
     """
 
     columns: tuple[str, ...]
@@ -50,8 +51,8 @@ class Group:
     def guard_options(self, native: ReaderOptions) -> ReaderOptions:
         """Returns reader options that make Spark fail on a file with a different header.
 
-        A file may have been rewritten since its header was read. Headers with an empty or duplicate
-        name are not checked, because Spark generates other names for such columns.
+        A file may have been rewritten since its header was read. A header that contains an empty or
+        duplicate name is not checked, because Spark generates other names for such columns.
         """
         if not self.literal:
             return native
@@ -59,7 +60,7 @@ class Group:
 
 
 def is_matched_by_name(native: ReaderOptions) -> bool:
-    """Returns whether the loader matches the columns in CSV files by the names in their headers.
+    """Returns whether the loader matches the columns of CSV files by the names in their headers.
 
     If the spec sets `enforceSchema`, Spark matches the columns instead.
     """
@@ -71,7 +72,7 @@ def is_matched_by_name(native: ReaderOptions) -> bool:
 def group_by_header(
     spark: SparkSession, native: ReaderOptions, paths: Iterable[str]
 ) -> list[Group]:
-    """Groups files by their headers and omits files without lines.
+    """Groups files by their headers. Omits files that contain no lines.
 
     Raises:
         TableError: if a file's compression does not match its extension, or if its encoding does
@@ -98,7 +99,10 @@ def group_by_header(
 
 
 def merge_columns(groups: Sequence[Group]) -> list[str]:
-    """Returns the case-insensitively distinct columns of all groups in order of appearance."""
+    """Returns the columns of all groups without duplicates, in order of first appearance.
+
+    Names that differ only in case are duplicates.
+    """
     names: dict[str, str] = {}
     for group in groups:
         for name in group.columns:
@@ -107,7 +111,7 @@ def merge_columns(groups: Sequence[Group]) -> list[str]:
 
 
 class _Reader:
-    """Reads the first line of files through Hadoop, and parses it with Spark."""
+    """Reads the headers of files through Hadoop and parses them with Spark."""
 
     def __init__(self, spark: SparkSession, native: ReaderOptions) -> None:
         session: Any = spark
@@ -116,14 +120,17 @@ class _Reader:
         self.options = {name.lower(): value for name, value in native.options}
         self.hadoop = session.sparkContext._jsc.hadoopConfiguration()
         self.codecs = self.jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self.hadoop)
-        # With a custom line separator, only Spark can find the end of the header.
+        # If the line separator is customized, only Spark can find the end of the header.
         self.whole = "linesep" in self.options
         opened = open_quote_pattern(native) if native.multiline else None
         self.opened = self.jvm.java.util.regex.Pattern.compile(opened) if opened else None
         self.native = native
 
     def header(self, path: str) -> str | tuple[str, ...] | None:
-        """Returns a file's header as one line or as columns, or None if the file has no lines."""
+        """Returns a file's header, either as a string or as column names.
+
+        Returns None if the file has no lines.
+        """
         file = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(path))
         if self.whole:
             options = {
@@ -174,7 +181,7 @@ class _Reader:
             line += f"\n{more}"
             if not self._open(line):
                 break
-        return self.columns(line)  # names may be quoted, so headers cannot be compared as text
+        return self.columns(line)  # names may be quoted, so headers cannot be compared as strings
 
     def _open(self, text: str) -> bool:
         return self.opened is not None and bool(self.opened.matcher(text).find())
@@ -206,14 +213,14 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     quote, comment = _quote(native), native.option("comment")
     opened = text.contains(quote) & text.rlike(pattern)
     if _escape(native) == quote:
-        # This check costs little: a line with an open quote has an odd number of quotes.
+        # This cheap check comes first: a line with an open quote has an odd number of quotes.
         odd = (f.length(text) - f.length(f.replace(text, f.lit(quote)))) % 2 == 1
         opened = odd & text.rlike(pattern)
     return opened & ~text.startswith(comment) if comment else opened
 
 
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
-    r"""Returns whether a line has `\"` within a quoted value, as Spark and MySQL escape quotes.
+    r"""Returns whether a line has `\"` within a quoted value. Spark and MySQL escape quotes so.
 
     Returns None if the `escape` option is set, because then the spec determines how quotes are
     parsed.
@@ -222,17 +229,18 @@ def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
     if "escape" in native.given or native.multiline or pattern is None:
         return None
     q, s = re.escape(quote), re.escape(_separator(native))
-    # Matches the preceding values, and then a value that would end at the backslash.
+    # The pattern matches the preceding values, and then a value that would end after the backslash.
     begin = pattern.removesuffix(r"\z").replace(f"{s})*+", f"{s})*?", 1)
     escaped = text.contains(f"\\{quote}") & text.rlike(rf"{begin}(?<=\\){q}(?!{s}|\z)")
     return escaped & ~text.startswith(comment) if comment else escaped
 
 
 def open_quote_pattern(native: ReaderOptions) -> str | None:
-    """Returns a Java pattern for text that ends in a quoted value, or None if there are no quotes.
+    """Returns a Java pattern for text that ends within a quoted value.
 
-    A quote inside an unquoted value is literal, as in Spark's parser. All quantifiers are
-    possessive, to limit the time and the stack depth for long lines.
+    Returns None if the reader uses no quote character. A quote inside an unquoted value is literal,
+    as in Spark's parser. All quantifiers are possessive, which limits the time and the stack depth
+    for long lines.
     """
     quote, escape, separator = _quote(native), _escape(native), _separator(native)
     if not quote:

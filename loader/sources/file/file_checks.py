@@ -1,9 +1,9 @@
-"""Rejects files that must not be read, or that Java or Spark would misread.
+"""Rejects files that must not be read, and files that Java or Spark would misread.
 
-A user who may write to a folder must not be able to load files outside the folder. A link could
-load any file that the loader's user can read, and a named pipe would block the run. Java silently
-omits files whose names it cannot decode. Spark reads archives, and compressed files without the
-usual extension, as text.
+A user who may write to a folder must not be able to load files from outside the folder. Through a
+link, the loader could load any file that its user can read. A named pipe would block the run. Java
+silently omits files whose names it cannot decode. Spark reads an archive as text. It also reads a
+compressed file as text if the file lacks the usual extension.
 
 The checks are not complete. An entry can be replaced between the check and the read, and hard links
 cannot be distinguished from files.
@@ -39,12 +39,12 @@ _HIDE = "or give it a name that begins with _, which hides it"
 def check_entries(
     spark: SparkSession, native: ReaderOptions, follow_links: bool, where: str
 ) -> None:
-    """Rejects links to files outside the folder, special files, and undecodable names.
+    """Rejects links to files outside the folder, special files, and names that cannot be decoded.
 
     Checks only local folders, because object stores have no such entries.
 
     Raises:
-        TableError: if there is such an entry. The error contains the first entry's path.
+        TableError: if there is such an entry. The error contains the path of the first one.
     """
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
@@ -63,7 +63,7 @@ def check_entries(
     for status in system.globStatus(path(native.pattern)) or ():
         root = str(status.getPath().toUri().getPath())
         for entry, refused in _refusals(root, real, encoding, follow_links):
-            # Spark matches the pattern only against files, and reads all folders.
+            # Spark applies this pattern only to files. It reads all folders.
             name = show_name(os.path.basename(entry))
             if accepts is None or os.path.isdir(entry) or accepts(path("/", name)):
                 raise TableError(refused.what, where=where, remedy=refused.remedy)
@@ -75,7 +75,7 @@ def show_name(path: str) -> str:
 
 
 def _undecodable(path: str, encoding: str) -> TableError | None:
-    """Returns the error for a path that Java cannot decode, or None for other paths."""
+    """Returns an error if Java cannot decode a path, else None."""
     try:
         os.fsencode(path).decode(encoding)
     except UnicodeDecodeError:
@@ -89,7 +89,7 @@ def _undecodable(path: str, encoding: str) -> TableError | None:
 def _refusals(
     root: str, home: str, encoding: str, follow_links: bool
 ) -> Iterator[tuple[str, TableError]]:
-    """Yields each forbidden entry of a file or folder, with its error."""
+    """Yields each forbidden entry in a file or folder, together with its error."""
     # Any parent folder of the root may be a link.
     error = _check_link(root, home, follow_links) or _check_kind(root)
     if error is not None:
@@ -113,7 +113,10 @@ def _refusals(
 
 
 def _is_hidden(name: str) -> bool:
-    """Returns whether Spark ignores this name (`HadoopFSUtils.shouldFilterOutPathName`)."""
+    """Returns whether Spark ignores a file of this name.
+
+    See `HadoopFSUtils.shouldFilterOutPathName`.
+    """
     if name.startswith(("_metadata", "_common_metadata")):
         return False
     marked = name.startswith("_") and "=" not in name
@@ -139,11 +142,11 @@ def _check_link(entry: str, home: str, follow_links: bool) -> TableError | None:
 
 
 def _check_kind(entry: str) -> TableError | None:
-    """Returns the error for an entry, or a link's target, that is neither a file nor a folder."""
+    """Returns an error if an entry or its link target is neither a file nor a folder, else None."""
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(entry).st_mode))
     except FileNotFoundError:
-        # If the entry is no link, another process has deleted it.
+        # If the entry is not a link, another process has deleted it.
         kind = "a link without a target" if os.path.islink(entry) else None
     if kind is None:
         return None
@@ -163,13 +166,13 @@ _BZIP2_BLOCK = b"1AY&SY"
 
 
 def is_archive(text: Column) -> Column:
-    """Returns whether a line is the first line of an archive."""
+    """Returns whether a line looks like the first line of an archive."""
     tar = text.contains("\0") & (f.substring(text, _TAR_AT + 1, len(_TAR)) == _TAR.decode())
     return text.startswith(_ZIP.decode()) | tar
 
 
 def check_unpacked(path: str, stream: Any) -> None:
-    """Rejects archives, and compressed files without an extension that Spark recognises.
+    """Rejects archives, and compressed files whose extension does not show the compression.
 
     Args:
         path: the file, for the error message.
@@ -200,15 +203,15 @@ def check_unpacked(path: str, stream: Any) -> None:
 def check_masks(
     table: SourceTable, of_listing: Sequence[str], of_folders: Sequence[StructField], where: str
 ) -> None:
-    """Checks that no other column contains the values of masked columns.
+    """Checks that the table's masks can take effect, and that no other column reveals the values.
 
     Args:
         of_listing: the columns that the loader adds to the table.
-        of_folders: the columns from folders named `column=value`.
+        of_folders: the columns whose values come from folders named `column=value`.
 
     Raises:
         TableError: if a masked column is one of these columns, or if a column contains whole
-            records.
+            records and is not masked itself.
     """
     native: ReaderOptions = table.ref.native
     masked = find_masks(table, dict(native.masks), f"{where}, mask")

@@ -1,6 +1,6 @@
 """Finds JSON keys that differ from a column name only in case.
 
-From `{"id": 1}` and `{"ID": 2}`, Spark may infer one column `id`, with null in the second row.
+From `{"id": 1}` and `{"ID": 2}`, Spark may infer one column `id`, which is null in the second row.
 Names in the lake are case-insensitive, so `id` and `ID` cannot be two columns.
 """
 
@@ -23,19 +23,19 @@ _PLACES = (
     "inner:array<struct<name:string,place:int>>,each:int,listed:boolean>>"
 )
 _FOUND = -1
-"""A value of `place` that indicates that the text is a miscased key."""
+"""The value of `place` which indicates that the text is a miscased key."""
 
 
 def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns a key that differs only in case from a name in the schema, or null.
+    """Returns a key that differs from a name in the schema only in case, or null if there is none.
 
     Keys are compared with the names on the same level. A key is ignored if the same object also has
-    a key with the exact name.
+    a key that matches the name exactly.
 
     Args:
-        text: a line with an object or an array of objects.
+        text: a line that contains an object or an array of objects.
         schema: the columns that are read.
-        options: the reader's options for one value.
+        options: the reader's options that apply to a single value.
     """
     key = _find_odd_key(text, schema, options)
     return key if _allows_bare_keys(options) else f.when(_suspect(text, schema), key)
@@ -47,10 +47,10 @@ def _allows_bare_keys(options: Mapping[str, str]) -> bool:
 
 
 def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns whether a line matches a pattern that makes further checks unnecessary.
+    """Returns whether a line is so simple that it needs no further checks.
 
     Such a line is one object without nested objects. It has no empty keys, no keys that may differ
-    from a name only in case, and no replacement characters (undecodable bytes).
+    from a name only in case, and no replacement characters (which stand for undecodable bytes).
     """
     if _allows_bare_keys(options):
         return f.lit(False)
@@ -59,7 +59,7 @@ def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> 
 
 
 def _suspect(text: Column, schema: t.StructType) -> Column:
-    """Returns whether a line may contain a miscased key. This pre-check is cheap."""
+    """Returns whether a line may contain a miscased key. This is a cheap pre-check."""
     tokens = _tokens(schema, "[^\"'/]++")
     return ~text.rlike(rf"(?s)\A{tokens}\z")
 
@@ -67,8 +67,9 @@ def _suspect(text: Column, schema: t.StructType) -> Column:
 def _tokens(schema: t.StructType, between: str) -> str:
     """Returns a pattern for a sequence of quoted strings and the characters between them.
 
-    The pattern matches strings from the start, so that no match begins at an escaped quote. Lines
-    with single quotes or comments, which reader options may allow, do not match.
+    The pattern matches strings from the start of the line, so that no match begins at an escaped
+    quote. Reader options may allow single quotes and comments; lines that contain them do not
+    match.
     """
     names = sorted(set(_names(schema)))
     spelt = Counter(name.lower() for name in names)
@@ -81,7 +82,10 @@ def _tokens(schema: t.StructType, between: str) -> str:
 
 
 def _any_of(names: Collection[str]) -> str:
-    """Returns a pattern (a prefix tree, which is fast) for names with their closing quotes."""
+    """Returns a pattern that matches any of the names, including the closing quote.
+
+    The pattern is a prefix tree, which is fast.
+    """
 
     def branch(tails: list[str]) -> str:
         begin = commonprefix(tails)  # noqa: RUF071 - a prefix of characters, not of folders
@@ -94,10 +98,10 @@ def _any_of(names: Collection[str]) -> str:
 
 
 def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns a miscased key on any level of a line, or null.
+    """Returns a miscased key on any level of a line, or null if there is none.
 
     The schema is passed as data, and a loop descends through its levels. Spark could not plan an
-    expression that grows with the depth of the schema.
+    expression that grew with the depth of the schema.
     """
     places: list[dict[str, Any]] = []
     root = t.ArrayType(schema)
@@ -144,7 +148,7 @@ def _next_level(value: Column) -> Column:
     )
     values = f.coalesce(value["values"], f.map_values(keys))
     following = f.array(
-        # This value is a miscased key from a previous level.
+        # A null place marks a value that is a miscased key from a previous level.
         f.when(place.isNull(), f.array(_match(value["text"]))),
         f.transform(odd, _match),
         f.transform(
@@ -156,7 +160,7 @@ def _next_level(value: Column) -> Column:
 
 
 def _value(place: Column, text: Column) -> Column:
-    # The struct is never null, because Spark derives the nullability from the loop's initial value.
+    # The text must not be null, because Spark takes the nullability from the loop's initial value.
     return f.struct(place.alias("place"), f.coalesce(text, f.lit("")).alias("text"))
 
 
@@ -165,7 +169,7 @@ def _match(key: Column) -> Column:
 
 
 def _last_value(keys: Column, name: Column) -> Column:
-    """Returns the last value of a duplicate key, as Spark's reader does."""
+    """Returns the value of a key. If the key is duplicated, uses the last value, as Spark does."""
     return f.get(f.reverse(f.map_values(f.map_filter(keys, lambda key, _: key == name))), f.lit(0))
 
 

@@ -1,6 +1,6 @@
-"""Rejects JSON numbers that Spark would round, because doubles have 15 to 17 digits.
+"""Rejects JSON numbers that Spark would round because doubles have only 15 to 17 digits.
 
-Spark reads numbers with a fraction as doubles even if the column is a string.
+Spark reads a number that has a fraction as a double, even if the column is a string.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Number:
     """A number in a file.
 
     Attributes:
-        text: the number's text in the file.
+        text: the number as it is written in the file.
     """
 
     text: str
@@ -50,7 +50,7 @@ class _Number:
 
     @property
     def rounded(self) -> bool:
-        """Returns whether conversion to a double changes the number's digits."""
+        """Whether conversion to a double changes the number's digits."""
         double = float(self.text)
         if not math.isfinite(double) or (not double and re.match(r"[-0.]*[1-9]", self.text)):
             return True
@@ -68,7 +68,7 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
 
     Raises:
-        TableError: if a number loses digits. The error contains the column, number and file.
+        TableError: if a number loses digits. The error names the column, the number and the file.
     """
     native: ReaderOptions = table.ref.native
     if native.format.lower() != "json":
@@ -118,9 +118,9 @@ def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
 
 
 def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles: bool) -> DataFrame:
-    """Returns the path and text of lines with numbers that Java doubles may round.
+    """Returns the path and text of lines that contain numbers that a Java double may round.
 
-    Ignores numbers in columns with exact types, so few lines remain.
+    Ignores numbers in columns whose types are exact, so few lines remain.
     """
     text = left = f.col("value")
     exact_names = {n for n, leaf in leaves} - {
@@ -140,8 +140,8 @@ def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles:
             number.rlike(_LONG) & (_digits(number) != _digits(number.cast("double").cast("string")))
         ),
     )
-    # The conditions are nested, because otherwise Spark evaluates a repeated expression for all
-    # lines.
+    # The conditions are nested, because Spark would otherwise evaluate the repeated expression for
+    # all lines.
     suspect = f.when(text.rlike(_LONG), f.when(left.rlike(_LONG), odd))
     return read.where(suspect).select(PATH, "value")
 
@@ -186,8 +186,8 @@ def _find_rounded_in(
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:
     """Returns the type of an object's field, or None if the schema has no such field.
 
-    A field of an object in a string column is also a string, because Spark writes the object as
-    JSON.
+    If an object is read into a string column, its fields are treated as strings, too, because Spark
+    stores the object as a JSON string.
     """
     if isinstance(data_type, t.StructType):
         fields = (c.dataType for c in data_type.fields if c.name.lower() == name.lower())

@@ -1,8 +1,8 @@
 """Rejects lines of text that Spark would silently misread.
 
 Spark replaces undecodable bytes, splits a quoted value at the end of a line, and reads only the
-first JSON value of a line. The job that reads the rows also checks the lines. Lines longer than the
-source's `line_limit` are detected before that job, because Spark's reader would omit them.
+first JSON value in a line. The job that reads the rows also checks the lines. Lines that are longer
+than the source's `line_limit` are detected before that job, because Spark's reader would omit them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 FORMATS = frozenset({"csv", "json", "text"})
 _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
-"""The maximum size of a checked multi-line JSON file, which must fit in memory."""
+"""The maximum size of a multi-line JSON file to check. Such a file must fit in memory."""
 
-# Also matches non-empty strings, so that no match begins at an escaped quote. The group is the key.
+# Also matches non-empty strings, so that no match begins at an escaped quote. The group captures an
+# empty key.
 _EMPTY_KEY = r"""(?s)"(?:[^"\\]++|\\.)++"|'(?:[^'\\]++|\\.)++'|((?:""|'')\s*+:)"""
 
 _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
@@ -48,7 +49,7 @@ _NOT_OF_LINES = frozenset(
 def add_line_checks(
     rows: DataFrame, spark: SparkSession, native: ReaderOptions, chosen: Column | None
 ) -> DataFrame:
-    """Adds checks to the rows, so that reading fails if Spark would misread a line.
+    """Adds checks to a DataFrame, so that reading it fails if Spark would misread a line.
 
     Args:
         rows: the rows of the selected files.
@@ -61,7 +62,7 @@ def add_line_checks(
     if refusal is None:
         return rows
     read = read_lines(spark, native, chosen)
-    # The condition is never true. It raises an error for rejected lines and is false otherwise.
+    # The condition raises an error for a rejected line and is false otherwise. It is never true.
     refused = read.where(refusal.isNotNull())
     return rows.union(refused.select(*_nothing(rows.schema)))
 
@@ -69,10 +70,10 @@ def add_line_checks(
 def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None) -> DataFrame:
     """Returns the lines of the selected files, with the columns `value`, MODIFIED and PATH.
 
-    If a JSON value may span several lines, each file is one `value`.
+    If JSON values may span several lines, each `value` contains a whole file.
     """
     options = {name.lower(): value for name, value in native.options}
-    # With this option, Spark lists the same files, but adds no partition columns.
+    # This option does not change the list of files, but it prevents partition columns.
     options.setdefault(RECURSIVE.lower(), "true")
     reads_whole_files = native.format.lower() == "json" and native.multiline
     if reads_whole_files:
@@ -88,21 +89,21 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
 
 
 def _nothing(schema: StructType) -> list[Column]:
-    # Columns of one type share an expression, because an expression costs several Py4J calls.
+    # Columns of the same type share an expression, because each costs several Py4J calls.
     types = {field.dataType for field in schema.fields}
     nothing = {data_type: f.lit(None).cast(data_type) for data_type in types}
     return [nothing[field.dataType] for field in schema.fields]
 
 
 def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | None:
-    """Returns an expression that fails for rejected lines, or None if no check is possible.
+    """Returns an expression that fails for rejected lines and is null for other lines.
 
-    For other lines the expression is null. Expensive parts are nested in `when`, because Spark
+    Returns None if no check is possible. Expensive parts are nested in `when`, because Spark
     evaluates repeated expressions for all lines, even if the left operand of `&` is false.
     """
     encoding = "UTF-8" if form == "text" else native.encoding
     if _WIDE.match(encoding) and native.option("linesep") is None:
-        return None  # in this encoding, a line end has several bytes
+        return None  # in this encoding, a line break has several bytes
     utf8 = encoding.upper() in ("UTF-8", "UTF8")
     raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)
     is_decodable = text == raw if utf8 else ~text.contains(_NO_CHARACTER)
@@ -146,7 +147,7 @@ def _has_empty_key(text: Column) -> Column:
 
 
 def _refuse(reason: Column, text: Column) -> Column:
-    """Returns an expression that raises an error with a reason and the beginning of the line."""
+    """Returns an expression that raises an error. It contains a reason and the line's beginning."""
     return f.raise_error(f.concat(reason, f.lit(": "), f.substring(text, 1, _SHOWN)))
 
 
@@ -156,11 +157,11 @@ def _options(native: ReaderOptions) -> dict[str, str]:
 
 
 def _goes_on(native: ReaderOptions, text: Column) -> Column:
-    """Returns whether a line has a valid JSON value that is followed by more text.
+    """Returns whether a line contains a valid JSON value followed by more text.
 
-    If such a line is put in brackets, the result is not an array with one value. A trailing comma
-    is allowed. The fast functions for standard JSON are tried before the parser with the table's
-    options.
+    If such a line is enclosed in brackets, the result is not an array of one value. A trailing
+    comma is allowed. The fast functions for standard JSON are tried first, and then the parser with
+    the table's options.
     """
     options = {**_options(native), "columnNameOfCorruptRecord": "_cq_bad"}
     ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
@@ -170,7 +171,7 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
     several = (f.coalesce(f.json_array_length(listed), f.lit(0)) != 1) & (
         f.coalesce(f.size(f.from_json(listed, "array<string>", options)), f.lit(0)) != 1
     )
-    # Brackets in the line could close the added bracket, but cannot also close the added brace.
+    # A bracket in the line could close the added bracket, but it cannot close the added brace, too.
     closed = (
         bare.rlike(r"[\]}]\s*+\]")
         & (f.coalesce(f.size(f.json_object_keys(named)), f.lit(0)) != 1)
@@ -185,12 +186,13 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
 
 _LINE_READER = "mapreduce.input.linerecordreader.line.maxlength"
 _SLACK = 16
-"""Additional bytes that the line reader counts: the line end and a byte order mark."""
+"""The bytes that the line reader counts in addition to a line: a line break and a byte order mark.
+"""
 
 _PACKED = 16
-"""A decompressed file is assumed to be at most 2 to the power of this number times as large."""
+"""The assumed limit of compression: a file grows at most by the factor 2**16 when decompressed."""
 
-# Each line is read as one value, because no byte decodes to the separator or the quotes.
+# Each line is read as one value, because no byte decodes to the separator or to a quote.
 _AS_LINES = {
     "multiLine": "true",
     "encoding": "ISO-8859-1",
@@ -206,7 +208,7 @@ _AS_LINES = {
 
 
 def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
-    """Returns reader options that limit the length of lines and values, to save memory."""
+    """Returns reader options that limit the length of lines and values in order to save memory."""
     if form not in ("csv", "json", "text"):
         return {}
     values = {"maxCharsPerColumn": str(limit)} if form == "csv" and multiline else {}
@@ -216,13 +218,13 @@ def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
 def check_line_lengths(
     spark: SparkSession, native: ReaderOptions, chosen: Column | None, where: str
 ) -> None:
-    """Raises an error if a line of a file is so long that Spark would omit the line.
+    """Rejects files with lines that are so long that Spark would omit them.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
 
     Raises:
-        TableError: if a line is too long. The error contains the path and line number.
+        TableError: if a line is too long. The error contains the path and the line number.
     """
     if native.option(_LINE_READER) is None or native.multiline:
         return
@@ -248,7 +250,10 @@ def check_line_lengths(
 
 
 def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple[int, int] | None:
-    """Returns the limit and the number of the first line that exceeds it, or None."""
+    """Returns the limit and the number of the first line that exceeds it.
+
+    Returns None if no line exceeds it.
+    """
     if not paths:
         return None
     jvm: Any = spark._jvm
@@ -271,7 +276,7 @@ def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple
 
 
 def _endings(spark: SparkSession) -> str:
-    """Returns a regular expression for the names of files that Hadoop decompresses."""
+    """Returns a regular expression that matches the names of files that Hadoop decompresses."""
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
     new = jvm.org.apache.hadoop.util.ReflectionUtils.newInstance

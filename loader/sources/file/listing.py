@@ -1,7 +1,7 @@
 """Lists the files of a table and selects the files in a window.
 
-Spark lists the files with the table's reader options, so it lists exactly the files that it reads.
-A file is identified by its path and modification time.
+Spark uses the table's reader options to list the files, so it lists exactly the files that it
+reads. A file is identified by its path and modification time.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ SIZE = "_file_size"
 RECURSIVE = "recursiveFileLookup"
 
 _LINES = 1 << 33
-"""The number of row ids per partition in Spark's `monotonically_increasing_id`."""
+"""The number of ids that Spark's `monotonically_increasing_id` reserves for each partition."""
 
 _FIRST = Over.unboundedPreceding
 
 _COARSEST = dt.timedelta(seconds=2)
-"""The coarsest resolution of modification times, found in the FAT file system."""
+"""The coarsest resolution of modification times. The FAT file system has it."""
 
 _LONGEST_COLUMNS = 16_000
-"""The maximum length of the column list in the state, because each commit contains the state."""
+"""The maximum length of the column list in the state. It is limited because each commit contains
+the state.
+"""
 
 
 def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
-    """Lazily returns one row per file with the columns of Spark's `binaryFile` format."""
+    """Lazily returns one row per file, with the columns of Spark's `binaryFile` format."""
     return spark.read.format("binaryFile").options(**dict(native.options)).load(native.pattern)
 
 
@@ -65,9 +67,10 @@ def path() -> Column:
 
 
 def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
-    """Returns whether a file's modification time is in the window up to `end`.
+    """Returns whether a file's modification time is in the window and not later than `end`.
 
     Args:
+        end: the upper bound; None means unbounded.
         beyond: whether to exclude the files at the window's lower bound.
     """
     time, inside = f.col(MODIFIED), f.lit(True)
@@ -81,11 +84,11 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
 
 @dataclass(frozen=True)
 class Tally:
-    """A digest of a file set that detects changes without storing each path.
+    """A digest of a set of files. It detects changes, so that the paths need not be stored.
 
     Attributes:
         count: the number of files.
-        digest: the sum of 64-bit hashes of each file's path, time and size.
+        digest: the sum of the files' 64-bit hashes. A hash covers a file's path, time and size.
     """
 
     count: int
@@ -94,13 +97,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class Seen:
-    """A summary of a table's files, made before the last sync read them.
+    """A summary of a table's files, which was made before the last sync read them.
 
     Attributes:
         cursor: a modification time.
-        below: the files with an earlier time.
-        at: the files with exactly this time; None if the next sync must reread them.
-        begin: the cursor that a user has set; files with an earlier time are ignored.
+        below: the files whose time is earlier.
+        at: the files that have exactly this time; None if the next sync must reread them.
+        begin: the cursor that a user has set. Files whose time is earlier are ignored.
         reader: a fingerprint of the reader options that were used.
         columns: the columns of the files; None if they are not stored.
         apart: see :attr:`loader.sources.file.options.ReaderOptions.apart`.
@@ -116,7 +119,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Parses the checkpoint (stored state) of the last sync. Returns None if there is none."""
+        """Parses the checkpoint that the last sync stored. Returns None if there is none."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (
@@ -155,7 +158,7 @@ class Seen:
 
 
 def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
-    """Summarizes the files whose modification time is below, at and above a time."""
+    """Returns three summaries: of the files whose time is below, at and above `cursor`."""
     time, limit = f.col(MODIFIED), _literal(cursor)
     hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
     sides = (time < limit, time == limit, time > limit)
@@ -171,12 +174,13 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 
 
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
-    """Returns whether the next change of a file certainly changes this modification time.
+    """Returns whether any later change to a file is sure to change its modification time.
 
-    Some file systems have times with a resolution of two seconds. A file that was listed within
-    two seconds after its time may be replaced by a file with the same time and size.
+    Some file systems store times with a resolution of two seconds. If a file was listed within two
+    seconds of its time, it may be replaced by a file that has the same time and size.
 
     Args:
+        cursor: the modification time.
         listed_at: the time at which the files were listed.
     """
     return bool(cursor.order + _COARSEST <= listed_at.order)
@@ -190,9 +194,9 @@ def fingerprint(native: ReaderOptions) -> str:
 
 
 def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -> bool:
-    """Returns whether the last sync already read all files at the window's lower bound.
+    """Returns whether the last sync has already read all files at the window's lower bound.
 
-    If so, these files contain no new rows and are not opened.
+    If it has, these files contain no new rows and are not opened.
     """
     seen = Seen.from_mark(window.mark)
     if seen is None or seen.at is None or window.low is None:
@@ -206,7 +210,7 @@ def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -
 def find_stored_columns(
     files: DataFrame, native: ReaderOptions, mark: Mapping[str, Any] | None
 ) -> tuple[ReaderOptions, StructType] | None:
-    """Returns the columns of the last sync if the files are unchanged, else None."""
+    """Returns the columns that the last sync stored, or None if the files have changed since."""
     seen = Seen.from_mark(mark)
     if seen is None or seen.columns is None or seen.reader != fingerprint(native):
         return None
@@ -217,11 +221,12 @@ def find_stored_columns(
 
 
 def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
-    """Returns files with times below the window that the raw table lacks, or None.
+    """Returns files that are older than the window but that the raw table lacks.
 
-    Such files retained an old modification time when they were moved into the folder (`mv`,
+    Such files kept an old modification time when they were moved into the folder (`mv`,
     `rsync -a`). The raw table is read only if the files below the window differ from the last
-    sync's summary. After `loader state set` there is no summary, and reading begins at the cursor.
+    sync's summary. Returns None if they do not differ, or if there is no summary. There is none
+    after `loader state set`, and reading then begins at the cursor.
     """
     seen = Seen.from_mark(window.mark)
     if window.low is None or window.read_raw is None or seen is None:
@@ -239,11 +244,11 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 
 
 def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
-    """Returns a condition for files of the window whose rows are in the raw table, or None.
+    """Returns a condition on files of the window: their rows are already in the raw table.
 
-    The files at the cursor are reread, and repeated rows without a key are recognised by their
-    values. The condition is necessary only if a new file widens a column's type, because this
-    changes the values.
+    Returns None if the condition is not needed. The files at the cursor are reread, and rows
+    without a key that are read again are recognized by their values. This fails if a new file
+    widens a column's type, because the values change. Only then is the condition needed.
     """
     if not window.is_exhaustive or window.read_raw is None or window.low is None:
         return None
@@ -266,7 +271,7 @@ def build_mark(
     """Returns the checkpoint of a sync that has processed all files up to a time.
 
     Args:
-        cursor: this time; the next sync reads all files with a later time.
+        cursor: this time. The next sync reads all files whose time is later.
         listed_at: the time at which the files were listed.
     """
     last = Seen.from_mark(window.mark)
@@ -290,15 +295,15 @@ def build_mark(
 
 @dataclass(frozen=True)
 class ReadOrder:
-    """The order of rows by modification time and path of their file, and position in the file.
+    """The order of rows: by the modification time and path of their file, then by position in it.
 
-    Spark assigns files to partitions by size. Sorting the rows would read them twice and shuffle
-    them.
+    Spark assigns files to partitions by size, so the rows are not read in this order. They are
+    numbered instead of sorted, because a sort would read them twice and shuffle them.
 
     Attributes:
-        places: PATH, and the number of the first block of each file.
-        number: an expression for a row's increasing number, which uses _cq_block, _cq_line and the
-            columns of `places`.
+        places: for each file, PATH and the number of its first block.
+        number: an expression for a row's number, which increases in this order. It uses
+            `_cq_block`, `_cq_line` and the columns of `places`.
     """
 
     places: DataFrame

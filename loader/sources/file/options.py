@@ -13,14 +13,14 @@ from loader.spec.validation import OptionError
 
 
 class FileTableOptions(TableOptions):
-    """Options of a table, in addition to the options of all connectors.
+    """A table's options, in addition to the options that all connectors have.
 
     Attributes:
-        path: a folder, file or glob relative to the source's path; by default the table's name.
+        path: a folder, file or glob, relative to the source's path; by default the table's name.
         format, options: the format and options for Spark's reader; by default the source's format
             and options.
-        column_types: types by column name, or all columns as DDL (`id bigint, name string`). With
-            DDL, Spark infers no types.
+        column_types: either types, keyed by column name, or all columns as DDL
+            (`id bigint, name string`). With DDL, Spark does not infer types.
     """
 
     path: str | None = None
@@ -38,7 +38,7 @@ class FileTableOptions(TableOptions):
 
     @property
     def types(self) -> dict[str, str]:
-        """The types that the spec sets for individual columns, by name."""
+        """The types that the spec sets for individual columns, keyed by name."""
         given: dict[str, str] | str = self.column_types
         return {} if isinstance(given, str) else given
 
@@ -47,13 +47,13 @@ class FileOptions(BaseModel):
     """The inner `spec` of a source with `path: file`.
 
     Attributes:
-        path: a folder, relative to the spec. Each folder and file in the folder is a table.
+        path: a folder, relative to the spec. Each folder or file in it is a table.
         format: csv, json, parquet, orc, text, avro, or another format that Spark can read.
         options: options of Spark's reader, such as `sep`; by default CSV files have a header.
         line_limit: the maximum number of bytes in a line, and of characters in a multi-line value.
         follow_links: whether to follow links to files outside the folder; by default, such links
             are errors.
-        table_options: the options of tables, by name or wildcard.
+        table_options: the options of tables, keyed by name or wildcard.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,20 +82,21 @@ class ReaderOptions:
     """The reader's options for one table.
 
     Attributes:
-        path: the path for messages.
-        pattern: the path for Spark; wildcards are escaped unless the spec contains them.
+        path: the path that messages show.
+        pattern: the path that Spark receives. Wildcard characters are escaped unless the spec
+            contains them.
         home: the folder in the spec; links to files outside this folder are rejected.
         line_limit: the maximum number of bytes in a line.
         given: the lower-case names of the options that the spec sets.
         columns: all columns as DDL; None if the spec does not list all columns.
         types: the types that the spec sets for individual columns.
-        as_read: columns that Spark reads with one type and casts to the table's type.
-        rivals: other files and folders with the same table name.
-        apart: whether no schema fits all files, because types differ or are not supported.
-        selection: the columns that the spec selects, as text; empty for all columns.
-        masks: the `mask` option. If it is set, no error quotes values.
-        all_columns: the columns of the files, including columns that the spec excludes (these are
-            read as strings); None if the spec selects all columns.
+        as_read: columns that Spark reads as another type and then casts to the table's type.
+        rivals: other files and folders that have the same table name.
+        apart: whether no single schema fits all files, because types differ or are not supported.
+        selection: the columns that the spec selects, as a string; empty for all columns.
+        masks: the `mask` option. If it is set, errors do not quote values.
+        all_columns: the columns of the files, including columns that the spec excludes, which are
+            read as strings; None if the spec selects all columns.
     """
 
     path: str
@@ -115,13 +116,16 @@ class ReaderOptions:
     all_columns: StructType | None = None
 
     def option(self, *names: str) -> str | None:
-        """Returns the value of the first set option. Names must be lower case."""
+        """Returns the value of the first of these options that is set, or None if none is set.
+
+        Names must be in lower case.
+        """
         given = {name.lower(): value for name, value in self.options}
         return next((given[name] for name in names if name in given), None)
 
     @property
     def fails_on_malformed_records(self) -> bool:
-        """Returns whether reading fails on a record that Spark cannot parse."""
+        """Whether reading fails on a record that Spark cannot parse."""
         return (self.option("mode") or "").lower() == "failfast"
 
     @property
@@ -131,5 +135,5 @@ class ReaderOptions:
 
     @property
     def multiline(self) -> bool:
-        """Returns whether a row may span several lines."""
+        """Whether a row may span several lines."""
         return (self.option("multiline") or "").lower() == "true"

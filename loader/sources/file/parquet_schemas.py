@@ -1,7 +1,7 @@
 """Merges the schemas of Parquet files whose columns have different types.
 
-Spark merges only columns with equal types, and does not support nanoseconds. This module reads the
-footers of the files only if Spark fails.
+Spark merges columns only if their types are equal, and it does not support nanoseconds. This module
+is used only if Spark fails. It reads the footers of the files.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _BROKEN = (t.FloatType, t.DoubleType)
 
 @dataclass(frozen=True)
 class ParquetSchema:
-    """The schema shared by some files.
+    """A schema that some of the files share.
 
     Attributes:
-        schema: the columns as Spark reads them; nanoseconds are read as bigint.
-        nanos: the timestamp types of columns in nanoseconds, by column name in lower case.
+        schema: the columns as Spark reads them. Nanoseconds are read as bigint.
+        nanos: the timestamp types of those columns that are in nanoseconds, keyed by lower-case
+            name.
         paths: the files, in the format of :data:`loader.sources.file.listing.PATH`.
     """
 
@@ -49,7 +50,7 @@ class ParquetSchema:
 
     @property
     def types(self) -> dict[str, t.DataType]:
-        """The columns' types by name in lower case."""
+        """The types of the columns, keyed by lower-case name."""
         return {
             c.name.lower(): self.nanos.get(c.name.lower(), c.dataType) for c in self.schema.fields
         }
@@ -57,7 +58,7 @@ class ParquetSchema:
     def value(self, name: str, wanted: t.DataType, where: str) -> Column:
         """Converts a column's values to the type that the column has in the table.
 
-        Reading fails for values with sub-microsecond precision.
+        Reading fails if a value has sub-microsecond precision.
         """
         value = f.col(quote_name(name))
         if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
@@ -143,10 +144,10 @@ def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
 
 
 def merge_schemas(schemas: Sequence[ParquetSchema]) -> t.StructType:
-    """Returns columns whose types can represent the values of all files.
+    """Returns columns whose types can represent the values in all files.
 
     Raises:
-        TableError: if a column's types in two files cannot be merged. The error contains the column
+        TableError: if a column's types in two files cannot be merged. The error names the column
             and both files.
     """
     columns: dict[str, t.StructField] = {}
@@ -173,13 +174,13 @@ def _name_in(form: ParquetSchema, name: str) -> str:
 
 
 def find_odd_columns(schemas: Iterable[ParquetSchema], schema: t.StructType) -> tuple[str, ...]:
-    """Returns the columns that Spark cannot read with the table's type from all files."""
+    """Returns the columns that Spark cannot read from all files with the table's type."""
     schemas = list(schemas)
     odd = {name for form in schemas for name in form.nanos}
     for field in schema.fields:
         name = field.name.lower()
         if isinstance(field.dataType, (t.StructType, t.ArrayType, t.MapType)):
-            continue  # Spark can read files that lack nested fields
+            continue  # Spark can read files in which nested fields are missing
         other_types = {form.types.get(name, field.dataType) for form in schemas} - {field.dataType}
         if any(widen(kind, field.dataType) == field.dataType for kind in other_types):
             odd.add(name)
@@ -187,7 +188,7 @@ def find_odd_columns(schemas: Iterable[ParquetSchema], schema: t.StructType) -> 
 
 
 def widen(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataType | None:
-    """Returns the type that can represent the values of both types, or None.
+    """Returns a type that can represent the values of both types, or None if there is none.
 
     The rules are the same as for columns of raw tables (docs/drift.md).
 

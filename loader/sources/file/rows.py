@@ -1,8 +1,8 @@
-"""Reads the columns and rows of a table's files, with each row's position in its file.
+"""Reads the columns and rows of a table's files, and each row's position in its file.
 
 Spark's CSV and JSON readers silently round decimals and doubles. If a spec declares a column with
-such a type, Spark reads the column with a type that preserves all digits. Then
-:mod:`loader.rows.exact_cast` casts it.
+such a type, Spark first reads the column with a type that preserves all digits.
+:mod:`loader.rows.exact_cast` then casts it to the declared type.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from loader.sources.file.options import ReaderOptions
 
 _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
-"""Formats whose readers match the columns of the requested schema by name."""
+"""Formats whose readers match the columns of a requested schema by name."""
 
 _CORRUPT = "_cq_corrupt"
-"""The column with the text of a record that Spark cannot parse."""
+"""The column that contains the text of a record that Spark cannot parse."""
 
 _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
@@ -52,14 +52,14 @@ def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOpti
     """Reads the columns of all files in a table, unless the spec declares the columns.
 
     Raises:
-        TableError: if a file's format differs from the spec.
+        TableError: if a file does not have the format that the spec declares.
         PySparkException, Py4JJavaError: if Spark cannot read a file.
     """
     if native.columns is None and native.format.lower() == "parquet":
         return _read_parquet_columns(spark, native)
     if native.columns is not None or not is_matched_by_name(native):
         return native, _reader(spark, native, None).schema
-    # Read the headers first, because Spark's errors omit the path of a file that is not text.
+    # The headers are read first, because Spark's errors omit the path of a file that is not text.
     groups = group_by_header(spark, native, _list_paths(list_of.files(spark, native)))
     if groups and native.multiline and not _infers(native):
         # Spark would interpret `{` and `[` in the names of multi-line files as patterns.
@@ -90,7 +90,7 @@ def _read_parquet_columns(
 
 
 def partition_columns(spark: SparkSession, native: ReaderOptions) -> list[StructField]:
-    """Returns the partition columns, from folders named `column=value`."""
+    """Returns the partition columns, whose values come from folders named `column=value`."""
     fields = list_files(spark, native).schema.fields
     return [field for field in fields if field.name not in _OF_LISTING]
 
@@ -99,8 +99,8 @@ def _reader(spark: SparkSession, native: ReaderOptions, schema: StructType | Non
     reader = spark.read.format(native.format).options(**dict(native.options))
     hides_values = bool(native.masks) and native.fails_on_malformed_records
     if hides_values:
-        # Without this option, Spark would not read the columns whose mask is `null`, and would then
-        # not detect lines with too few or too many values.
+        # Otherwise Spark would not read the columns whose mask is `null`, and would therefore not
+        # detect lines that have too few or too many values.
         reader = reader.options(
             mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT, columnPruning="false"
         )
@@ -123,7 +123,7 @@ def _reader(spark: SparkSession, native: ReaderOptions, schema: StructType | Non
 def _refuse_malformed_records(
     rows: DataFrame, native: ReaderOptions, is_inferred: bool
 ) -> DataFrame:
-    """Returns the rows. Reading fails on malformed records, and the error does not quote them.
+    """Returns the rows, but reading them fails on malformed records. The error does not quote them.
 
     In FAILFAST mode, Spark would write the record's values to its log and its event log.
 
@@ -160,7 +160,9 @@ def _infer_schema(spark: SparkSession, native: ReaderOptions, group: Group) -> S
 
 
 def read_rows(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
-    """Reads the selected files' rows with the table's columns, `_cq_block` and `_cq_line`.
+    """Reads the rows of the selected files.
+
+    The result has the table's columns, `_cq_block` and `_cq_line`.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
@@ -219,7 +221,7 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
 def _read_parquet_rows(
     spark: SparkSession, table: SourceTable, file_columns: StructType, chosen: Column | None
 ) -> DataFrame | None:
-    """Reads each Parquet file with the file's types and casts columns to the table's types.
+    """Reads each Parquet file with its own types and casts the columns to the table's types.
 
     Returns None if Spark can read all files with the table's types.
     """
@@ -242,7 +244,7 @@ def _read_parquet_rows(
         of_form = tuple((types.get(name), form.nanos.get(name)) for name in names)
         by_types.setdefault(of_form, []).append(form)
     odd = [c for c in file_columns.fields if c.name.lower() in names]
-    # A union runs in the session of its first DataFrame, so begin with a DataFrame of `spark`.
+    # A union runs in the session of its first DataFrame, so the first one must belong to `spark`.
     rows = _arrange_columns(_reader(spark, native, file_columns), table.schema, f.lit(False))
     for first, *others in by_types.values():
         file_types = {c.name.lower(): c.dataType for c in first.schema.fields}
@@ -304,7 +306,7 @@ def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None)
         existing_name = existing.get(field.name.lower())
         if existing_name is None:
             return f.lit(None).cast(field.dataType).alias(field.name)
-        # A name needs fewer Py4J calls than an expression; files may have thousands of columns.
+        # A name needs fewer Py4J calls than an expression, and files may have thousands of columns.
         name = quote_name(field.name)
         return name if existing_name == field.name else f.col(name).alias(field.name)
 
@@ -330,7 +332,7 @@ def apply_types(
 
     Args:
         schema: the columns of the files, or all columns that the spec declares.
-        where: the table name for errors.
+        where: the table's name in errors.
 
     Raises:
         TableError: if the spec declares a type for an unknown column.
@@ -359,7 +361,7 @@ def apply_types(
 
 
 def _read_as(native: ReaderOptions, file_type: t.DataType, wanted: t.DataType) -> t.DataType:
-    """Returns the type with which Spark reads a column without losing digits."""
+    """Returns the type with which Spark must read a column so that no digits are lost."""
     form = native.format.lower()
     if form not in _PARSED:
         return file_type

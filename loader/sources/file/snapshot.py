@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class FileSnapshot(Snapshot):
-    """The current files. The next sync rereads a file that is rewritten during the read."""
+    """The current files. If a file is rewritten during the read, the next sync rereads it."""
 
     missing_means_deleted = False
 
